@@ -1,10 +1,10 @@
-// AnswerAssembler: assembles a streamed answer into the body that the same answer has when not
-// streamed.
+// AnswerAssembler: assembles a streamed answer into the body that the same
+// answer has when not streamed.
 //
-// So each provider needs one decoder, and the record does not depend on streaming: `body()` is the
-// input of chat_answer and messages_answer. Text deltas are returned as they arrive, for display.
-// An error that the provider reports in mid-stream is not an answer; a retry may succeed, which the
-// caller decides.
+// So each provider needs one decoder, and the record does not depend on streaming: `body()` is
+// the input of chat_answer and messages_answer. Text deltas are returned as they arrive, for
+// display. An error that the provider reports in mid-stream is not an answer; a retry may
+// succeed, which the caller decides.
 // Threads: one owner.
 #pragma once
 
@@ -28,13 +28,13 @@ class AnswerAssembler {
   explicit AnswerAssembler(WireFormat wire) : wire_(wire) {}
 
   // Appends the text of these bytes to `words`, also the text before a failure. Fails with
-  // tool_output_invalid (a malformed event), payload_too_large (tools::kStreamMax), or tool_failed:
-  // the provider reported an error of `error_type()`. After a failure or the end, nothing more is
-  // read.
+  // tool_output_invalid (a malformed event), payload_too_large (tools::kStreamMax), or
+  // tool_failed: the provider reported an error of `error_type()`. After a failure or the
+  // end, nothing more is read.
   Status feed(std::string_view bytes, std::string& words);
 
-  // The provider sent its end marker. A stream without it was cut off: its content is not an
-  // answer.
+  // The provider sent its end marker. A stream without it was cut off: its
+  // content is not an answer.
   bool is_complete() const { return complete_; }
   const std::string& error_type() const { return error_type_; }
 

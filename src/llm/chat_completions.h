@@ -1,9 +1,9 @@
-// Chat Completions: translates requests and answers to and from the API of OpenAI and compatible
-// servers.
+// Chat Completions: translates requests and answers to and from the API of
+// OpenAI and compatible servers.
 //
-// Pure: values in, values out. Recorded requests and answers have one format for all providers
-// (conversation.h); only this file knows this provider's. The record contains the complete answer,
-// not the stream.
+// Pure: values in, values out. Recorded requests and answers have one format for all
+// providers (conversation.h); only this file knows this provider's. The record contains the
+// complete answer, not the stream.
 // Threads: pure functions.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace ae::llm {
 
-// The endpoint of a model, as a template for tools/http.
+// A template for tools/http, from the endpoint of a model:
 //   {"base_url", "api_key"?: "secret:NAME", "max_tokens_name"?: "max_tokens"}
 // `base_url` is a string template without expressions (a literal ${ is escaped), without a query; a
 // trailing slash is optional.

@@ -1,17 +1,19 @@
 // Conversation: requests to models and their answers, in one format for all providers.
 //
 // Stored, as the arguments and the result of a call of `model:NAME`:
-//   request = {"model", "messages": [message…], "tools"?: [{"name", "description"?, "parameters"?: schema}…],
+//   request = {"model", "messages": [message…],
+//              "tools"?: [{"name", "description"?, "parameters"?: schema}…],
 //              "temperature"?, "max_tokens"?, "schema"?: of the answer's JSON,
 //              "repair"?: true: the caller handles an answer that breaks the schema}
 //   message = {"role": "system" | "developer" | "user", "content": text | [part…]}
-//           | {"role": "assistant", "content": text, "tool_calls"?: [call…], "blocks"?: [of the provider, verbatim…]}
+//           | {"role": "assistant", "content": text, "tool_calls"?: [call…],
+//              "blocks"?: [of the provider, verbatim…]}
 //           | {"role": "tool", "call_id", "content": text, "error"?: true}
 //   part    = {"type": "text", "text"} | {"type": "image", "url"}
 //   call    = {"id", "name", "arguments": object}, or, if they are not a JSON object:
 //             {"id", "name", "malformed": text, "invalid"?: why}
-//   answer  = {"text", "tool_calls"?, "blocks"?, "finish_reason"?, "model"?, "refusal"?, "usage"?, "json"?,
-//              "invalid"?: how it breaks the schema}
+//   answer  = {"text", "tool_calls"?, "blocks"?, "finish_reason"?, "model"?, "refusal"?, "usage"?,
+//              "json"?, "invalid"?: how it breaks the schema}
 // A codec (chat_completions.h, messages.h) translates these to and from a provider's format.
 // Threads: values and pure functions.
 #pragma once

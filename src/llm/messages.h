@@ -1,5 +1,5 @@
-// Messages: translates requests and answers to and from the API of Anthropic and compatible
-// servers.
+// Messages: translates requests and answers to and from the API of
+// Anthropic and compatible servers.
 //
 // Pure, like chat_completions.h. Differences: the system prompt is a separate member, tool results
 // are sent as the user, consecutive messages of one role form one turn, thinking blocks are signed
@@ -14,7 +14,8 @@
 
 namespace ae::llm {
 
-// A template for tools/http, made of {"base_url", "api_key"?: "secret:NAME"}; `base_url` as in chat_completions.h.
+// A template for tools/http, from {"base_url", "api_key"?: "secret:NAME"}; `base_url` as in
+// chat_completions.h.
 Value messages_transport(const Value& settings);
 
 // Translates a recorded request into the provider's. Fails with input_invalid, also for a request

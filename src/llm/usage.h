@@ -1,9 +1,10 @@
 // Usage: the token counts of an answer, in one format for all providers.
 //
-//   {"input_tokens"?, "output_tokens"?, "total_tokens"?, "cached_tokens"?, "reasoning_tokens"?, "incomplete"?: true}
+//   {"input_tokens"?, "output_tokens"?, "total_tokens"?, "cached_tokens"?, "reasoning_tokens"?,
+//    "incomplete"?: true}
 //
-// Values that are not counts are left out. A total below the sum of input and output is replaced by
-// that sum.
+// Values that are not counts are left out. A total below the sum of input and output
+// is replaced by that sum.
 // `incomplete`: a count of input or output is missing; `total_tokens` is a lower bound. A budget
 // then charges at least what it had reserved (plan/budget.h), and the cost is unknown.
 // Threads: pure functions.
