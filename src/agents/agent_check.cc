@@ -1,5 +1,5 @@
-// AgentCheck: checks an agent's plan, node by node and as a graph, and builds its task graph
-// (plan/plan.h).
+// AgentCheck: checks an agent's plan, node by node and as a graph, and builds its
+// task graph (plan/plan.h).
 #include <algorithm>
 #include <set>
 #include <unordered_map>
@@ -590,8 +590,8 @@ class AgentCheck {
                                                     quote(step) + " to `needs`");
   }
 
-  // Breaking a cycle only removes needs. So a read of a step that is not reachable now is an error
-  // anyway.
+  // Breaking a cycle only removes needs. So a read of a step that is not
+  // reachable now is an error anyway.
   void check_reads_with_cycles() {
     std::size_t work = 0;
     std::optional<std::uint32_t> from;  // the start node of `reached`
@@ -666,8 +666,8 @@ class AgentCheck {
     }
   }
 
-  // A tool's policy in the plan: its definition in the file, and the rules for its calls by this
-  // agent.
+  // A tool's policy in the plan: its definition in the file, and the rules for
+  // its calls by this agent.
   Value policy_of(const CheckedTool& tool) {
     const std::string& name = tool.tool.name;
     Value policy = tool.policy;

@@ -15,8 +15,8 @@
 namespace ae::agents {
 namespace {
 
-// The first byte that is not valid UTF-8. By line, because a line feed is never part of a longer
-// character.
+// The first byte that is not valid UTF-8. By line, because a line feed is never
+// part of a longer character.
 std::size_t first_bad_byte(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {

@@ -1,5 +1,5 @@
-// AgentsFile: the agents file (API.md §1), YAML or equivalent JSON, checked as a whole and
-// compiled.
+// AgentsFile: the agents file (API.md §1), YAML or equivalent JSON, checked
+// as a whole and compiled.
 //
 // All errors of a file are reported at once, each with line, column, the path of the key and, for a
 // misspelt key or name, a suggestion. A key that this version does not implement is `unsupported`,
@@ -37,11 +37,14 @@ struct Diagnostic {
 //   command  {"command": [text…], "output"?: "json", "numbers"?: "string", "env"?: {NAME: text},
 //             "env_allow"?: [NAME…], "cwd"?: text, "output_max"?: bytes,
 //             "sandbox"?: "none" or {"read"?: [path…], "write"?: [path…], "network"?: "none",
-//             "memory"?: bytes, "processes"?: n, "file_size"?: bytes, "open_files"?: n, "cpu"?: span}}
+//             "memory"?: bytes, "processes"?: n, "file_size"?: bytes, "open_files"?: n,
+//             "cpu"?: span}}
 //   native   {"function": name}
-//   mcp      {"server": its name in the file, "connection": {"command", "env"?, "env_allow"?, "cwd"?,
-//             "sandbox"?} or {"url", "headers"?}, "tool": its name on the server,
-//             "digest": of the pinned definition, "output_max"?: bytes}
+//   mcp      {"server": its name in the file,
+//             "connection": {"command", "env"?, "env_allow"?, "cwd"?, "sandbox"?}
+//             or {"url", "headers"?},
+//             "tool": its name on the server, "digest": of the pinned definition,
+//             "output_max"?: bytes}
 //   openai   {"base_url": template without expressions, "api_key"?: "secret:NAME",
 //             "max_tokens_name"?: "max_tokens", "stream"?: false}
 // url, headers, env and a command's arguments are string templates over .args and .call
@@ -68,8 +71,8 @@ struct Agent {
   std::size_t line = 0;                            // in its file, from 1
 };
 
-// An entry of `policies`: the calls it applies to, and its rule. A plan contains it with each tool
-// it applies to.
+// An entry of `policies`: the calls it applies to, and its rule. A plan contains it with
+// each tool it applies to.
 struct Policy {
   std::vector<std::string> tools;   // names, NAME.* and *; empty = all
   std::vector<std::string> agents;  // names; empty = all

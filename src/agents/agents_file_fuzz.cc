@@ -1,6 +1,6 @@
 // Agents file fuzzer, YAML and JSON: any text is accepted, or rejected with positions,
-// deterministically; plans of an accepted file compile, also after a round trip through text, with
-// the same hash.
+// deterministically; plans of an accepted file compile, also after a round trip through
+// text, with the same hash.
 #include <cstddef>
 #include <cstdint>
 #include <optional>

@@ -1,5 +1,5 @@
-// CheckContext: validates types, words, durations, schemas and expressions, with one diagnostic for
-// each error.
+// CheckContext: validates types, words, durations, schemas and expressions, with one
+// diagnostic for each error.
 #include "agents/check_context.h"
 
 #include <algorithm>

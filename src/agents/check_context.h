@@ -204,8 +204,8 @@ void check_parts(CheckContext& check, const SourceNode& content);
 // The schema of an answer, as it is recorded.
 std::optional<Value> check_answer_schema(CheckContext& check, const SourceNode& source_node,
                                          std::string_view provider);
-// True if an answer that breaks the schema is repaired: `repair`, a sibling of `schema`; default:
-// true.
+// True if an answer that breaks the schema is repaired: `repair`, a sibling of
+// `schema`; default: true.
 bool repairs_answers(CheckContext& check, const SourceNode& source_node);
 
 // A tool of an MCP server, and its pinned definition.

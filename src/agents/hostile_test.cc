@@ -21,8 +21,8 @@ std::string repeated(std::string_view text, std::size_t times) {
   return out;
 }
 
-// The diagnostics; fails after a minute (sanitizers on a busy machine are slow, quadratic time is
-// slower).
+// The diagnostics; fails after a minute (sanitizers on a busy machine are slow,
+// quadratic time is slower).
 std::string quick(const std::string& text, std::string_view name = "a.yaml") {
   const auto begin = std::chrono::steady_clock::now();
   std::string diagnostics = diagnostics_as_text(load_text(text, name).diagnostics);

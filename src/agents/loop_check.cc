@@ -169,8 +169,8 @@ class LoopCheck {
     return {};
   }
 
-  // Tools that the model's plan could not call are not offered to it: a plan that names one is
-  // invalid.
+  // Tools that the model's plan could not call are not offered to it: a plan
+  // that names one is invalid.
   void note_withheld(const SourceNode& list) {
     std::string text;
     std::size_t count = 0;

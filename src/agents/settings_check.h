@@ -1,5 +1,5 @@
-// check_settings: the settings of an agent other than its plan (`deadline`, `budget`, `labels`,
-// `grants` …).
+// check_settings: the settings of an agent other than its plan (`deadline`,
+// `budget`, `labels`, `grants` …).
 //
 // Used by agent_check.cc only. Threads: pure functions.
 #pragma once

@@ -251,8 +251,8 @@ class ToolCheck {
     return false;
   }
 
-  // Checks that the tool has the arguments its own condition reads. For MCP tools, mcp_check.cc
-  // does this.
+  // Checks that the tool has the arguments its own condition reads. For MCP
+  // tools, mcp_check.cc does this.
   void approved_arguments() {
     const auto condition = source_node_.find("approval");
     const auto schema = source_node_.find("args_schema");
@@ -384,8 +384,8 @@ class ToolCheck {
     local();
   }
 
-  // A program that sends nothing off the machine: once its process group has ended, it has no
-  // further effects.
+  // A program that sends nothing off the machine: once its process group has ended,
+  // it has no further effects.
   void local() {
     const auto source_node = source_node_.find("local");
     if (!source_node) return;

@@ -1,5 +1,5 @@
-// ToolText: the strings of a tool in the form its transport needs: env. replaced, expressions and
-// secrets checked.
+// ToolText: the strings of a tool in the form its transport needs: env. replaced,
+// expressions and secrets checked.
 // Threads: one owner.
 #pragma once
 
