@@ -1,4 +1,5 @@
-// Agents of an agents file: the plan, checked node by node and then as a graph, and its task graph (plan/plan.h).
+// AgentCheck: checks an agent's plan, node by node and as a graph, and builds its
+// task graph (plan/plan.h).
 #include <algorithm>
 #include <set>
 #include <unordered_map>
@@ -13,11 +14,11 @@ namespace ae::agents {
 namespace {
 
 constexpr std::uint32_t kMaxParallelMax = 1'024;
-constexpr std::size_t kRulesMax = 256;             // that are about one tool of a plan
-constexpr std::size_t kCycleShown = 12;            // nodes of a circle in a message
-constexpr std::size_t kCycleWorkMax = 10'000'000;  // needs that are followed beside a circle
+constexpr std::size_t kRulesMax = 256;             // that apply to one tool of a plan
+constexpr std::size_t kCycleShown = 12;            // nodes of a cycle in a message
+constexpr std::size_t kCycleWorkMax = 10'000'000;  // edges followed if there is a cycle
 
-// Is something said of a tool's calls that depends on their arguments?
+// True if a rule or an approval depends on the arguments of a call.
 bool has_condition(const Value& policy) {
   const auto has_when = [](const Value& rule) { return rule.find("when") != nullptr; };
   const Value& rules = policy["rules"];
@@ -83,32 +84,31 @@ class AgentCheck {
   struct PlanNode {
     SourceNode source_node;
     std::string id;
-    bool has_unknown_needs =
-        false;  // something is wrong with its needs, so what it sees is not known
+    bool has_unknown_needs = false;  // its needs have errors, so its readable steps are unknown
   };
-  // A node reads `.steps.<step>`, there.
+  // A read of `.steps.<step>` by a node, at `where`.
   struct Read {
     std::uint32_t node = 0, step = 0;
     SourceNode where;
   };
 
-  // What a plan that a model makes may use.
+  // Collects the capabilities that plans made by a model may use.
   void grants() {
     const auto list = source_node_.find("grants");
     if (!list || !(*list)->is_list()) return;
     for (std::size_t i = 0; i < (*list)->items.size(); ++i) {
       const SourceNode item = list->item(i);
-      if (!item->is_string() || !is_capability(item->scalar.as_string())) continue;  // said already
+      if (!item->is_string() || !is_capability(item->scalar.as_string())) continue;  // reported
       granted_.insert(item->scalar.as_string());
       check_capability_known(check_, item, item->scalar.as_string(), tools_);
     }
   }
 
-  // A cost is only known of models that have a price.
+  // A cost is known only for models with a price.
   void check_prices() {
     if (!cost_) return;
     for (const auto& [name, tool] : used_) {
-      if (!tool->good) continue;  // its price is not known
+      if (!tool->good) continue;  // its price is unknown
       if (!name.starts_with(kModelToolPrefix) || tool->policy.find("price")) continue;
       check_.report(*cost_, "the model " +
                                 quote(std::string_view(name).substr(kModelToolPrefix.size())) +
@@ -119,7 +119,7 @@ class AgentCheck {
   std::optional<SourceNode> find_plan() {
     auto plan = source_node_.find("plan");
     if (!plan) {
-      if (source_node_->find("code") != nullptr) return std::nullopt;  // said already: not yet
+      if (source_node_->find("code") != nullptr) return std::nullopt;  // reported
       check_.required(source_node_, "plan",
                       "the list of nodes that this agent runs (or use `loop` or `planner`)");
       return std::nullopt;
@@ -149,7 +149,7 @@ class AgentCheck {
     if (source_node_->find("output") == nullptr) graph_.emplace_back("output", "${ .steps.loop }");
   }
 
-  // An agent whose model makes the plan: until it has, that is its one node.
+  // An agent whose model makes the plan: until then, its plan is one planner node.
   void build_planner_agent(const SourceNode& planner) {
     nodes_.push_back({.source_node = source_node_, .id = "planner"});
     by_id_.emplace("planner", 0);
@@ -325,7 +325,7 @@ class AgentCheck {
     members.emplace_back("when", source_node->scalar);
   }
 
-  // One ${ … } and nothing around it.
+  // Checks for a single ${ … }.
   bool expression(const SourceNode& source_node, std::string_view wanted) {
     if (!check_expressions(source_node)) return false;
     if (is_one_expression(*source_node.value)) return true;
@@ -369,7 +369,7 @@ class AgentCheck {
     }
   }
 
-  // What a model is asked, as the call that it becomes.
+  // Checks a model request and builds the arguments of its call.
   void llm(const SourceNode& source_node, std::vector<Member>& members) {
     if (!check_.mapping(source_node,
                         {"model", "prompt", "messages", "system", "temperature", "max_tokens",
@@ -479,7 +479,7 @@ class AgentCheck {
       check_.misplaced(*each, "a tool", {"args"});
     } else if ((*each)->find("tool") == nullptr &&
                ((*each)->find("map") != nullptr || (*each)->find("wait") != nullptr)) {
-      return;  // said already
+      return;  // already reported
     }
     in_item_ = true;
     std::vector<Member> inner;
@@ -494,7 +494,7 @@ class AgentCheck {
 
   // ---- expressions
 
-  // Compiles what stands at `source_node` and looks at what it reads.
+  // Compiles the expressions in `source_node` and checks what they read.
   bool check_expressions(const SourceNode& source_node) {
     const std::size_t before = check_.count();
     reject_env_and_secrets(check_, source_node);
@@ -550,7 +550,7 @@ class AgentCheck {
                        meant.empty() ? meant : "." + meant);
   }
 
-  // `.steps.send-mail` is a subtraction; it is written .steps["send-mail"].
+  // `.steps.send-mail` is a subtraction; the hint is .steps["send-mail"].
   std::string steps_hint(const std::string& step) const {
     for (const PlanNode& node : nodes_) {
       if (node.id.starts_with(step + "-")) return ".steps[\"" + node.id + "\"]";
@@ -558,7 +558,7 @@ class AgentCheck {
     return nearest_node(step);
   }
 
-  // ---- the plan as a whole
+  // ---- the graph
 
   void check_graph() {
     const engine::TopologicalOrder order = engine::topological_order(needs_);
@@ -590,16 +590,17 @@ class AgentCheck {
                                                     quote(step) + " to `needs`");
   }
 
-  // A node sees less when a circle is broken. So a read of what it does not reach now is a fault in any case.
+  // Breaking a cycle only removes needs. So a read of a step that is not
+  // reachable now is an error anyway.
   void check_reads_with_cycles() {
     std::size_t work = 0;
-    std::optional<std::uint32_t> from;  // where `reached` begins
-    bool unknown = false;               // a need of one of these is none
+    std::optional<std::uint32_t> from;  // the start node of `reached`
+    bool unknown = false;               // one of the reached nodes has unknown needs
     std::vector<bool> reached;
     std::vector<std::uint32_t> next;
     for (const Read& read : reads_) {
       if (from != read.node) {
-        if (work > kCycleWorkMax) return;  // the rest is told when there is no circle any more
+        if (work > kCycleWorkMax) return;  // the rest is reported once there is no cycle
         from = read.node;
         reached.assign(nodes_.size(), false);
         unknown = nodes_[read.node].has_unknown_needs;
@@ -649,7 +650,7 @@ class AgentCheck {
     graph_.emplace_back("output", source_node->value());
   }
 
-  // The tools that ask about the calls of others, or undo them, belong to the plan too.
+  // Adds the probe and compensation tools of used tools to the plan.
   void add_side_call_tools() {
     std::vector<const CheckedTool*> todo;
     todo.reserve(used_.size());
@@ -665,7 +666,8 @@ class AgentCheck {
     }
   }
 
-  // As the plan holds it: what its file says of the tool, and what the policies say of its calls by this agent.
+  // A tool's policy in the plan: its definition in the file, and the rules for
+  // its calls by this agent.
   Value policy_of(const CheckedTool& tool) {
     const std::string& name = tool.tool.name;
     Value policy = tool.policy;
@@ -687,7 +689,7 @@ class AgentCheck {
     std::vector<Member> used;
     add_side_call_tools();
     for (const auto& [name, tool] : used_) {
-      if (!tool->good) return;  // the file has faults elsewhere
+      if (!tool->good) return;  // errors elsewhere in the file
       used.emplace_back(name, policy_of(*tool));
     }
     if (std::ranges::any_of(used, [](const Member& tool) { return has_condition(tool.second); })) {
@@ -695,7 +697,7 @@ class AgentCheck {
     }
     graph_.emplace_back("tools", Value::object(std::move(used)));
     agent_.task_graph = Value::object(std::move(graph_));
-    // The last door agrees, or one of the two is wrong.
+    // The plan compiler must agree; otherwise this check or the compiler has a bug.
     if (const auto plan = engine::Plan::compile(agent_.task_graph); !plan) {
       check_.report(source_node_, plan.error().message);
     }
@@ -719,13 +721,13 @@ class AgentCheck {
   std::map<std::string, const CheckedTool*, std::less<>> used_;
   std::optional<SourceNode> cost_;                  // of the budget
   std::set<std::string, std::less<>> granted_;      // capabilities
-  std::set<std::string, std::less<>> model_tools_;  // to models: they are told what a tool is for
-  // Where the walk is:
+  std::set<std::string, std::less<>> model_tools_;  // offered to models, so described in the plan
+  // The current position:
   std::uint32_t node_ = 0;
   std::string item_name_;
   bool in_item_ = false;
   bool in_output_ = false;
-  bool has_unknown_tool_ = false;  // it names a tool that is not known for a fault elsewhere
+  bool has_unknown_tool_ = false;  // it names a tool that is unknown because of another error
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// One agent on its own, given as JSON, that uses the tools and models of a file.
+// load_agent: a single agent, given as JSON, that uses the tools and models of a file.
 #include <string>
 
 #include "agents/agents_file.h"

@@ -1,4 +1,4 @@
-// load: from the text of an agents file to its tools and agents, or to all of its faults.
+// load: turns the text of an agents file into its tools and agents, or reports all its errors.
 #include "agents/agents_file.h"
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 namespace ae::agents {
 namespace {
 
-// The first byte that is not part of a UTF-8 character. Line by line, for a line feed never stands inside of one.
+// The first byte that is not valid UTF-8. By line, because a line feed is never
+// part of a longer character.
 std::size_t first_bad_byte(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
@@ -63,7 +64,7 @@ bool read(const Source& source, std::string_view text, Diagnostics& diagnostics,
   return read_yaml(text, diagnostics, out);
 }
 
-// In which line a place is; places are asked for mostly in the order of the file.
+// The line of a position; fast if positions are queried in the order of the file.
 class LineCount {
  public:
   explicit LineCount(std::string_view text) : text_(text) {}
@@ -82,12 +83,12 @@ class LineCount {
   std::size_t at_ = 0, character_ = 0, line_ = 1;
 };
 
-// What agents may use.
+// What the agents of a file may use.
 struct FileDefinitions {
   CheckedTools tools;
   CheckedModels models;
   std::vector<Note> notes;
-  std::deque<SourceTree> generated;  // tools name places in it
+  std::deque<SourceTree> generated;  // tools refer to nodes in it
   std::vector<Policy> policies;
 };
 
@@ -113,7 +114,7 @@ bool is_outbound_host(std::string_view text) {
   return !host.empty() && host.size() <= 253 && host.find_first_not_of(kName) == host.npos;
 }
 
-// Hosts that an answer or a recorded change may lead to, though they are in a network of ours.
+// `outbound.allow`: hosts in internal networks that data may choose.
 void check_outbound(CheckContext& check, const SourceNode& top) {
   const auto outbound = top.find("outbound");
   if (!outbound || !check.mapping(*outbound, {"allow"})) return;
@@ -226,7 +227,7 @@ void check_file(CheckContext& check, const SourceTree& root, std::string_view te
   for (auto& [name, model] : models) out.models.emplace(model.tool.name, std::move(model.tool));
 }
 
-// Reads the text, if it is one, and hands it to `visit`.
+// Parses the text and passes its root to `visit`.
 template <class Visit>
 std::vector<Diagnostic> read_whole(const Source& source, const Visit& visit) {
   Diagnostics diagnostics;

@@ -1,5 +1,6 @@
-// Fuzzes the agents file, YAML and JSON: any text is read or refused with faults that have a place, the same way each
-// time; a file without faults gives plans that compile, also when their text is read back, and keep their hash.
+// Agents file fuzzer, YAML and JSON: any text is accepted, or rejected with positions,
+// deterministically; plans of an accepted file compile, also after a round trip through
+// text, with the same hash.
 #include <cstddef>
 #include <cstdint>
 #include <optional>

@@ -1,4 +1,4 @@
-// Good agents files: their task graphs, their tools, both spellings, and the files of the documentation.
+// load: valid agents files: task graphs, tools, YAML and JSON, and the files of the documentation.
 #include "agents/agents_file.h"
 
 #include <cstdlib>
@@ -57,7 +57,7 @@ AE_TEST("agents/a good file becomes the normal form of its plans") {
   ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const Agent& agent = loaded.file.agents.at("refund");
   Value graph = agent.task_graph;
-  // The versions are digests; that they are there is enough for this picture.
+  // Versions are digests; the expected graph only shows that they exist.
   Value tools = graph["tools"];
   for (const auto& [name, tool] : graph["tools"].members()) {
     EXPECT_EQ(tool.text("version").size(), 16u) << name;
@@ -213,7 +213,7 @@ agents: { a: { plan: [ { id: x, tool: plain }, { id: m, llm: { model: plain, pro
   ASSERT_EQ(diagnostics_as_text(loaded.diagnostics), "");
   const auto& tools = loaded.file.tools;
   const auto& models = loaded.file.models;
-  // What builds without the default computed.
+  // As computed by builds without the default.
   EXPECT_EQ(tools.at("plain").policy.version, "fefe3421b0e0f1d8");
   EXPECT_EQ(models.at("model:plain").policy.version, "1ca164513ef8eb89");
   EXPECT_EQ(tools.at("off").policy.version, tools.at("plain").policy.version);
@@ -367,9 +367,9 @@ AE_TEST("agents/faults are told as text and as JSON") {
   EXPECT_EQ(canonical(diagnostics_json({})), R"({"faults":[],"ok":true})");
 }
 
-// ---- the documentation and the schema that ships
+// ---- the documentation and the embedded schema
 
-// The plain value of a file, as its door reads it.
+// The plain value of a file.
 Value value_of(std::string_view yaml) {
   Diagnostics diagnostics;
   SourceTree root;
@@ -426,7 +426,7 @@ AE_TEST("agents/a node that asks a model becomes a call of it, with the request 
   EXPECT_EQ(main.text("timeout"), "1m");
   EXPECT_EQ(graph["tools"]["model:old"].text("timeout"), "2m");
   EXPECT_EQ(canonical(graph["tools"]["model:old"]["retry"]["retry_on"]), R"(["429","reset"])");
-  // How it is reached stays out of what is recorded, but for its digest.
+  // The transport is not recorded, except for its digest.
   EXPECT_EQ(canonical(graph).find("http"), std::string::npos);
   EXPECT_EQ(canonical(graph).find("secret"), std::string::npos);
   ASSERT_EQ(loaded.file.models.size(), 3u);
@@ -588,7 +588,7 @@ AE_TEST("agents/another provider's model has its limit, its price and its parts 
   EXPECT_EQ(canonical(claude["price"]), R"({"cached":300000,"input":3000000,"output":15000000})");
   EXPECT_EQ(graph["tools"]["model:plain"].find("price"), nullptr);
   EXPECT_EQ(loaded.file.models.at("model:claude").kind, "anthropic");
-  // What a call costs is not what it is.
+  // The price is not part of the version.
   EXPECT_EQ(claude.text("version"), graph["tools"]["model:plain"].text("version"));
 }
 

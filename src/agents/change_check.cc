@@ -1,4 +1,5 @@
-// `changes` and `verify` of a tool: what a success changes outside, and who looks at it after a recovery.
+// ChangeCheck: `changes` and `verify` of a tool: the external changes of a success, and their
+// verification after a recovery.
 #include "agents/change_check.h"
 
 #include <algorithm>
@@ -121,7 +122,7 @@ class ChangeCheck {
     sql(source_node);
   }
 
-  // Written out up to its path, or one ${ } that gives a whole url.
+  // Either literal up to its path, or one ${ } that evaluates to a whole URL.
   void url(const SourceNode& source_node) {
     auto text = text_.resolved(source_node, Secrets::refused);
     if (!text) return;
@@ -266,7 +267,7 @@ class ChangeCheck {
     }
   }
 
-  // A secret must not go where an answer says.
+  // Secrets must not be sent to a host that data chose.
   void headers(const SourceNode& source_node) {
     if (whole_url_) {
       check_.report(source_node,

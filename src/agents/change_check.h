@@ -1,4 +1,4 @@
-// `changes` and `verify` of a tool, as the plan and the verifier get them.
+// check_changes: `changes` and `verify` of a tool, as the plan and the verifier need them.
 //
 // Threads: one owner.
 #pragma once
@@ -11,7 +11,7 @@ namespace ae::agents {
 
 struct CheckedChanges {
   std::vector<Member> policy;  // members of the tool's policy: changes, verify
-  Value verify;  // the verifier's definition (tools/verify/verify.h); null: there is none
+  Value verify;                // the verifier (tools/verify/verify.h); null: none
 };
 CheckedChanges check_changes(CheckContext& check, const SourceNode& tool, bool reads);
 

@@ -1,4 +1,5 @@
-// How a part of the agents file is read: types, words, durations, schemas and expressions, each with its fault.
+// CheckContext: validates types, words, durations, schemas and expressions, with one
+// diagnostic for each error.
 #include "agents/check_context.h"
 
 #include <algorithm>
@@ -11,9 +12,9 @@ namespace ae::agents {
 namespace {
 
 constexpr std::size_t kTemplateDepthMax =
-    48;  // so that an event that holds a plan stays within JSON's 64
+    48;  // so that an event with a plan stays within JSON's 64
 constexpr std::size_t kSchemaDepthMax = 48;
-constexpr std::size_t kTextMax = 256u << 10;  // bytes of one string that holds expressions
+constexpr std::size_t kTextMax = 256u << 10;  // bytes of a string with expressions
 
 std::size_t depth(const SourceTree& value) {
   std::size_t below = 0;
@@ -41,7 +42,7 @@ void for_each_string(const SourceNode& source_node, const F& act) {
   }
 }
 
-// Where `env.` stands right behind a `${`; npos = nowhere.
+// The position of `env.` directly after a `${`; npos = none.
 std::size_t env_in(std::string_view text) {
   for (std::size_t at = text.find("${"); at != text.npos; at = text.find("${", at + 2)) {
     const std::size_t from = text.find_first_not_of(" \t\r\n", at + 2);
@@ -51,14 +52,14 @@ std::size_t env_in(std::string_view text) {
   return text.npos;
 }
 
-// The JSON pointer that a message names, as in "at /properties/a: …"; "" = none.
+// The JSON pointer in a message such as "at /properties/a: …"; "" = none.
 std::string_view pointer_in(std::string_view message) {
   const std::size_t from = message.find('/');
   if (from == message.npos) return {};
   return message.substr(from, message.find_first_of(" :,`'\")", from) - from);
 }
 
-// Takes "line 2, column 5: " from the front of a message; the byte offset it names in `source`.
+// Removes "line 2, column 5: " from the start of a message; returns that byte offset in `source`.
 std::size_t take_position(std::string& message, std::string_view source) {
   std::size_t line = 0;
   std::size_t column = 0;
@@ -167,7 +168,7 @@ bool CheckContext::any_mapping(const SourceNode& source_node) {
 
 namespace {
 
-// The key that other workflow languages' word stands for here; "" if none of `known`.
+// The key of `known` that a word of another workflow language corresponds to; "" = none.
 std::string_view synonym_of(std::string_view word, NameList known) {
   constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
       {"if", "when"},         {"condition", "when"},        {"depends_on", "needs"},
@@ -401,7 +402,7 @@ void CheckContext::report_template_errors(const SourceNode& source_node,
   for (const Template::Diagnostic& found_error : found) {
     if (full()) return;
     std::string message = found_error.error.message;
-    const std::size_t from = std::min(found_error.offset + 2, text.size());  // behind the `${`
+    const std::size_t from = std::min(found_error.offset + 2, text.size());  // after the `${`
     const std::size_t inside = from + take_position(message, text.substr(from));
     SourceLocation at = source_node.at();
     at.inside = static_cast<std::uint32_t>(inside);

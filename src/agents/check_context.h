@@ -1,5 +1,5 @@
-// Check: how a part of the agents file is read. A reader takes what stands at a SourceNode or says what is wrong with it,
-// and goes on, so that all faults of a file are found in one pass.
+// CheckContext: functions that validate parts of an agents file. Each returns the value of a
+// SourceNode or reports what is wrong and continues, so one pass finds all errors of a file.
 // Threads: one owner.
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace ae::agents {
 
-// A value of the file and the path of keys that leads to it. Borrows the value.
+// A value of the file and its path. Borrows the value.
 struct SourceNode {
   const SourceTree* value = nullptr;
   std::string path;
@@ -31,7 +31,7 @@ struct SourceNode {
   const SourceTree* operator->() const { return value; }
   std::optional<SourceNode> find(std::string_view key) const;
   SourceNode item(std::size_t index) const;
-  // The path of a key of this mapping, whether it is there or not.
+  // The path of a key of this mapping, whether or not it exists.
   std::string path_of(std::string_view key) const;
 };
 
@@ -40,10 +40,10 @@ constexpr std::size_t kHeadersMax = 64;  // of one request
 
 using NameList = std::initializer_list<std::string_view>;
 
-// Keys and words that the language has, and this version does not act on yet.
+// Reserved keys and words that this version does not implement.
 struct UnsupportedKey {
   std::string_view word;
-  std::string_view why;  // a sentence that ends "…: <why>"
+  std::string_view why;  // follows "…: " in the message
 };
 using UnsupportedKeys = std::initializer_list<UnsupportedKey>;
 
@@ -58,33 +58,33 @@ class CheckContext {
                  std::string suggestion = {}, Code code = Code::plan_invalid);
   std::size_t count() const { return diagnostics_.size(); }
   bool full() const { return diagnostics_.full(); }
-  // The tools of this MCP server are not known: what names one of them is no fault of its own.
+  // The tools of this MCP server are unknown; names of its tools are then not reported.
   void mark_tools_unknown(std::string_view server) { unknown_servers_.emplace_back(server); }
-  // May there be a tool of this name, or of this pattern, that is not known?
+  // True if an unknown tool might have this name or match this pattern.
   bool may_be_unknown(std::string_view tool) const;
-  // This tool is there, and no call of ours can be made of it.
+  // The tool exists but cannot be called.
   void mark_unusable(std::string tool, std::string why) {
     unusable_.insert_or_assign(std::move(tool), std::move(why));
   }
-  // What is said where a tool is named that no call can be made of.
+  // The message for a reference to a tool that cannot be called.
   std::string describe_missing_tool(std::string_view name) const;
   const Source& source() const { return source_; }
-  // Hosts that data may choose, of the file's `outbound`.
+  // Hosts that data may choose, from the file's `outbound`.
   std::vector<Value>& outbound() { return outbound_; }
-  // Not wrong, and good to know.
+  // Adds a warning that is not an error.
   void add_note(const std::string& path, std::string message) {
     notes_.push_back({path, std::move(message)});
   }
   std::vector<Note> take_notes() { return std::exchange(notes_, {}); }
 
-  // A mapping without unknown keys; false = it is no mapping at all.
+  // Checks for a mapping without unknown keys; false = not a mapping.
   bool mapping(const SourceNode& source_node, NameList known,
                UnsupportedKeys unsupported_keys = {});
   bool any_mapping(const SourceNode& source_node);
-  // Keys that are known here, and mean something elsewhere only.
+  // Reports keys that are valid elsewhere only.
   void misplaced(const SourceNode& source_node, std::string_view owner, NameList keys);
   bool list(const SourceNode& source_node);
-  // Is the value of this key there? Diagnostics when it is not.
+  // The value of this key; reports an error if it is missing.
   std::optional<SourceNode> required(const SourceNode& source_node, std::string_view key,
                                      std::string_view hint);
 
@@ -93,18 +93,19 @@ class CheckContext {
   std::optional<std::uint32_t> count(const SourceNode& source_node, std::uint32_t most);
   std::optional<Duration> duration(const SourceNode& source_node, Duration least);
   std::optional<std::uint64_t> size(const SourceNode& source_node, std::uint64_t most);
-  // Which of the words.
+  // The index of the word.
   std::optional<std::size_t> word(const SourceNode& source_node, NameList words,
                                   UnsupportedKeys unsupported_keys = {});
-  // A key that names something (a node, tool or agent).
+  // Validates a key that names something (a node, tool or agent).
   bool name(std::string_view what, std::string_view text, SourceLocation at,
             const std::string& path);
   std::optional<Schema> schema(const SourceNode& source_node);
 
-  // Compiles every string below `source_node`; `visit` is called for each that holds an expression. False = a fault.
+  // Compiles every string in `source_node`; `visit` is called for each with an expression. False =
+  // an error was reported.
   using TemplateVisitor = std::function<void(const SourceNode& string, const Template& compiled)>;
   bool templates(const SourceNode& source_node, const TemplateVisitor& visit);
-  // What a misspelt name was meant to be, among many; "" also when too much has been compared already.
+  // The closest known name; "" if none is close, or if too many comparisons were made.
   template <class Range, class NameOf>
   std::string nearest(std::string_view misspelt, const Range& known, NameOf name_of) {
     if (comparisons_left_ < known.size()) return {};
@@ -113,12 +114,12 @@ class CheckContext {
     for (const auto& one : known) found.consider(name_of(one));
     return found.take();
   }
-  // Is a string that holds expressions within its limit?
+  // True if a string with expressions is within its size limit.
   bool text_fits(const SourceNode& source_node);
-  // The faults of one template, placed inside of the string at `source_node`.
+  // Reports the errors of one template, at their position in the string at `source_node`.
   void report_template_errors(const SourceNode& source_node,
                               std::span<const Template::Diagnostic> found);
-  // One root or step that may not be read here, placed where the string mentions it.
+  // Reports a root or step that cannot be read here, at its position in the string.
   void report_root(const SourceNode& string, std::string_view mention, std::string message,
                    std::string suggestion = {}, Code code = Code::plan_invalid);
 
@@ -136,7 +137,7 @@ class CheckContext {
   std::map<std::string, std::string, std::less<>> unusable_;
 };
 
-// Nothing is known: for templates that read nothing.
+// An empty scope, for templates that read nothing.
 class NoScope final : public ExprScope {
  public:
   const Value* root(std::string_view) const override { return nullptr; }
@@ -144,77 +145,82 @@ class NoScope final : public ExprScope {
   Value steps() const override { return {}; }
 };
 
-// What stands at a JSON pointer below a spot, or the nearest value above it.
+// The value at a JSON pointer relative to the node, or its nearest existing ancestor.
 SourceNode follow(SourceNode source_node, std::string_view pointer);
-// A plan is recorded: neither env. nor secrets stand in it.
+// Plans are recorded, so they must not contain env. or secrets.
 void reject_env_and_secrets(CheckContext& check, const SourceNode& source_node);
-// The same, and a fault for each expression below that reads another root than these. True when there was none.
+// Also reports each expression that reads another root. True if there was none.
 bool reads_only(CheckContext& check, const SourceNode& source_node, NameList roots);
-// A fault where an expression names what a root with fixed members (`.job`, `.call`) does not have.
+// Reports expressions that read unknown members of fixed roots (`.job`, `.call`).
 void check_members(CheckContext& check, const SourceNode& string, const ExprRoots& read);
-// A string that is one `${ … }` and nothing else.
+// True for a string that consists of one `${ … }`.
 bool is_one_expression(const SourceTree& value);
-// `secret:NAME` and nothing around it.
+// True for exactly `secret:NAME`.
 bool names_secret_only(std::string_view text);
-// Can this text hold an expression or an escape of one at all?
+// True if the text may contain an expression or an escaped one.
 inline bool has_expression(std::string_view text) { return text.find("${") != text.npos; }
 
-// ---- the two halves of the file
+// ---- tools, models, policies and agents
 
 struct CheckedTool {
   ToolDefinition tool;
-  Value policy;                                 // as the task graph holds it (plan/plan.h)
+  Value policy;                                 // in the form of the task graph (plan/plan.h)
   std::string description = {};                 // for the models that may call it
-  bool good = false;                            // without faults
-  std::optional<SourceNode> probe, compensate;  // where it names them
+  bool good = false;                            // no errors
+  std::optional<SourceNode> probe, compensate;  // the nodes that name them
 };
 using CheckedTools = std::map<std::string, CheckedTool, std::less<>>;
 
-// Is a failure of this code such that `retry_on` may name it?
+// True if `retry_on` may name this failure code.
 using MayRetry = std::function<bool(std::string_view entry)>;
 void check_retry(CheckContext& check, const SourceNode& source_node, engine::RetryPolicy& retry,
                  const MayRetry& may);
-// The policy of a model, and of a tool with `effect: read`, without `retry`. Its plan records it; a plan that was recorded
-// by an older build keeps its own. The version of the tool does not cover it: with other defaults it is the same tool.
+// The retry policy of a model, and of a tool with `effect: read`, without `retry`. Plans record it,
+// so a plan recorded by an older build keeps its own. The version of a tool does not cover it:
+// other defaults do not change the version.
 engine::RetryPolicy default_read_retry();
-// The same for a `retry` that the file sets: `policy` as check_retry read it, its missing keys with the defaults above.
+// The same for a `retry` in the file: `policy` is the output of check_retry; keys that the file
+// does not set get the defaults above.
 engine::RetryPolicy read_retry(const SourceNode& written, const engine::RetryPolicy& policy);
 Value retry_value(const engine::RetryPolicy& retry);
 
-// A model is a tool that nodes with `llm` call.
+// A model is a tool for nodes with `llm`.
 struct CheckedModel : CheckedTool {
   std::string model;  // its name at the provider
   std::optional<Value> temperature, max_tokens;
 };
 using CheckedModels = std::map<std::string, CheckedModel, std::less<>>;
 constexpr std::uint32_t kMaxTokensMax = 10'000'000;
-// `most`: 2, or what the model's provider takes.
+// `most`: 2, or the provider's limit.
 std::optional<Value> check_temperature(CheckContext& check, const SourceNode& source_node,
                                        double most = 2);
 std::optional<Value> check_max_tokens(CheckContext& check, const SourceNode& source_node);
 
-// The largest temperature that a provider takes.
+// The largest temperature that a provider accepts.
 double temperature_max(std::string_view provider);
-// A content that is a list of parts: texts, and images whose URL names its host; expressions are the caller's to look at.
+// Checks a content that is a list of parts: texts, and images with a literal host in the URL; the
+// caller checks expressions.
 void check_parts(CheckContext& check, const SourceNode& content);
-// What the JSON of an answer must be, as it is recorded.
+// The schema of an answer, as it is recorded.
 std::optional<Value> check_answer_schema(CheckContext& check, const SourceNode& source_node,
                                          std::string_view provider);
-// Is an answer that breaks it to be mended? By `repair`, which stands beside `schema`; without it: yes.
+// True if an answer that breaks the schema is repaired: `repair`, a sibling of
+// `schema`; default: true.
 bool repairs_answers(CheckContext& check, const SourceNode& source_node);
 
-// A tool of an MCP server, and what it is there.
+// A tool of an MCP server, and its pinned definition.
 struct ServerTool {
   std::string_view server;
   const Value& connection;
   const Value& pinned;
 };
-// `of`: nullptr, or `source_node` is made (mcp_check.cc) and says the policy only.
+// `of`: nullptr, or `source_node` is generated (mcp_check.cc) and contains only the policy.
 CheckedTool check_tool(CheckContext& check, std::string_view name, const SourceNode& source_node,
                        const ServerTool* of = nullptr);
-// The settings of an MCP server's connection, as ToolDefinition has them.
+// The connection settings of an MCP server, as in ToolDefinition.
 Value check_connection(CheckContext& check, const SourceNode& source_node);
-// Every tool of an MCP server, as NAME.TOOL. What is made on the way stands in `generated`, which outlives the tools.
+// Adds every tool of an MCP server as NAME.TOOL. `generated` holds intermediate nodes and must
+// outlive the tools.
 struct ServerCheck {
   CheckedTools& tools;
   std::deque<SourceTree>& generated;
@@ -223,25 +229,25 @@ struct ServerCheck {
 };
 void check_server(CheckContext& check, std::string_view name, const SourceNode& source_node,
                   ServerCheck into);
-// What probes and compensations name, once all tools are known.
+// Checks the tools named by probes and compensations, once all tools are known.
 void check_side_calls(CheckContext& check, CheckedTools& tools);
 CheckedModel check_model(CheckContext& check, std::string_view name, const SourceNode& source_node);
-// `policies` of a file. `known`: the tools that it may name, and then `notes` is not nullptr; nullptr = those of files that are
-// not known here.
+// Checks the `policies` of a file. `known`: the tools that they may name, `notes` is then not
+// nullptr; nullptr = the tools belong to other files.
 std::vector<Policy> check_policies(CheckContext& check, const SourceNode& source_node,
                                    const CheckedTools* known, std::vector<Note>* notes);
-// Agents that a file's policies name, once all are known.
+// Checks the agents that policies name, once all are known.
 void check_policy_agents(CheckContext& check, const SourceNode& source_node,
                          const std::vector<std::string_view>& known);
-// The rules that are about a tool's calls by an agent, in order, as a task graph holds them.
+// The rules for a tool's calls by an agent, in order, in the form of the task graph.
 std::vector<Value> rules_for(const std::vector<Policy>& policies, std::string_view agent,
                              std::string_view tool, const Value& capabilities);
-// Has a tool of the file this capability? A fault at the spot when none has (and all of them are known).
+// Reports a capability that no tool of the file has, if all tools are known.
 void check_capability_known(CheckContext& check, const SourceNode& source_node,
                             std::string_view name, const CheckedTools& tools);
-// A list of capabilities, sorted, each once.
+// A list of capabilities, sorted, unique.
 std::vector<std::string> check_capabilities(CheckContext& check, const SourceNode& source_node);
-// What the nodes of a plan may call, and what is said of that.
+// What the nodes of a plan may call, and the policies for it.
 struct CallableTools {
   const CheckedTools& tools;
   const CheckedModels& models;

@@ -9,7 +9,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Does an object of this schema have no other properties than those it lists?
+// True if objects of this schema have only the listed properties.
 bool is_closed_object(const Value& schema, bool of_server) {
   if (!schema.is_object() || schema.find("patternProperties") != nullptr) return false;
   const Value* others = schema.find("additionalProperties");
@@ -20,10 +20,10 @@ bool is_closed_object(const Value& schema, bool of_server) {
          schema.find("oneOf") == nullptr;
 }
 
-// What follows the first name that cannot be there; nullptr: all of it may be there.
+// The first name that does not exist; `object` is nullptr if all may exist.
 struct Missing {
-  const Value* object = nullptr;  // the schema that lists what there is
-  std::size_t at = 0;             // which name
+  const Value* object = nullptr;  // the schema that lists the existing properties
+  std::size_t at = 0;             // index of the missing name
 };
 
 Missing missing_in(const ConditionTool& tool, const Names& names) {
@@ -32,7 +32,7 @@ Missing missing_in(const ConditionTool& tool, const Names& names) {
     const Value& listed = (*schema)["properties"];
     const Value* below = listed.is_object() ? listed.find(names[i]) : nullptr;
     if (below == nullptr) {
-      // Only what a tool takes at the top is closed by its being pinned.
+      // Pinning closes only the top level of the arguments.
       if (!is_closed_object(*schema, tool.of_server && i == 0)) return {};
       return {.object = schema, .at = i};
     }

@@ -1,7 +1,8 @@
-// What a condition (`when` of a policy, `approval` of a tool) looks up in the arguments of a call, held to what the tools
-// that it is about take: an argument that none of them has is misspelt, and the condition would never hold.
+// check_condition: checks the arguments that a condition (`when` of a policy, `approval` of a tool)
+// reads against the schemas of the tools it applies to. An argument that none of them has is
+// misspelt: the condition would never hold.
 //
-// Threads: none of its own.
+// Threads: pure functions.
 #pragma once
 
 #include <optional>
@@ -13,29 +14,29 @@
 
 namespace ae::agents {
 
-// A tool that a condition is about. A schema of an MCP server's tool is closed by what it lists, unless it says otherwise: its
-// arguments are pinned.
+// A tool that a condition applies to. The schema of an MCP tool is pinned, so it is closed unless
+// it says otherwise.
 struct ConditionTool {
   std::string_view name;
-  const Value* args_schema = nullptr;  // nullptr: it takes anything
+  const Value* args_schema = nullptr;  // nullptr: any arguments
   bool of_server = false;
 };
 
 struct ConditionFinding {
   std::string error;       // "" = none
-  std::string suggestion;  // a name that was meant
-  std::string mention;     // where it stands in the text
-  std::string note;        // of some of the tools only; "" = none
+  std::string suggestion;  // the closest name
+  std::string mention;     // its text in the expression
+  std::string note;        // applies to some of the tools only; "" = none
 };
 
-// What is to be said of this condition. Empty `tools`: nothing is known, and nothing is said.
+// Checks the condition. Without `tools`, nothing is known and nothing is found.
 ConditionFinding analyze_condition(const ExprRoots& read, const std::vector<ConditionTool>& tools);
 
-// The same at its place in the file. What is no fault goes to `notes`, if it is not nullptr.
+// Reports the findings at the node. Warnings go to `notes`, if it is not nullptr.
 void check_condition(CheckContext& check, const SourceNode& condition,
                      const std::vector<ConditionTool>& tools, std::vector<Note>* notes);
 
-// Has its text an expression that compiles? Its roots, then.
+// The roots of the text's expression, if it compiles.
 std::optional<ExprRoots> roots_of(const Value& text);
 
 }  // namespace ae::agents

@@ -1,4 +1,4 @@
-// Faults of an agents file: their order, their lines and columns, and what a misspelt word was meant to be.
+// Diagnostics: order, lines and columns, and suggestions for misspelt words.
 #include "agents/diagnostics.h"
 
 #include <algorithm>
@@ -16,14 +16,14 @@ std::size_t character_length(char first) {
   return c < 0x80 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
 }
 
-// ---- from a byte of a decoded string back to its place in the file
+// ---- from a byte of a decoded string to its position in the file
 
 struct Offset {
   std::size_t bytes = 0;  // in the source, from the scalar's first character
-  bool known = false;     // else the scalar's beginning has to do
+  bool known = false;     // else the start of the scalar is used
 };
 
-// How many source bytes and decoded bytes the escape at `at` (a backslash) stands for.
+// The source bytes and decoded bytes of the escape at `at` (a backslash).
 struct Escape {
   std::size_t source = 2, decoded = 1;
 };
@@ -39,7 +39,7 @@ Escape escape_at(std::string_view source, std::size_t at) {
     const char d = source[i];
     code = code * 16 + static_cast<std::uint32_t>(d <= '9' ? d - '0' : (d | 0x20) - 'a' + 10);
   }
-  if (code >= 0xD800 && code < 0xDC00) return {12, 4};  // JSON: the other half follows
+  if (code >= 0xD800 && code < 0xDC00) return {12, 4};  // JSON: the low surrogate follows
   return {2 + digits, code < 0x80 ? 1u : code < 0x800 ? 2u : code < 0x10000 ? 3u : 4u};
 }
 
@@ -48,7 +48,7 @@ Offset inside_flow_scalar(std::string_view source, std::size_t inside) {
   std::size_t at = quote != '\0' ? 1 : 0;
   std::size_t decoded = 0;
   while (decoded < inside) {
-    // A text over several lines is folded: its beginning is near enough.
+    // Multi-line strings are folded: use the start of the string.
     if (at >= source.size() || source[at] == '\n' || source[at] == '\r') return {};
     if (quote == '"' && source[at] == '\\') {
       const Escape escape = escape_at(source, at);
@@ -62,7 +62,7 @@ Offset inside_flow_scalar(std::string_view source, std::size_t inside) {
   return {.bytes = at, .known = true};
 }
 
-// A `|` text: line by line, without the indentation of its first line that is not empty.
+// A `|` string: line by line, without the indentation of its first non-empty line.
 Offset inside_literal(std::string_view source, std::size_t inside) {
   std::size_t line = source.find('\n');
   if (line == source.npos) return {};
@@ -90,7 +90,7 @@ Offset inside_literal(std::string_view source, std::size_t inside) {
 }
 
 std::size_t source_offset(std::string_view source, std::size_t inside) {
-  constexpr std::size_t kFar = 64u << 10;  // beyond it the beginning of the string has to do
+  constexpr std::size_t kFar = 64u << 10;  // beyond it, the start of the string is used
   if (inside == 0 || inside > kFar || source.empty()) return 0;
   if (source[0] == '>') return 0;
   const Offset found =
@@ -103,7 +103,7 @@ class LineCursor {
  public:
   explicit LineCursor(std::string_view text) : text_(text) {}
 
-  // REQUIRES: not before the last one.
+  // REQUIRES: not before the current position.
   void go_to(std::size_t character) {
     while (character_ < character && at_ < text_.size()) step();
   }
@@ -133,7 +133,7 @@ class LineCursor {
   std::size_t at_ = 0, character_ = 0, line_ = 1, column_ = 1;
 };
 
-// Letters in lower case, `-` as `_`: the mistakes that are not counted.
+// Lower case, `-` as `_`: differences that do not count.
 std::string folded(std::string_view text) {
   std::string out(text.substr(0, 128));
   for (char& c : out) {
@@ -217,7 +217,7 @@ std::string quote(std::string_view text) {
   std::string out;
   write_canonical_string(text.substr(0, end), out);
   out = "`" + out.substr(1, out.size() - 2) + (end < text.size() ? "…`" : "`");
-  // JSON leaves these as they are; a terminal does not.
+  // JSON does not escape these; a terminal would interpret them.
   for (std::size_t at = 0; (at = out.find('\x7f', at)) != out.npos;) out.replace(at, 1, "\\u007f");
   for (std::size_t at = 0; (at = out.find('\xc2', at)) != out.npos; ++at) {
     if (at + 1 < out.size() && static_cast<unsigned char>(out[at + 1]) < 0xA0) {

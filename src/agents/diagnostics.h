@@ -1,4 +1,4 @@
-// Faults: everything that is wrong with one agents file, collected on the way and put in order at the end.
+// Diagnostics: all errors of one agents file, collected while it is checked and sorted at the end.
 // Threads: one owner.
 #pragma once
 
@@ -13,10 +13,10 @@
 namespace ae::agents {
 
 constexpr std::size_t kDiagnosticsMax =
-    1'000;  // of one file; the last one says that there may be more
+    1'000;  // per file; the last one says that there may be more
 
-// Where a value of the file begins, in characters; and for a fault inside of a string, how many bytes into its
-// *decoded* text.
+// The position of a value in the file, in characters; and of an error inside a string: the byte
+// offset in the *decoded* text.
 struct SourceLocation {
   std::uint32_t character = 0;
   std::uint32_t inside = 0;
@@ -36,7 +36,7 @@ class Diagnostics {
   std::size_t size() const { return found_.size(); }
   void clear() { found_.clear(); }
 
-  // In the order of the file, with lines and columns (columns count characters). `text` is what the places are in.
+  // Sorted by position, with lines and columns (columns count characters). `text`: the file.
   std::vector<Diagnostic> finish(std::string_view file, std::string_view text);
 
  private:
@@ -47,7 +47,7 @@ class Diagnostics {
   std::vector<Found> found_;
 };
 
-// What a name may have been meant to be: the nearest of `known`, if it is near enough; else "".
+// Suggests the closest of the considered names, if it is close enough; else "".
 class ClosestName {
  public:
   explicit ClosestName(std::string_view misspelt);
@@ -56,11 +56,11 @@ class ClosestName {
 
  private:
   std::string wanted_;
-  std::size_t distance_;  // of the best so far
+  std::size_t distance_;  // of the best one so far
   std::string best_;
 };
 
-// `text` between backquotes, cut and without control characters: fit for a message.
+// `text` in backquotes, shortened, without control characters: safe for messages.
 std::string quote(std::string_view text);
 // "a, b, c"
 std::string join_names(std::initializer_list<std::string_view> details);

@@ -1,4 +1,5 @@
-// Bad agents files as a table of text (faults.cases): every fault, with its place, code, path and suggestion.
+// Invalid agents files as a table of text (diagnostics.cases): every error, with position, code,
+// path and suggestion.
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -21,7 +22,7 @@ struct Case {
 };
 
 struct Cases {
-  std::string head;  // what stands before the first
+  std::string head;  // before the first case
   std::vector<Case> all;
 };
 

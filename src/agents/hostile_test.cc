@@ -1,4 +1,4 @@
-// Agents files made to hurt: refused quickly, without recursion, and without much memory.
+// Malicious agents files: rejected quickly, without recursion, and with little memory.
 #include <algorithm>
 #include <chrono>
 #include <random>
@@ -21,7 +21,8 @@ std::string repeated(std::string_view text, std::size_t times) {
   return out;
 }
 
-// The faults, and a failure when they take a minute (a sanitizer on a busy machine is slow; a square is slower).
+// The diagnostics; fails after a minute (sanitizers on a busy machine are slow,
+// quadratic time is slower).
 std::string quick(const std::string& text, std::string_view name = "a.yaml") {
   const auto begin = std::chrono::steady_clock::now();
   std::string diagnostics = diagnostics_as_text(load_text(text, name).diagnostics);
@@ -98,7 +99,7 @@ AE_TEST("agents/nesting beyond 64 is refused, however deep it goes") {
     return kHead + "      - { id: x, tool: t, args: { a: " + repeated("[", deep) + "1" +
            repeated("]", deep) + " } }\n";
   };
-  // Six levels stand above.
+  // At six levels of nesting.
   EXPECT_EQ(quick(nested(47)), "");
   EXPECT_TRUE(quick(nested(58)).find("values can nest at most 48 levels deep here") !=
               std::string::npos);
@@ -121,7 +122,7 @@ AE_TEST("agents/10,001 nodes are too many") {
   EXPECT_EQ(quick(chain(500)), "");
 }
 
-// Bytes and stretches of the documentation's files, replaced, swapped, cut and doubled.
+// Mutates bytes and ranges of the documentation's files: replaces, swaps, cuts and duplicates.
 std::string mutated(std::string text, std::mt19937& chance) {
   constexpr std::string_view kBytes = "{}[]:,\"'#&*!|>-?%@`$\\ \n\t~0aE.\x80\xff";
   const auto below = [&](std::size_t n) { return chance() % (n + 1); };
@@ -250,7 +251,7 @@ AE_TEST_SLOW("agents/looking for what was meant stays cheap in a large file") {
 }
 
 AE_TEST_SLOW("agents/a dense plan is checked quickly") {
-  // Every node of the second half needs every node of the first, and reads through them.
+  // Every node of the second half needs every node of the first, and reads its result.
   std::string all = "[";
   for (int i = 0; i < 800; ++i) all += "a" + std::to_string(i) + ",";
   all += "]";

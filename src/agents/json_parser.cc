@@ -1,5 +1,5 @@
-// The JSON door: where the values of a JSON text stand. The text was taken by parse_json (json/json.h), so this walk
-// checks nothing again; it only counts characters.
+// JsonParser: builds a SourceTree from JSON. parse_json (json/json.h) has accepted the text, so
+// this pass validates nothing again; it counts characters.
 #include <string>
 
 #include "agents/source_tree.h"

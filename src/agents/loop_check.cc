@@ -106,7 +106,7 @@ class LoopCheck {
     loop_.emplace_back("model", model->model);
   }
 
-  // False: nothing is said of it.
+  // False: the key is missing.
   bool add_text(const SourceNode& source_node, std::string_view key) {
     const auto found = source_node.find(key);
     if (!found) return false;
@@ -123,7 +123,7 @@ class LoopCheck {
     loop_.emplace_back(key, static_cast<double>(n.value_or(fallback)));
   }
 
-  // Names, and patterns NAME.* or *, in the order of the list; what a pattern gives, by name.
+  // Tool names and patterns NAME.* or *, in list order; the matches of a pattern, by name.
   void tools(const SourceNode& source_node) {
     if (const auto list = source_node.find("tools"); list && check_.list(*list)) {
       for (std::size_t i = 0; i < (*list)->items.size(); ++i) grant(list->item(i));
@@ -159,7 +159,7 @@ class LoopCheck {
     if (!any && !check_.may_be_unknown(*name)) check_.report(item, "no tool of this file matches");
   }
 
-  // What a tool can do and the agent does not grant to plans of models; "" = all of it is granted.
+  // A capability of the tool that the agent does not grant to models' plans; "" = all are granted.
   std::string ungranted(const CheckedTool& tool) const {
     const Value& can = tool.policy["capabilities"];
     if (!can.is_array()) return {};
@@ -169,7 +169,8 @@ class LoopCheck {
     return {};
   }
 
-  // Tools that no plan of the model could call are not offered to it: a plan that names one is no plan.
+  // Tools that the model's plan could not call are not offered to it: a plan
+  // that names one is invalid.
   void note_withheld(const SourceNode& list) {
     std::string text;
     std::size_t count = 0;
@@ -203,7 +204,7 @@ class LoopCheck {
   std::vector<std::string> granted_;
   std::set<std::string, std::less<>> names_;
   std::map<std::string, std::string>
-      withheld_;  // from a planner's model: the tool, and what is not granted
+      withheld_;  // not offered to a planner: tool and missing capability
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
-// What a loop says (`loop` of an agent or a node): who leads, what is said first, which tools may be called.
+// check_loop: `loop` and `planner` of an agent or a node: the model, its first messages, and the
+// tools it may call.
 //
-// Only agent_check.cc uses it. Threads: none of its own.
+// Used by agent_check.cc only. Threads: pure functions.
 #pragma once
 
 #include <functional>
@@ -12,22 +13,22 @@
 
 namespace ae::agents {
 
-// What a loop that says nothing else is asked: the input's message, or the whole input.
+// The default prompt of a loop: the input's message, or the whole input.
 inline constexpr std::string_view kDefaultPrompt = "${ .input.message? // .input }";
 
-// What the walk over the agent does for it.
+// Callbacks into the agent's check.
 struct LoopContext {
   const CallableTools& callable;
-  const std::set<std::string, std::less<>>& grants;  // capabilities that a plan of a model may use
-  std::function<bool(const SourceNode&)> check_expressions;  // its expressions read what they may
-  std::function<const CheckedModel*(const SourceNode&)> find_model;  // faults when there is none
-  std::function<void(const CheckedTool&, bool granted)> use;         // the plan has this tool
+  const std::set<std::string, std::less<>>& grants;  // capabilities that a model's plan may use
+  std::function<bool(const SourceNode&)> check_expressions;          // true: allowed
+  std::function<const CheckedModel*(const SourceNode&)> find_model;  // reports unknown models
+  std::function<void(const CheckedTool&, bool granted)> use;         // adds the tool to the plan
 };
 
-// The `planner` member of the task graph's node; meaningless when there were faults.
+// The `planner` member of the task graph's node; undefined if errors were reported.
 Value check_planner(CheckContext& check, const SourceNode& source_node, const LoopContext& context);
 
-// The `loop` member of the task graph's node (plan/plan.h); meaningless when there were faults.
+// The `loop` member of the task graph's node (plan/plan.h); undefined if errors were reported.
 Value check_loop(CheckContext& check, const SourceNode& source_node, const LoopContext& context);
 
 }  // namespace ae::agents

@@ -1,8 +1,9 @@
-// An MCP server of the agents file: one entry, and as many tools as are pinned of it.
+// check_server: an MCP server of the agents file: one entry, and its pinned tools.
 //
-// Each tool is checked as if it stood in the file: with the policy of its server's entry, what `tools` says of it alone
-// on top, and what the server says of it where the file says nothing. Annotations are no facts (they come from the server)
-// and decide nothing, but that a trusted `readOnlyHint` makes a tool `effect: read`.
+// Each tool is checked as if it were written in the file: the policy of the server's entry,
+// overridden by the tool's entry in `tools`; the server's schemas fill the gaps. Annotations come
+// from the server, so they are not trusted and decide nothing, except that a trusted `readOnlyHint`
+// makes a tool `effect: read`.
 #include <algorithm>
 #include <utility>
 
@@ -13,10 +14,10 @@
 namespace ae::agents {
 namespace {
 
-constexpr std::size_t kSchemaDepth = 40;  // of a schema that is not ours to correct
+constexpr std::size_t kSchemaDepth = 40;  // of a schema that the user cannot correct
 constexpr std::size_t kNamesShown = 12;
 
-// A value of ours, as if it stood at `at`.
+// A generated value, positioned at `at`.
 SourceTree to_source_tree(const Value& value, SourceLocation at) {
   SourceTree out;
   out.at = at;
@@ -61,7 +62,7 @@ void put_if_absent(SourceTree& mapping, std::string_view key, const Value& value
   if (mapping.find(key) == nullptr) put(mapping, key, to_source_tree(value, at));
 }
 
-// What older dialects say in the same words.
+// Older dialects with the same keywords are accepted.
 Value without_dialect(const Value& schema) {
   const std::string_view dialect = schema.text("$schema");
   const bool older = dialect.starts_with("http://json-schema.org/draft-0") ||
@@ -77,7 +78,7 @@ Value without_dialect(const Value& schema) {
 constexpr std::string_view kTasksOnly =
     "supports MCP task calls only (`taskSupport: required`), which are not supported";
 
-// Of revision 2025-11-25: a plain call of it is refused.
+// Revision 2025-11-25: the server refuses a plain call of such a tool.
 bool is_task_only(const Value& pinned) {
   return pinned["execution"].text("taskSupport") == "required";
 }
@@ -123,7 +124,7 @@ class ServerTools {
   }
 
  private:
-  // The entry's policy, checked once: what is wrong with it is said once.
+  // Checks the entry's policy once, so that its errors are reported once.
   void check_single_entry() {
     into_.generated.push_back(policy());
     const Value nothing = Value::object({{"name", "any"}, {"digest", "0"}});
@@ -215,7 +216,8 @@ class ServerTools {
     into_.tools.insert_or_assign(full, std::move(checked));
   }
 
-  // Do the tools take what the conditions of `approval` look up: that of the entry is about all that say nothing of their own.
+  // Checks that the tools have the arguments that `approval` conditions read. The entry's condition
+  // applies to all tools without their own.
   void approved_arguments(const Value& pinned) {
     const auto of_entry = source_node_.find("approval");
     std::vector<ConditionTool> under_entry;
@@ -238,7 +240,7 @@ class ServerTools {
     if (of_entry) check_condition(check_, *of_entry, under_entry, &into_.notes);
   }
 
-  // What the server says of its arguments and results, where we can hold a call to it.
+  // Adds the server's schema of arguments or results, if it can be used for validation.
   void schema(SourceTree& merged, std::string_view key, const std::string& tool,
               const Value& theirs, SourceLocation at) {
     if (merged.find(key) != nullptr) return;

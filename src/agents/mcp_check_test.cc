@@ -1,4 +1,5 @@
-// An entry of an MCP server becomes its tools. test_load.h has the server: find (reads), odd, put (idempotent).
+// The entry of an MCP server is expanded into tools. test_load.h defines the server: find (reads),
+// odd, put (idempotent).
 #include "agents/source_tree.h"
 #include "agents/test_load.h"
 #include "json/json.h"

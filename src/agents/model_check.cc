@@ -1,4 +1,4 @@
-// Models of an agents file: who answers, how they are reached, and the policy of their calls.
+// ModelCheck: models of an agents file: provider, endpoint, and the policy of their calls.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -14,7 +14,7 @@
 namespace ae::agents {
 namespace {
 
-constexpr Duration kTimeout = std::chrono::minutes(2);  // a model thinks longer than a tool works
+constexpr Duration kTimeout = std::chrono::minutes(2);  // models take longer than other tools
 constexpr std::size_t kModelNameMax = 256;
 constexpr std::size_t kPartsMax = 256;
 constexpr int kMaxTokens = 4096;
@@ -123,7 +123,7 @@ class ModelCheck {
     if (const auto source_node = source_node_.find("max_tokens")) {
       if (auto number = check_max_tokens(check_, *source_node)) checked_.max_tokens = number;
     } else if (speaks_messages()) {
-      checked_.max_tokens = kMaxTokens;  // the provider wants one, and what is asked is recorded
+      checked_.max_tokens = kMaxTokens;  // the provider requires it, and requests are recorded
     }
     if (const auto source_node = source_node_.find("max_tokens_name")) {
       if (speaks_messages())
@@ -161,8 +161,7 @@ class ModelCheck {
 
   void policy() {
     engine::ToolPolicy& policy = checked_.tool.policy;
-    policy.effect =
-        engine::EffectClass::read;  // a call that is lost and sent again changes the bill
+    policy.effect = engine::EffectClass::read;  // a repeated call changes only the bill
     policy.on_in_doubt = engine::OnInDoubt::resend;
     policy.timeout = kTimeout;
     if (const auto timeout = source_node_.find("timeout")) {
@@ -196,7 +195,7 @@ class ModelCheck {
     policy.version = to_hex(sha256(canonical(whole))).substr(0, 16);
     checked_.policy =
         without_version.with("version", policy.version).with("retry", retry_value(policy.retry));
-    // How an answer travels and what it costs is no part of what it is: neither makes another model.
+    // Streaming and price are not part of a model's identity: they do not change its version.
     if (!streams_) {
       checked_.tool.definition = checked_.tool.definition.with("stream", false);
     }
@@ -208,7 +207,7 @@ class ModelCheck {
   const SourceNode& source_node_;
   CheckedModel checked_;
   std::vector<Member> definition_;
-  engine::RetryPolicy version_retry_;  // as the version covers it
+  engine::RetryPolicy version_retry_;  // the part that the version covers
   bool streams_ = true;
   Value price_;
 };

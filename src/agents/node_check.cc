@@ -1,4 +1,4 @@
-// Parts of a plan's nodes that stand for themselves: waits, what a model is told, and arguments that are known before.
+// Node checks: waits, messages to models, and arguments that are known before the job runs.
 #include "agents/node_check.h"
 
 #include <utility>
@@ -200,7 +200,7 @@ void check_arguments(CheckContext& check, const SourceNode& source_node, bool gi
     }
     return;
   }
-  // Absent in a schema that requires nothing, and for a tool with faults of its own.
+  // Absent if the schema requires nothing, and for a tool with errors.
   const Value& required = tool.policy["args_schema"]["required"];
   if (!required.is_array()) return;
   for (const Value& key : required.items()) {

@@ -1,6 +1,6 @@
-// Parts of a plan's nodes that stand for themselves.
+// check_wait, check_messages, check_arguments: parts of a node that can be checked in isolation.
 //
-// Only agent_check.cc uses it. Threads: none of its own.
+// Used by agent_check.cc only. Threads: pure functions.
 #pragma once
 
 #include <functional>
@@ -10,16 +10,16 @@
 
 namespace ae::agents {
 
-// Do the expressions at a spot read what they may? Says what is wrong with them.
+// True if the node's expressions read only what they may; reports the others.
 using ExpressionCheck = std::function<bool(const SourceNode&)>;
 
-// The `wait` member of the task graph's node (plan/plan.h). nullopt: too little is known.
+// The `wait` member of the task graph's node (plan/plan.h). nullopt: it could not be determined.
 std::optional<Value> check_wait(CheckContext& check, const SourceNode& source_node,
                                 const ExpressionCheck& check_expressions);
-// The `messages` of what a model is asked: from `messages`, or from `prompt` and `system`.
+// The `messages` of a model request: from `messages`, or from `prompt` and `system`.
 std::optional<Value> check_messages(CheckContext& check, const SourceNode& source_node,
                                     const ExpressionCheck& check_expressions);
-// What can be said about the arguments of a call before the job runs. `given`: they stand at `source_node`.
+// Checks the arguments that are known before the job runs. `given`: they are at `source_node`.
 void check_arguments(CheckContext& check, const SourceNode& source_node, bool given,
                      const CheckedTool& tool);
 

@@ -1,4 +1,5 @@
-// Policies of an agents file, or of a file of their own: which calls may be made, and about which a person is asked.
+// PolicyCheck: policies of an agents file or a policies file: which calls are allowed, and which
+// need an approval.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -35,7 +36,7 @@ bool is_about_agent(const Policy& policy, std::string_view agent) {
   return policy.agents.empty() || std::ranges::find(policy.agents, agent) != policy.agents.end();
 }
 
-// "`a`, `b`", the first of them.
+// "`a`, `b`": the first five names.
 std::string sample_of(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 5;
   std::string text;
@@ -82,7 +83,7 @@ class PolicyCheck {
     rule_.emplace_back("action", kActions[*word]);
   }
 
-  // A list of names, each once.
+  // A list of names.
   template <class Take>
   void names(const SourceNode& list, const Take& take) {
     if (!check_.list(list)) return;
@@ -144,13 +145,13 @@ class PolicyCheck {
     if (check_.count() == before) rule_.emplace_back("when", source_node->scalar);
   }
 
-  // Does a tool that the rule is about take what its condition looks up?
+  // Checks that the tools of the rule have the arguments that its condition reads.
   void arguments(const SourceNode& when) {
     if (known_ == nullptr) return;
     std::vector<ConditionTool> condition_tools;
     for (const auto& [name, tool] : *known_) {
       if (!is_about_tool(policy_, name)) continue;
-      if (!tool.good || check_.may_be_unknown("*")) return;  // what they take is not known
+      if (!tool.good || check_.may_be_unknown("*")) return;  // their arguments are unknown
       if (!has_capability(tool.policy["capabilities"], policy_.capability)) continue;
       condition_tools.push_back({.name = name,
                                  .args_schema = tool.policy.find("args_schema"),
@@ -242,7 +243,8 @@ std::vector<Value> rules_for(const std::vector<Policy>& policies, std::string_vi
 
 namespace {
 
-// Of the tools of these files that the rule is about, does one take what its condition looks up? "" = it does, or may.
+// What is wrong with the arguments that the rule's condition reads, given the tools of these files
+// that it applies to; "" = nothing.
 std::string misspelt_argument(const Policy& policy, const std::vector<const AgentsFile*>& files) {
   const auto read = roots_of(policy.rule["when"]);
   if (!read) return {};
@@ -267,7 +269,7 @@ std::string misspelt_argument(const Policy& policy, const std::vector<const Agen
   return finding.error.empty() ? finding.note : finding.error;
 }
 
-// Of a rule that something is under: the names of its that nothing has.
+// Of a rule that applies to something: its names that no file has.
 void unused_names(const Policy& policy, const std::vector<const AgentsFile*>& files,
                   std::vector<Note>& unused) {
   const auto add_unused = [&](std::string_view key, const std::vector<std::string>& names,

@@ -1,4 +1,4 @@
-// Policies of an agents file, and of a file of their own: which rules a plan gets for which of its tools.
+// Policies of an agents file and of a policies file: the rules that a plan gets for each tool.
 #include "agents/test_load.h"
 #include "engine/planner/planner.h"
 #include "json/json.h"
@@ -93,7 +93,7 @@ AE_TEST(
             R"([{"action":"deny"},{"action":"allow"}])");
   EXPECT_EQ(canonical(file.agents.at("two").task_graph["tools"]["pay"]["rules"]),
             R"([{"action":"allow"}])");
-  // An agent that is registered later is under them, too.
+  // Rules also apply to an agent that is registered later.
   Agent late;
   ASSERT_EQ(
       diagnostics_as_text(load_agent(source, "one", R"({"plan":[{"id":"a","tool":"pay"}]})", late)),
@@ -229,11 +229,11 @@ AE_TEST(
   EXPECT_EQ(diagnostics("{ capability: payments, action: deny, when: \"${ .args.sum > 500 }\" }"),
             "3:58 plan_invalid policies[0].when: .args.sum does not exist: none of `back`, `pay` "
             "has such an argument\n");
-  // The tools of a server are pinned: what they take is known.
+  // MCP tools are pinned, so their arguments are known.
   EXPECT_EQ(diagnostics("{ tools: [s.find], action: deny, when: \"${ .args.qq == 1 }\" }"),
             "3:53 plan_invalid policies[0].when: .args.qq does not exist: the tool `s.find` has no "
             "such argument\n");
-  // Some take it: calls of the others would fail, if it must be there.
+  // Some tools have the argument: calls of the others would fail if it is required.
   EXPECT_EQ(
       diagnostics("{ capability: payments, action: deny, when: \"${ .args.amount > 500 }\" }"),
       "policies[0].when: every call of `back` will fail: it has no argument .args.amount. "
@@ -265,7 +265,7 @@ AE_TEST(
             "such argument\n");
   EXPECT_EQ(diagnostics("{ native: echo, approval: \"${ .args.n > 5 }\", " + schema + " }"), "");
   EXPECT_EQ(diagnostics("{ native: echo, approval: \"${ .args.m > 5 }\" }"), "");
-  // Of a server: the entry speaks of all tools, `tools` of one.
+  // For an MCP server: the entry applies to all tools, `tools` to one.
   EXPECT_EQ(diagnostics("{ mcp: { command: [npx] }, approval: \"${ .args.qq == 1 }\" }"), "")
       << "`odd` and `put` may take anything";
   EXPECT_EQ(

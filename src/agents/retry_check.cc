@@ -1,4 +1,4 @@
-// How a tool or a model says that its failures are tried again.
+// check_retry: `retry` of a tool or a model.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -12,12 +12,12 @@ namespace {
 constexpr std::uint32_t kTriesMax = 1'000;
 constexpr std::size_t kEntriesMax = 1'000;
 
-// Of a call without a side effect whose `retry` is not written: 3 retries after about 1 s, 2 s and 4 s.
+// Default for calls without a side effect: 3 retries, after about 1 s, 2 s and 4 s.
 constexpr std::uint32_t kReadTries = 4;
 constexpr Duration kReadInitialBackoff = std::chrono::seconds(1);
-constexpr Duration kReadMaxBackoff = std::chrono::minutes(1);  // the longest Retry-After too
+constexpr Duration kReadMaxBackoff = std::chrono::minutes(1);  // also the longest Retry-After
 
-// An entry as it is written; "" when it is none.
+// An entry as written; "" if it is not one.
 std::string entry_at(const SourceNode& source_node) {
   if (source_node->is_string()) return source_node->scalar.as_string();
   if (source_node->scalar.is_integer() && source_node->scalar.as_int() >= 0) {

@@ -1,4 +1,4 @@
-// What an agent says beside its plan: limits, labels, versions, who may run it and what it may use.
+// SettingsCheck: limits, labels, versions, required capabilities and grants of an agent.
 #include "agents/settings_check.h"
 
 #include <utility>
@@ -53,7 +53,7 @@ class SettingsCheck {
         agent_.queue = *text;
       }
     }
-    if (const auto confirm = source_node_.find("confirm")) {  // strict is what holds without it
+    if (const auto confirm = source_node_.find("confirm")) {  // the default is strict
       const auto mode = check_.word(*confirm, {"strict", "warn", "human"});
       if (mode && *mode > 0) graph_.emplace_back("confirm", *mode == 1 ? "warn" : "human");
     }
@@ -61,7 +61,7 @@ class SettingsCheck {
   }
 
  private:
-  // How much each job may use. Whether its models have prices is known when its nodes are.
+  // The limits of each job. Model prices are checked after the nodes.
   void budget(const SourceNode& source_node) {
     if (!check_.mapping(source_node,
                         {"tokens", "cost", "model_calls", "tool_calls", "wall", "soft"})) {

@@ -1,6 +1,7 @@
-// What an agent says beside its plan (`deadline`, `budget`, `labels`, `grants` …).
+// check_settings: the settings of an agent other than its plan (`deadline`,
+// `budget`, `labels`, `grants` …).
 //
-// Only agent_check.cc uses it. Threads: none of its own.
+// Used by agent_check.cc only. Threads: pure functions.
 #pragma once
 
 #include <optional>
@@ -10,7 +11,7 @@
 
 namespace ae::agents {
 
-// Goes into `agent`, or into its task graph. Where its budget limits the cost; nullopt: it does not.
+// Writes into `agent` or its task graph. Returns the cost limit of its budget, if it has one.
 std::optional<SourceNode> check_settings(CheckContext& check, const SourceNode& source_node,
                                          Agent& agent, std::vector<Member>& graph);
 

@@ -1,4 +1,4 @@
-// Located values: what they are called, and how they are put together within limits.
+// SourceTree: names of its kinds, and building it within limits.
 #include "agents/source_tree.h"
 
 #include <algorithm>
@@ -97,7 +97,7 @@ bool SourceTreeBuilder::put(SourceTree value) {
   return true;
 }
 
-// Only the first of them stays: what is read further is a mapping again.
+// Keeps only the first of each key, so that the tree is a valid mapping.
 void SourceTreeBuilder::drop_duplicate_keys(SourceTree& mapping) {
   std::vector<std::size_t> order(mapping.keys.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;

@@ -1,7 +1,8 @@
-// Located: a value of the agents file that knows where it stands, and the two doors that make it.
+// SourceTree: values of the agents file with their positions, and the parsers that create them.
 //
-// A place is a count of characters (Unicode code points) from the beginning of the file; faults become line and
-// column once, at the end. Threads: values, pure functions.
+// A position counts characters (Unicode code points) from the start of the file; the final
+// diagnostics convert it to line and column.
+// Threads: values, pure functions.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 namespace ae::agents {
 
 constexpr std::size_t kFileMax = 8u << 20;     // bytes
-constexpr std::size_t kDepthMax = 64;          // lists and mappings inside each other
+constexpr std::size_t kDepthMax = 64;          // nested lists and mappings
 constexpr std::size_t kValuesMax = 1'000'000;  // scalars, lists and mappings of one file
 
 struct SourceTree {
@@ -28,9 +29,9 @@ struct SourceTree {
   Kind kind = Kind::scalar;
   SourceLocation at;
   Value scalar;
-  bool is_invalid = false;        // its door has said what is wrong with it already
+  bool is_invalid = false;        // the parser has already reported an error
   std::vector<SourceTree> items;  // of a list, or the values of a mapping
-  std::vector<Key> keys;          // of a mapping, beside `items`
+  std::vector<Key> keys;          // of a mapping, parallel to `items`
 
   bool is_list() const { return kind == Kind::list; }
   bool is_mapping() const { return kind == Kind::mapping; }
@@ -39,27 +40,27 @@ struct SourceTree {
   Value value() const;
 };
 
-// "a list", "a mapping", "a string", …: what a person calls it.
+// For messages: "a list", "a mapping", "a string", ….
 std::string_view kind_name(const SourceTree& value);
 
-// The whole file. REQUIRES: `text` is UTF-8 without byte order mark and not too large. Faults go to `diagnostics`; false =
-// there is nothing to look at any further.
+// Parses a whole file. REQUIRES: `text` is UTF-8 without byte order mark, at most kFileMax. Errors
+// go to `diagnostics`; false = there is no tree to check.
 bool read_yaml(std::string_view text, Diagnostics& diagnostics, SourceTree& out);
-// REQUIRES: parse_json took `text` but for duplicate keys and limits, which are faults here.
+// REQUIRES: parse_json accepted `text`. Reports exceeded limits.
 bool read_json(std::string_view text, Diagnostics& diagnostics, SourceTree& out);
 
-// Puts a SourceTree together from the words of either door, and holds it to the limits.
+// Builds a SourceTree from the events of either parser, within the limits.
 class SourceTreeBuilder {
  public:
   explicit SourceTreeBuilder(Diagnostics& diagnostics) : diagnostics_(diagnostics) {}
 
-  // Each gives false when a limit is passed: stop reading.
+  // Each returns false if a limit is exceeded: stop parsing.
   bool open(SourceTree::Kind kind, SourceLocation at);
   bool close();
   bool scalar(Value value, SourceLocation at, bool is_invalid = false);
   // REQUIRES: wants_key().
   void key(std::string text, SourceLocation at);
-  // Is the next word the key of a mapping?
+  // True if the next event must be the key of a mapping.
   bool wants_key() const;
   bool done() const { return done_; }
   SourceTree take() { return std::move(root_); }

@@ -1,4 +1,4 @@
-// Loading an agents file in a test, and its faults as text.
+// Loads an agents file in a test, and formats its diagnostics.
 #pragma once
 
 #include <cstdlib>
@@ -19,7 +19,8 @@ struct LoadedJob {
   std::vector<Diagnostic> diagnostics;
 };
 
-// Knows the environment SHOP=http://shop:9000, EMPTY= and BRACE=a${b}$, and the native functions echo and fail.
+// The environment is SHOP=http://shop:9000, SHOP_URL (the same), EMPTY= and BRACE=a${b}$; the
+// native functions are echo and fail.
 inline LoadedJob load_text(std::string_view text, std::string_view name = "agents.yaml") {
   const auto env = [](std::string_view variable) -> std::optional<std::string> {
     if (variable == "SHOP" || variable == "SHOP_URL") return "http://shop:9000";
@@ -31,7 +32,7 @@ inline LoadedJob load_text(std::string_view text, std::string_view name = "agent
     return function == "echo" || function == "fail";
   };
   LoadedJob loaded;
-  // The one MCP server that there is: every server is it.
+  // Every MCP server has these tools.
   const auto server = [](std::string_view, const Value&) -> Result<Value> {
     return parse_json(R"([
       {"name":"find","description":"Finds","digest":"d1","annotations":{"readOnlyHint":true},
@@ -47,7 +48,7 @@ inline LoadedJob load_text(std::string_view text, std::string_view name = "agent
   return loaded;
 }
 
-// One a line: "3:5 plan_invalid tools.x.timeout: message (did you mean y?)"
+// One per line: "3:5 plan_invalid tools.x.timeout: message (did you mean y?)"
 inline std::string diagnostics_as_text(const std::vector<Diagnostic>& diagnostics) {
   std::string out;
   for (const Diagnostic& diagnostic : diagnostics) {
@@ -72,7 +73,7 @@ inline std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// The `yaml` blocks of docs/agents-file.md and docs/models.md: each is a whole file.
+// The `yaml` blocks of docs/agents-file.md and docs/models.md: each is a complete file.
 inline std::vector<std::string> files_of_the_documentation() {
   std::vector<std::string> files;
   for (const char* name : {"docs/agents-file.md", "docs/models.md"}) {

@@ -1,4 +1,4 @@
-// Tools of an agents file: one transport each, and the policy that the engine follows.
+// ToolCheck: tools of an agents file: one transport each, and the policy that the engine enforces.
 #include <algorithm>
 #include <charconv>
 
@@ -19,8 +19,8 @@ using engine::EffectClass;
 using engine::OnInDoubt;
 
 constexpr std::uint64_t kOutputMax = 16u << 20;
-constexpr std::uint64_t kServerOutputMax = 4u << 20;  // a message of MCP has no more
-constexpr std::size_t kWordsMax = 1'000;  // of a command, env, retry_on, definite_failures
+constexpr std::uint64_t kServerOutputMax = 4u << 20;  // the limit of an MCP message
+constexpr std::size_t kWordsMax = 1'000;  // entries of command, env, retry_on, definite_failures
 constexpr std::uint64_t kSandboxBytesMax = std::uint64_t{1} << 40;
 constexpr std::uint32_t kSandboxCountMax = 1'000'000;
 constexpr Duration kHeartbeatMin = std::chrono::milliseconds(100);
@@ -71,7 +71,7 @@ class ToolCheck {
     return std::move(checked_);
   }
 
-  // How an MCP server is reached; `source_node_` is the value of `mcp`.
+  // The connection to an MCP server; `source_node_` is the value of `mcp`.
   Value connection() {
     const bool program = source_node_->find("command") != nullptr;
     if (!check_.mapping(source_node_,
@@ -121,9 +121,9 @@ class ToolCheck {
            });
   }
 
-  // ---- time, chance and ids
+  // ---- time, random values and ids
 
-  // The functions whose value is recorded without a call: nothing that is said of calls has a meaning for them.
+  // Functions whose value is recorded without a call: settings of calls do not apply to them.
   void check_recorded() {
     using engine::RecordedKind;
     const auto source_node = of_ ? std::nullopt : source_node_.find("native");
@@ -211,7 +211,7 @@ class ToolCheck {
     }
   }
 
-  // Who is asked before a call, and for how long.
+  // Whether calls need an approval, and for how long it can be given.
   void approval() {
     const auto source_node = source_node_.find("approval");
     bool asks = false;
@@ -251,7 +251,8 @@ class ToolCheck {
     return false;
   }
 
-  // Does it take what its own condition looks up? Of a server's tools their server's entry asks (mcp_check.cc).
+  // Checks that the tool has the arguments its own condition reads. For MCP
+  // tools, mcp_check.cc does this.
   void approved_arguments() {
     const auto condition = source_node_.find("approval");
     const auto schema = source_node_.find("args_schema");
@@ -263,7 +264,7 @@ class ToolCheck {
                     nullptr);
   }
 
-  // ---- calls about a call
+  // ---- probe and compensate
 
   void side_calls() {
     const OnInDoubt in_doubt = checked_.tool.policy.on_in_doubt;
@@ -296,7 +297,7 @@ class ToolCheck {
     }
   }
 
-  // The place where it names its tool.
+  // Returns the node that names the tool.
   std::optional<SourceNode> side_call(const SourceNode& source_node, NameList keys, NameList roots,
                                       std::vector<Member>& members) {
     if (!check_.mapping(source_node, keys)) return std::nullopt;
@@ -330,7 +331,7 @@ class ToolCheck {
     policy.retry = reads ? read_retry(*source_node, version_retry_) : version_retry_;
   }
 
-  // SPEC §6: for sure nothing happened.
+  // SPEC §6: failures that exclude any effect.
   bool is_definite(std::string_view entry) const {
     for (const std::string_view word :
          {"connect", "tls", "not_sent", "spawn_failed", "request_invalid", "secret_missing"}) {
@@ -340,7 +341,7 @@ class ToolCheck {
     if (of_ && (entry == "tool_error" || entry == "rpc_refused" || entry == "input_required"))
       return true;
     if (checked_.tool.kind ==
-        "native") {  // its own codes; only their kind is known when it answers
+        "native") {  // its own codes; whether one is definite is known at run time only
       return entry != "timeout" && entry != "unknown" && entry != "killed" && !is_digit(entry[0]);
     }
     const std::string_view status = entry.starts_with("http_") ? entry.substr(5) : entry;
@@ -383,7 +384,8 @@ class ToolCheck {
     local();
   }
 
-  // A program that sends nothing off the machine: when its process group has ended, all that it did is done.
+  // A program that sends nothing off the machine: once its process group has ended,
+  // it has no further effects.
   void local() {
     const auto source_node = source_node_.find("local");
     if (!source_node) return;
@@ -407,7 +409,7 @@ class ToolCheck {
     }
   }
 
-  // How long it may report nothing. Part of how it is reached: the plan does not hold it.
+  // The longest time without a progress report. Part of the transport: not in the plan.
   void heartbeat() {
     const auto source_node = source_node_.find("heartbeat_timeout");
     if (!source_node) return;
@@ -549,7 +551,7 @@ class ToolCheck {
     return name.starts_with("x-aetheris-") || std::ranges::find(kOurs, name) != std::end(kOurs);
   }
 
-  // Twins are faults already; a Value cannot hold them.
+  // Duplicates are already reported; a Value cannot hold them.
   static Value as_object(std::vector<Member> members) {
     std::ranges::stable_sort(members, {}, &Member::first);
     const auto twins = std::ranges::unique(members, {}, &Member::first);
@@ -570,7 +572,7 @@ class ToolCheck {
     }
   }
 
-  // ---- what a program can reach
+  // ---- sandbox
 
   void sandbox(const SourceNode& source_node) {
     if (source_node->is_string()) {
@@ -636,7 +638,7 @@ class ToolCheck {
       }
       if (text->find('\0') != text->npos)
         check_.report(item, "a command argument cannot contain NUL");
-      // The words behind `-c` are read by the shell's script, and those behind `--` are no options.
+      // Arguments after `-c` are for the shell's script, those after `--` are not options.
       takes_options = takes_options && *text != "--" && *text != "-c";
       if (i > 0 && takes_options && text->starts_with("${")) {
         check_.add_note(
@@ -702,7 +704,7 @@ class ToolCheck {
     return false;
   }
 
-  // ---- the policy as the log keeps it
+  // ---- the recorded policy
 
   void finish() {
     engine::ToolPolicy& policy = checked_.tool.policy;
@@ -747,7 +749,7 @@ class ToolCheck {
     }
   }
 
-  // Placed at the key, or the word of a list, that the message begins with.
+  // Positioned at the key or list item that the message starts with.
   void mark_unusable(const Error& error) {
     std::string_view message = error.message;
     SourceNode at = source_node_;
@@ -778,7 +780,7 @@ class ToolCheck {
   CheckedChanges changes_;
   std::vector<int> definite_;
   bool effect_known_ = true;
-  engine::RetryPolicy version_retry_;  // as the version covers it
+  engine::RetryPolicy version_retry_;  // the part that the version covers
 };
 
 }  // namespace
@@ -807,7 +809,7 @@ void check_side_calls(CheckContext& check, CheckedTools& tools) {
       tool.good = false;
       return;
     }
-    if (!found->second.good) return;  // its effect may not be known
+    if (!found->second.good) return;  // its effect may be unknown
     const bool reads = found->second.tool.policy.effect == EffectClass::read;
     const bool asks = found->second.policy.find("approval") != nullptr;
     if (probe && !found->second.tool.policy.makes_call()) {

@@ -1,4 +1,4 @@
-// The texts of a tool: env., secrets, expressions, urls.
+// ToolText: env., secrets, expressions and URLs in the strings of a tool.
 #include "agents/tool_text.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kBodyDepthMax = 32;
 
-// `secret:NAME` as a word of its own.
+// True if the text contains `secret:NAME` as a separate word.
 bool names_secret(std::string_view text) {
   const std::size_t at = text.find("secret:");
   if (at == text.npos || (at > 0 && (is_letter(text[at - 1]) || is_digit(text[at - 1])))) {
@@ -23,7 +23,7 @@ bool names_secret(std::string_view text) {
   return at + 7 < text.size() && (is_letter(text[at + 7]) || text[at + 7] == '_');
 }
 
-// What `${ env.NAME }` asks for; "" when the expression is another.
+// The name in `${ env.NAME }`; "" for other expressions.
 std::string_view env_name(std::string_view expression) {
   const std::size_t from = expression.find_first_not_of(" \t\r\n");
   if (from == expression.npos) return {};
@@ -33,14 +33,14 @@ std::string_view env_name(std::string_view expression) {
   return is_env_name(expression) ? expression : std::string_view();
 }
 
-// A text that a template gives back as it is, also when `next` stands behind it.
+// Escapes a text so that a template evaluates to it, also if `next` follows.
 std::string as_literal(std::string_view value, char next) {
   std::string out;
   for (std::size_t i = 0; i < value.size(); ++i) {
     if (value[i] == '$' && i + 1 < value.size() && value[i + 1] == '{') out += '$';
     out += value[i];
   }
-  // A dollar at its end must not run into what follows.
+  // A trailing dollar must not combine with the next character.
   if (out.ends_with('$') && (next == '$' || next == '{')) {
     out.replace(out.size() - 1, 1, "${\"$\"}");
   }
@@ -113,7 +113,7 @@ std::optional<std::string> ToolText::resolved(const SourceNode& source_node, Sec
       continue;
     }
     const std::size_t end = expr::expression_end(*text, at + 2);
-    if (end == text->npos) {  // not closed: a fault of the template
+    if (end == text->npos) {  // not closed: the template reports it
       out += rest;
       break;
     }
@@ -152,7 +152,7 @@ std::optional<std::string> ToolText::checked(const SourceNode& source_node, std:
   Template compiled;
   auto found = Template::compile(Value(text), compiled);
   if (replaced) {
-    for (auto& error : found) error.offset = 0;  // this text does not stand in the file
+    for (auto& error : found) error.offset = 0;  // the replaced text is not in the file
   }
   check_.report_template_errors(source_node, found);
   if (!found.empty()) return std::nullopt;
@@ -227,7 +227,7 @@ std::optional<std::string> ToolText::literal(const SourceNode& source_node, Secr
 
 void ToolText::url(const SourceNode& source_node, const std::string& text) {
   const auto parts = Template::parts(text);
-  if (!parts) return;  // said already
+  if (!parts) return;  // already reported
   const auto* first = parts->empty() ? nullptr : std::get_if<std::string>(&parts->front());
   const std::string literal = first != nullptr ? *first : "";
   const bool whole = parts->size() < 2;

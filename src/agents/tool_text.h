@@ -1,4 +1,5 @@
-// ToolText: the texts of a tool as its transport gets them: env. replaced, expressions and secrets checked.
+// ToolText: the strings of a tool in the form its transport needs: env. replaced,
+// expressions and secrets checked.
 // Threads: one owner.
 #pragma once
 
@@ -11,25 +12,25 @@
 
 namespace ae::agents {
 
-// May `secret:NAME` stand in this text?
+// Whether the text may contain `secret:NAME`.
 enum class Secrets { replaced, refused };
 
 class ToolText {
  public:
-  // `root`: the one root that its expressions read; "" = .args and .call.
+  // `root`: the only root that its expressions read; "" = .args and .call.
   explicit ToolText(CheckContext& check, std::string_view root = "") : check_(check), root_(root) {}
 
-  // The text with every ${ env.NAME } replaced; its other expressions read .args and .call, or `root`.
+  // Replaces every ${ env.NAME }; other expressions read .args and .call, or `root`.
   std::optional<std::string> resolved(const SourceNode& source_node, Secrets secrets);
-  // The same for every string below; no secrets.
+  // The same for every string in the value; no secrets.
   std::optional<Value> resolved_value(const SourceNode& source_node) {
     return below(source_node, 0);
   }
-  // The same for a text that holds no expression but env.; it is plain text then.
+  // The same for a text whose only expressions are env.; the result is plain text.
   std::optional<std::string> literal(const SourceNode& source_node,
                                      Secrets secrets = Secrets::refused);
-  // A resolved url: scheme, host and port are literal, so that what a model or a stranger says cannot choose whom we
-  // talk to.
+  // Checks a resolved URL: scheme, host and port must be literal, so that models and external data
+  // cannot choose the host.
   void url(const SourceNode& source_node, const std::string& text);
 
  private:

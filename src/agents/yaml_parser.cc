@@ -1,5 +1,5 @@
-// The YAML door: libyaml's events, one document, no aliases, anchors or tags; plain scalars mean what they mean in
-// JSON, and what only looks like a number is refused instead of being guessed.
+// YamlParser: builds a SourceTree from libyaml's events: one document, no aliases, anchors or tags;
+// plain scalars have their JSON meaning, and text that only looks like a number is rejected.
 #include <yaml.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ bool is_json_number(std::string_view text) {
   return at == text.size();
 }
 
-// Numbers of the core schema that are none in JSON: +1 .5 1. 0x1F 0o17 .inf .nan
+// YAML core schema numbers that JSON does not have: +1 .5 1. 0x1F 0o17 .inf .nan
 bool looks_like_number(std::string_view text) {
   const std::string_view bare =
       text.starts_with('-') || text.starts_with('+') ? text.substr(1) : text;
@@ -56,7 +56,7 @@ bool looks_like_number(std::string_view text) {
   };
   if (bare.starts_with("0x")) return all_of(bare.substr(2), "0123456789abcdefABCDEF");
   if (bare.starts_with("0o")) return all_of(bare.substr(2), "01234567");
-  if (is_json_number(bare)) return true;  // with a plus
+  if (is_json_number(bare)) return true;  // with a plus sign
   const std::size_t e = bare.find_first_of("eE");
   const std::string_view mantissa = bare.substr(0, e);
   if (e != bare.npos && !is_json_number("0" + std::string(bare.substr(e)))) return false;
@@ -110,7 +110,7 @@ class YamlParser {
     diagnostics_.add(at, {.path = {}, .message = std::move(message)});
   }
 
-  // false = stop.
+  // False = stop parsing.
   bool take(const yaml_event_t& event) {
     const SourceLocation at = location_of(event.start_mark);
     switch (event.type) {
@@ -197,7 +197,7 @@ class YamlParser {
     return {};
   }
 
-  // ---- what libyaml refuses
+  // ---- libyaml's errors
 
   void syntax() {
     if (parser_.error == YAML_READER_ERROR) {
@@ -234,7 +234,7 @@ class YamlParser {
     return message;
   }
 
-  // `${` right where a value begins.
+  // True if a value starts with `${`.
   static bool has_unquoted_expression(std::string_view line) {
     for (std::size_t at = line.find("${"); at != line.npos; at = line.find("${", at + 2)) {
       const std::size_t before = at == 0 ? line.npos : line.find_last_not_of(' ', at - 1);

@@ -1,8 +1,11 @@
-// AnswerAssembler: a streamed answer, put together again as the body that the same answer has when it comes whole.
+// AnswerAssembler: assembles a streamed answer into the body that the same
+// answer has when not streamed.
 //
-// So there is one reader of answers per provider, and what is recorded does not depend on how it came: `body()` is for
-// chat_answer and messages_answer. On the way the words of the answer come out piece by piece, for people. An error that
-// a provider says in mid-stream is no answer: it may go better the next time, which the caller decides. Threads: one owner.
+// So each provider needs one decoder, and the record does not depend on streaming: `body()` is
+// the input of chat_answer and messages_answer. Text deltas are returned as they arrive, for
+// display. An error that the provider reports in mid-stream is not an answer; a retry may
+// succeed, which the caller decides.
+// Threads: one owner.
 #pragma once
 
 #include <cstddef>
@@ -24,12 +27,14 @@ class AnswerAssembler {
  public:
   explicit AnswerAssembler(WireFormat wire) : wire_(wire) {}
 
-  // Adds the words that these bytes bring to `words`, also those before a failure. Fails with tool_output_invalid (no event
-  // that can be read), payload_too_large (tools::kStreamMax), or tool_failed: the provider says that it cannot go on, and `error_type` how it
-  // calls that. After a failure, and after the end, nothing more is read.
+  // Appends the text of these bytes to `words`, also the text before a failure. Fails with
+  // tool_output_invalid (a malformed event), payload_too_large (tools::kStreamMax), or
+  // tool_failed: the provider reported an error of `error_type()`. After a failure or the
+  // end, nothing more is read.
   Status feed(std::string_view bytes, std::string& words);
 
-  // The provider said that this is all. A stream that ends without it was cut off: what it said is no answer.
+  // The provider sent its end marker. A stream without it was cut off: its
+  // content is not an answer.
   bool is_complete() const { return complete_; }
   const std::string& error_type() const { return error_type_; }
 
@@ -37,7 +42,7 @@ class AnswerAssembler {
   Value body() const;
 
  private:
-  // A call of a tool, or a block: its members as they began, and the texts that grew since.
+  // A tool call or a block: its initial members, and the texts accumulated since.
   struct PartialItem {
     Value initial;
     std::map<std::string, std::string> texts;
@@ -57,9 +62,9 @@ class AnswerAssembler {
   bool started_ = false, complete_ = false, failed_ = false;
   std::string error_type_;
 
-  Value head_;  // what stands around the answer; the newest members win
+  Value head_;                                // members outside of the message; the latest values
   std::map<std::string, std::string> texts_;  // of the message: content, refusal, …
-  std::map<std::size_t, PartialItem> items_;  // calls or blocks, by index
+  std::map<std::size_t, PartialItem> items_;  // tool calls or blocks, by index
   Value finish_fields_;                       // finish_reason, or the delta of message_delta
   Value usage_;
 };

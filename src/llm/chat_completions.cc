@@ -1,4 +1,4 @@
-// The words of Chat Completions.
+// Chat Completions: the codec of `openai`.
 #include "llm/chat_completions.h"
 
 #include <array>
@@ -15,13 +15,13 @@ namespace ae::llm {
 namespace {
 
 constexpr std::string_view kNewerName =
-    "max_completion_tokens";  // the only one that newer models take
+    "max_completion_tokens";  // newer models accept only this name
 
-// Answers of a model are longer than most answers of tools: 128 Ki tokens of JSON, and their reasoning beside them.
+// Model answers are larger than most tool results: 128 Ki tokens of JSON, plus reasoning.
 constexpr int kAnswerMax = 4 << 20;
 constexpr std::string_view kReasoning = "reasoning_content";
 
-// ---- what is sent
+// ---- request
 
 Value content_of(const Message& message) {
   if (message.parts.empty()) return message.text;
@@ -83,7 +83,7 @@ Value chat_tools(const Request& request) {
   return Value::array(std::move(tools));
 }
 
-// A schema that leaves something open cannot be promised; the answer is held to it all the same.
+// A schema with open parts cannot be `strict`; the answer is validated against it anyway.
 Value format_of(const Value& schema) {
   return Value::object(
       {{"type", "json_schema"},
@@ -91,9 +91,9 @@ Value format_of(const Value& schema) {
         Value::object({{"name", "answer"}, {"schema", schema}, {"strict", is_complete(schema)}})}});
 }
 
-// ---- what came back
+// ---- answer
 
-// The words of an answer: a text, or the texts among its parts. Nothing is "".
+// The text of an answer: a string, or the texts of its parts. null is "".
 Result<std::string> content_text(const Value& content) {
   if (content.is_null()) return std::string();
   if (content.is_string()) return content.as_string();
@@ -125,7 +125,7 @@ Status add_calls(const Request& request, const Value& message, Answer& answer) {
   return {};
 }
 
-// Who calls tools has not said its last word, whatever a server says of why it stopped.
+// An answer with tool calls is not final, whatever finish_reason the server gives.
 std::string reason_of(std::string_view said, bool calls) {
   if (said == "function_call" || (calls && said == "stop")) return "tool_calls";
   return std::string(said);

@@ -1,8 +1,10 @@
-// Chat Completions: how a model is asked and what it answered, as OpenAI and those who speak its language say it.
+// Chat Completions: translates requests and answers to and from the API of
+// OpenAI and compatible servers.
 //
-// Pure: values in, values out. A recorded request and a recorded answer are in our words (conversation.h), the same for all
-// providers; this is the one place that knows this provider's. Not streamed: the answer that came whole is the one that is
-// recorded. Threads: pure functions.
+// Pure: values in, values out. Recorded requests and answers have one format for all
+// providers (conversation.h); only this file knows this provider's. The record contains the
+// complete answer, not the stream.
+// Threads: pure functions.
 #pragma once
 
 #include "base/error.h"
@@ -10,19 +12,19 @@
 
 namespace ae::llm {
 
-// Where a model is and how to reach it; a template for tools/http is made of it.
+// A template for tools/http, from the endpoint of a model:
 //   {"base_url", "api_key"?: "secret:NAME", "max_tokens_name"?: "max_tokens"}
-// `base_url` is a string template without expressions (a literal ${ is escaped), without a query, with or without
-// a last slash.
+// `base_url` is a string template without expressions (a literal ${ is escaped), without a query; a
+// trailing slash is optional.
 Value chat_transport(const Value& settings);
 
-// What is sent, made of what is recorded. Fails with input_invalid.
+// Translates a recorded request into the provider's. Fails with input_invalid.
 Result<Value> chat_request(const Value& request, const Value& settings);
 
-// What is recorded, made of what came back. `blocks` holds what a server reasoned aloud beside its answer
-// ({"type": "reasoning_content", "reasoning_content"}): who makes calls of tools there wants it back with their results.
-// An answer without words (refused, filtered, cut at once) has the text "". Fails with tool_output_invalid; the message is
-// the reason that its record shows.
+// Translates the provider's response into the recorded answer. `blocks` holds visible reasoning
+// ({"type": "reasoning_content", "reasoning_content"}), which such servers require back together
+// with the results of tool calls. An answer without text (refused, filtered, cut off) has the text
+// "". Fails with tool_output_invalid; the message is the reason in the record.
 Result<Value> chat_answer(const Value& request, const Value& body);
 
 }  // namespace ae::llm

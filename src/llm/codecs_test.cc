@@ -1,4 +1,4 @@
-// Chat Completions and Messages: the same request in both languages, and the same answer out of both.
+// Both codecs: the same request in both formats, and the same answer from both.
 #include <string>
 
 #include "json/json.h"
@@ -149,7 +149,7 @@ AE_TEST("chat/calls of tools are heard, also as servers say them that are not th
       R"({"finish_reason":"tool_calls","text":"","tool_calls":[)"
       R"({"arguments":{"p":1},"id":"a","name":"files.read"},)"
       R"({"arguments":{},"id":"b","name":"files.read"}]})");
-  // No ids, arguments as an object, and a word for the end that says nothing of calls.
+  // No ids, arguments as an object, and a finish_reason that does not mention calls.
   EXPECT_EQ(
       calls(
           R"([{"function":{"name":"files__read","arguments":{"p":1}}},{"id":"","function":{"name":"x","arguments":"{"}}])",
@@ -231,7 +231,7 @@ AE_TEST("chat/a total is no less than what was read and written, and what is not
        R"({"input_tokens":9000,"output_tokens":900,"total_tokens":9900})"},
       {R"({"prompt_tokens":9000,"completion_tokens":900})",
        R"({"input_tokens":9000,"output_tokens":900,"total_tokens":9900})"},
-      {R"({"prompt_tokens":9000,"completion_tokens":900,"total_tokens":9960})",  // thoughts beside
+      {R"({"prompt_tokens":9000,"completion_tokens":900,"total_tokens":9960})",  // plus reasoning
        R"({"input_tokens":9000,"output_tokens":900,"total_tokens":9960})"},
       {R"({"prompt_tokens":9e15,"completion_tokens":5,"total_tokens":5})",
        R"({"input_tokens":9000000000000000,"output_tokens":5,"total_tokens":9000000000000005})"},

@@ -1,4 +1,4 @@
-// Reading requests, writing answers, and the names of tools between the two.
+// Conversation: parses requests, builds answers, and maps tool names.
 #include "llm/conversation.h"
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace ae::llm {
 namespace {
 
-constexpr std::size_t kWireMax = 64;   // characters of a name, as providers count
-constexpr std::size_t kWireKept = 55;  // of a name that is too long; 8 of its digest follow
+constexpr std::size_t kWireMax = 64;   // characters of a name, the providers' limit
+constexpr std::size_t kWireKept = 55;  // kept of a longer name; 8 digits of its digest follow
 constexpr std::size_t kArgumentDepth = 64;
 
 using Keys = std::initializer_list<std::string_view>;
@@ -194,8 +194,8 @@ Status read_settings(const Value& value, Request& request) {
   return {};
 }
 
-// What a model said as the arguments of a call; nothing at all is no arguments. Fails with the reader's reason, and with "" for
-// JSON that is no object.
+// The arguments of a call, as the model gave them; none is {}. Fails with the parser's message, or
+// with "" for JSON that is not an object.
 Result<Value> arguments_of(const Value& said) {
   if (said.is_object()) return said;
   if (said.is_null()) return Value::object({});

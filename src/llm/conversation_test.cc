@@ -1,4 +1,4 @@
-// The shared words: what may be recorded as a request, and what becomes of what a model says.
+// Conversation: valid and invalid requests, and the answers of models.
 #include "llm/conversation.h"
 
 #include "json/json.h"
@@ -13,7 +13,7 @@ Value json(std::string_view text) {
   return value ? *value : Value();
 }
 
-// A request with this as its messages, and more members.
+// A request with these messages, and further members.
 Value request_json(std::string_view messages, std::string_view more = "") {
   return json(R"({"model":"m","messages":)" + std::string(messages) + std::string(more) + "}");
 }
@@ -140,17 +140,17 @@ AE_TEST(
   const Request read =
       request(kUser, R"(,"tools":[{"name":"a.b"},{"name":"a__b"},{"name":"a.b_"}])");
   EXPECT_EQ(read.name_of("a__b"), "a.b");
-  EXPECT_EQ(read.tools[1].wire.size(), 4u + 1 + 8);  // the name was taken
+  EXPECT_EQ(read.tools[1].wire.size(), 4u + 1 + 8);  // the name was already used
   for (const OfferedTool& tool : read.tools) {
     EXPECT_EQ(read.name_of(tool.wire), tool.name);
     EXPECT_EQ(read.wire_of(tool.name), tool.wire);
   }
-  EXPECT_EQ(read.name_of("made_up"), "made_up");     // the model's own invention
-  EXPECT_EQ(read.wire_of("gone.now"), "gone__now");  // offered in an earlier turn
+  EXPECT_EQ(read.name_of("made_up"), "made_up");     // invented by the model
+  EXPECT_EQ(read.wire_of("gone.now"), "gone__now");  // offered in an earlier turn only
 }
 
 AE_TEST("conversation/a call keeps its id, or gets one that no other call of the answer has") {
-  const Request read = request(kTalk);  // two calls were made
+  const Request read = request(kTalk);  // it contains two calls
   Answer answer;
   for (const char* id : {"given", "", "given", "call_5", "", ""}) {
     EXPECT_TRUE(answer.add_call(read, id, "t", Value::object({})));

@@ -1,4 +1,4 @@
-// The words, by how it failed.
+// Hints of model failures, by error code.
 #include "llm/failure.h"
 
 #include <string_view>
@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kSecret = "secret:";
 
-// What to look at; "": what was said is all there is to say.
+// What to check; "": nothing to add.
 std::string hint_for(std::string_view code, const Endpoint& at) {
   const std::string host = "`base_url` (" + at.host + ")";
   if (code == "connect" || code == "tls") return "check " + host;

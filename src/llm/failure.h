@@ -1,6 +1,6 @@
-// What a person reads of a question to a model that was not answered: what was said, and where to look.
+// Error messages of failed model calls: the error, and what to check.
 //
-// The same failure has the same words each time, for they are recorded; they hold no key. Threads: pure functions.
+// Deterministic, because they are recorded; they contain no key. Threads: pure functions.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 
 namespace ae::llm {
 
-// Whom a model's settings reach, in words.
+// The server that a model's settings name, for messages.
 struct Endpoint {
-  std::string host;  // and its port, as base_url has them
-  std::string key;   // the name of the secret; "": none is sent
+  std::string host;  // with port, as in base_url
+  std::string key;   // name of the secret; "": no key is sent
 };
 Endpoint endpoint_of(const Value& settings);
 
-// An answer that is no JSON becomes what a gateway says of one that it cannot use: http_502. REQUIRES: no success.
+// Adds what to check. A response that is not JSON becomes http_502. REQUIRES: not a success.
 void add_hint(const Endpoint& endpoint, Outcome& outcome);
 
 }  // namespace ae::llm

@@ -1,4 +1,4 @@
-// The words of Messages.
+// Messages: the codec of `anthropic`.
 #include "llm/messages.h"
 
 #include <string>
@@ -15,8 +15,7 @@ namespace {
 
 constexpr std::string_view kVersion = "2023-06-01";
 constexpr int kMessagesAnswerMax = 4 << 20;  // as in chat_completions.cc
-constexpr int kTokensDefault =
-    4096;  // the provider wants a limit; whoever records a request has put it there
+constexpr int kTokensDefault = 4096;  // the provider requires a limit; new requests record one
 
 bool is_thinking(const Value& block) {
   const std::string_view type = block.text("type");
@@ -27,13 +26,13 @@ bool has_text(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") != std::string_view::npos;
 }
 
-// ---- what is sent
+// ---- request
 
 Value text_block(std::string_view text) {
   return Value::object({{"type", "text"}, {"text", text}});
 }
 
-// `data:image/png;base64,…` is taken apart; any other URL is for the provider to fetch.
+// Splits `data:image/png;base64,…`; any other URL is fetched by the provider.
 Value image_block(std::string_view url) {
   constexpr std::string_view kData = "data:", kBase64 = ";base64,";
   const std::size_t comma = url.find(kBase64);
@@ -75,7 +74,7 @@ void add_assistant(const Request& request, const Message& message, std::vector<V
   }
 }
 
-// Neighbours of one role become one turn.
+// Merges consecutive messages of one role into one turn.
 struct TurnBuilder {
   std::vector<Value> system;
   std::vector<Value> turns;
@@ -122,7 +121,7 @@ Value messages_tools(const Request& request) {
   return Value::array(std::move(tools));
 }
 
-// ---- what came back
+// ---- answer
 
 Value messages_usage(const Value& usage) {
   const Value& read = usage["cache_read_input_tokens"];
@@ -158,8 +157,8 @@ Status add_block(const Request& request, const Value& block, Answer& answer) {
   return {};
 }
 
-// The limit of tokens may end a call in mid-sentence, and the provider says it with what arguments there were, as if it
-// were whole: nobody is to make it.
+// The token limit may cut off a call, and the provider then sends its partial arguments as if they
+// were complete: the call must not be made.
 void mark_truncated_call(const Value& content, Answer& answer) {
   const Value& last = content.items()[content.size() - 1];
   if (last.text("type") != "tool_use" || answer.calls.empty()) return;

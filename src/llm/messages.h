@@ -1,7 +1,9 @@
-// Messages: how a model is asked and what it answered, as Anthropic and those who speak its language say it.
+// Messages: translates requests and answers to and from the API of
+// Anthropic and compatible servers.
 //
-// Pure, as chat_completions.h, its sibling. What differs: what the system says stands apart, results of tools are said by
-// the user, neighbours of one role are one turn, thoughts are signed and come back as they were, an answer has a limit.
+// Pure, like chat_completions.h. Differences: the system prompt is a separate member, tool results
+// are sent as the user, consecutive messages of one role form one turn, thinking blocks are signed
+// and sent back unchanged, an answer has a token limit.
 // Threads: pure functions.
 #pragma once
 
@@ -12,15 +14,16 @@
 
 namespace ae::llm {
 
-// A template for tools/http, made of {"base_url", "api_key"?: "secret:NAME"}; `base_url` as in chat_completions.h.
+// A template for tools/http, from {"base_url", "api_key"?: "secret:NAME"}; `base_url` as in
+// chat_completions.h.
 Value messages_transport(const Value& settings);
 
-// What is sent, made of what is recorded. Fails with input_invalid: also for a request that has no message but the
-// system's, and for a schema that leaves an object open, which the provider refuses.
+// Translates a recorded request into the provider's. Fails with input_invalid, also for a request
+// with system messages only, and for a schema with an open object, which the provider rejects.
 Result<Value> messages_request(const Value& request);
 
-// What is recorded, made of what came back. `blocks` holds the thoughts. Of `usage`, `input_tokens` counts all that was
-// read, also from the cache and into it. Fails with tool_output_invalid.
+// Translates the provider's response into the recorded answer. `blocks` holds the thinking blocks.
+// `input_tokens` of `usage` includes cache reads and cache writes. Fails with tool_output_invalid.
 Result<Value> messages_answer(const Value& request, const Value& body);
 
 }  // namespace ae::llm

@@ -1,4 +1,4 @@
-// From a recorded request to the transport, and from its outcome to a recorded answer.
+// ModelTool: from a recorded request to the transport, and from its outcome to a recorded answer.
 #include "llm/model_tool.h"
 
 #include <utility>
@@ -10,14 +10,14 @@
 namespace ae::llm {
 namespace {
 
-// Some servers say their JSON is text.
+// Some servers send JSON with a text content type.
 Value body_of(Value result) {
   if (!result.is_string()) return result;
   auto parsed = parse_json(result.as_string());
   return parsed ? *std::move(parsed) : std::move(result);
 }
 
-// What stands for an answer that broke a rule: its head, and what it cost.
+// The record of an invalid answer, with its `model` and `usage`.
 Value invalid_output_record(const Error& error, std::string_view said, const Value& answer) {
   Value record = tools::invalid_output(error.message, said, said.size());
   for (const std::string_view name : {"model", "usage"}) {
@@ -26,7 +26,7 @@ Value invalid_output_record(const Error& error, std::string_view said, const Val
   return record;
 }
 
-// Only a success has an answer; how a call failed is for the transport to judge.
+// Only a success has an answer; the transport classifies failures.
 Outcome to_recorded_outcome(Outcome outcome, const Value& request, const ProviderCodec& codec,
                             const tools::StreamReader& reader) {
   if (outcome.kind != OutcomeKind::success) add_hint(codec.endpoint, outcome);
@@ -39,7 +39,7 @@ Outcome to_recorded_outcome(Outcome outcome, const Value& request, const Provide
     outcome.invalid = invalid_output_record(answer.error(), said, Value());
     return outcome;
   }
-  // Blocks become one text, and a text becomes arguments.
+  // Cleaned again: blocks were joined into one text, and texts were parsed into arguments.
   answer = clean(*std::move(answer));
   if (auto whole = with_parsed_json(request["schema"], *answer)) {
     outcome.result = *std::move(whole);
@@ -51,7 +51,7 @@ Outcome to_recorded_outcome(Outcome outcome, const Value& request, const Provide
   return outcome;
 }
 
-// What a provider that gave up in mid-answer would have said with a status.
+// The HTTP status code that corresponds to an error in mid-stream.
 std::string code_of(std::string_view error_type) {
   constexpr std::pair<std::string_view, std::string_view> kCodes[] = {
       {"overloaded_error", "http_529"},
@@ -78,7 +78,7 @@ class AnswerReader final : public tools::StreamReader {
     fed.error().code = Code::unavailable;
     return fed;
   }
-  // What no provider says is what a gateway calls an answer that it cannot use.
+  // Any other error is an unusable response, which a gateway reports as 502.
   std::string error_code() const override {
     return provider_failed_ ? code_of(stream_.error_type()) : "http_502";
   }

@@ -1,11 +1,12 @@
-// ModelTool: a call of a model, as a tool makes calls.
+// ModelTool: a model as a tool.
 //
-// The ledger, doubt, retries, late results and proofs hold for a model call because it is an invocation like any
-// other: this translates the recorded request into what the provider reads, hands it to a transport, translates
-// the answer back, and holds it to the request's schema. It sends nothing itself. An answer that comes as a stream is
-// recorded as the one that comes whole. An answer that breaks its schema is one all the same where its
-// request says so (`repair`); any other that cannot be used has cost what it cost: the record that stands for it
-// keeps `model` and `usage`. Threads: as Tool says.
+// A model call is an invocation like any other, so the ledger, unknown outcomes, retries, late
+// results and proofs apply to it. This class translates the recorded request into the provider's,
+// passes it to a transport, translates the response back, and validates it against the request's
+// schema. It sends nothing itself. A streamed answer is recorded like one that was not streamed. An
+// answer that breaks its schema is a result if its request says `repair`; any other unusable answer
+// is recorded as invalid, with its `model` and `usage`, because it was paid for.
+// Threads: as Tool.
 #pragma once
 
 #include <functional>
@@ -20,17 +21,17 @@
 
 namespace ae::llm {
 
-// A provider's language: chat_completions.h and messages.h are two.
+// A provider's API format: chat_completions.h or messages.h.
 struct ProviderCodec {
-  // What is sent, made of a call's arguments. Fails with input_invalid: nothing is sent.
+  // Call arguments to the provider's request. Fails with input_invalid: nothing is sent.
   std::function<Result<Value>(const Value& recorded)> request;
-  // What is recorded, made of the transport's result. Fails with tool_output_invalid.
+  // The transport's result to the recorded answer. Fails with tool_output_invalid.
   std::function<Result<Value>(const Value& recorded, const Value& body)> answer;
-  // The form of its streams. A server that was asked for one may still answer whole.
+  // The format of its streams. A server may ignore the request to stream.
   WireFormat wire = WireFormat::chat_completions;
-  // An object, added to what is sent to be answered piece by piece; null: answers are asked for whole.
+  // Members added to the request to enable streaming; null: no streaming.
   Value streaming = {};
-  Endpoint endpoint = {};  // for what is said of failures
+  Endpoint endpoint = {};  // for error messages
 };
 
 class ModelTool final : public tools::Tool {
@@ -45,7 +46,7 @@ class ModelTool final : public tools::Tool {
   async::Loop& loop_;
   std::unique_ptr<tools::Tool> transport_;
   std::shared_ptr<const ProviderCodec>
-      codec_;  // shared with calls in flight, which may be answered when the tool is gone
+      codec_;  // shared with calls in flight, which may outlive the tool
 };
 
 }  // namespace ae::llm

@@ -1,4 +1,4 @@
-// A model behind a real HTTP server: what is sent to it, and what is made of every way in which it can answer.
+// ModelTool with a real HTTP server: the requests sent, and the outcome of every kind of response.
 #include "llm/model_tool.h"
 
 #include <atomic>
@@ -88,7 +88,7 @@ struct ModelFixture {
     loop.run();
     return seen;
   }
-  // The outcome of one call of a server that gives this answer.
+  // The outcome of one call to a server with this response.
   Outcome answered(const std::string& answer) {
     RawHttpServer server(RawHttpServer::always(answer));
     Outcome outcome = call(settings(server), a_call(a_request()));
@@ -100,7 +100,7 @@ struct ModelFixture {
   }
 };
 
-// HOST stands for the address of the server.
+// Replaces HOST by the server's address.
 std::string with_host(std::string text, const RawHttpServer& server) {
   constexpr std::string_view kHost = "HOST";
   if (const auto at = text.find(kHost); at != text.npos) {
@@ -117,7 +117,7 @@ constexpr const char* kAnswer = R"({
             "prompt_tokens_details": {"cached_tokens": 4, "audio_tokens": 0},
             "completion_tokens_details": {"reasoning_tokens": 2}}})";
 
-// ---- what is sent, what is recorded
+// ---- requests and records
 
 AE_TEST(
     "model tool/a request goes to chat/completions with its key, its answer comes in our words") {
@@ -206,7 +206,7 @@ AE_TEST("model tool/JSON that says it is a text is read all the same") {
   EXPECT_EQ(outcome.result["text"], Value("ä!"));
 }
 
-// ---- what goes wrong
+// ---- failures
 
 AE_TEST("model tool/an answer that is none has happened: its record says why, and is small") {
   ModelFixture fixture;
@@ -483,7 +483,7 @@ AE_TEST("model tool/an abandoned call closes its connection: the provider may st
   std::atomic<bool> closed = false;
   RawHttpServer server([&](Conversation& c) {
     c.read_request();
-    c.hang();  // until the client goes
+    c.hang();  // until the client disconnects
     closed = true;
   });
   ModelFixture fixture;
@@ -504,7 +504,7 @@ AE_TEST("model tool/an abandoned call closes its connection: the provider may st
 
 // ---- streams
 
-// The head of a stream, and events of it, sent one by one; `end`: the connection ends in order behind them.
+// Sends the head of a stream, then its events one by one; `end`: then ends the body properly.
 RawHttpServer::Script streams(std::vector<std::string> events, bool end = true) {
   return [events = std::move(events), end](Conversation& c) {
     c.read_request();
@@ -630,7 +630,7 @@ AE_TEST(
   }
 }
 
-// The events of the other provider: a block for each of the texts.
+// Events of the Messages API: one block per text.
 std::vector<std::string> messages(const std::vector<std::string>& blocks) {
   std::vector<std::string> events;
   const auto add = [&](const Value& event) {
@@ -816,7 +816,7 @@ AE_TEST("model tool/a stream that is over is over: nobody waits for its connecti
     std::atomic<bool> closed = false;
     RawHttpServer server([&](Conversation& conversation) {
       streams(c.events, false)(conversation);
-      conversation.hang();  // until the client goes
+      conversation.hang();  // until the client disconnects
       closed = true;
     });
     ModelFixture fixture;

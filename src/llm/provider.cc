@@ -1,4 +1,4 @@
-// The providers that there are.
+// The list of providers.
 #include "llm/provider.h"
 
 #include "llm/chat_completions.h"

@@ -1,7 +1,8 @@
-// Providers: which language a model of an agents file is spoken to in, and how it is reached.
+// Providers: the codec and the transport of a model of an agents file.
 //
-// `openai` is Chat Completions, which most servers speak; `anthropic` is Messages. A third one is a sibling of
-// chat_completions.h and a line here. Threads: pure functions.
+// `openai` is Chat Completions, which most servers support; `anthropic` is Messages. Another
+// provider needs a codec like chat_completions.h and an entry in provider.cc.
+// Threads: pure functions.
 #pragma once
 
 #include <optional>
@@ -17,7 +18,7 @@ struct Provider {
   ProviderCodec codec;
 };
 
-// Nothing when there is no such provider. Answers are streamed unless the settings say {"stream": false}.
+// nullopt: unknown provider. Answers are streamed unless the settings contain {"stream": false}.
 std::optional<Provider> provider_of(std::string_view name, const Value& settings);
 bool is_provider(std::string_view name);
 

@@ -1,4 +1,4 @@
-// Two grammars of events, one way to put texts together.
+// AnswerAssembler: two event formats, one way to join texts.
 #include "llm/answer_assembler.h"
 
 #include <utility>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kPartsOfAnswerMax = 1'024;  // calls or blocks
 
-// Members of `newer` that are not null win.
+// Non-null members of `newer` win.
 Value merged(const Value& older, const Value& newer) {
   Value out = older.is_object() ? older : Value::object({});
   if (!newer.is_object()) return out;
@@ -35,14 +35,14 @@ std::optional<std::size_t> index_of(const Value& value) {
 Status AnswerAssembler::feed(std::string_view bytes, std::string& words) {
   if (complete_) return {};
   if (failed_) return invalid_answer("the stream could not be read");
-  failed_ = true;  // unless all goes well
+  failed_ = true;  // reset below on success
   const std::string_view taken = bytes.substr(0, tools::kStreamMax - bytes_);
   bytes_ += taken.size();
   std::vector<SseEvent> events;
   const Status fed = events_.feed(taken, events);
   for (const SseEvent& one : events) {
     AE_TRY(event(one, words));
-    if (complete_) return {};  // what comes behind the end is nobody's
+    if (complete_) return {};  // data after the end is ignored
   }
   AE_TRY(fed);
   if (taken.size() < bytes.size()) {
@@ -99,7 +99,7 @@ Status AnswerAssembler::chat_chunk(const Value& chunk, std::string& words) {
   return {};
 }
 
-// Some servers say no index: a call that has an id and comes without one is the next one.
+// Some servers omit the index: a call with an id but no index is the next one.
 Status AnswerAssembler::chat_call(const Value& delta, std::size_t position) {
   auto index = index_of(delta["index"]);
   if (!index && delta.find("index") == nullptr) {
@@ -116,7 +116,7 @@ Status AnswerAssembler::chat_call(const Value& delta, std::size_t position) {
   if (arguments.is_string()) {
     call.texts["arguments"] += arguments.as_string();
   } else if (!arguments.is_null()) {
-    call.texts["arguments"] += canonical(arguments);  // whole, as some servers say it
+    call.texts["arguments"] += canonical(arguments);  // not streamed, as some servers send it
   }
   return {};
 }
@@ -143,7 +143,7 @@ Value AnswerAssembler::chat_body() const {
                 Value::object({{"choices", Value::array({std::move(choice)})}, {"usage", usage_}}));
 }
 
-// ---- Messages: blocks that begin, grow and end
+// ---- Messages: blocks that start, grow and end
 
 Status AnswerAssembler::messages_event(const Value& event, std::string& words) {
   const std::string_view type = event.text("type");
@@ -156,7 +156,7 @@ Status AnswerAssembler::messages_event(const Value& event, std::string& words) {
     if (!index || !event["content_block"].is_object()) {
       return invalid_answer("a block of the streamed answer has no place");
     }
-    // One after the other: what is heard in this order is read in this order.
+    // Blocks must start in order: the deltas are displayed in the order of the final answer.
     if (!items_.empty() && *index <= items_.rbegin()->first) {
       return invalid_answer("a block of the streamed answer begins before the one before it");
     }
@@ -203,7 +203,7 @@ Value AnswerAssembler::messages_body() const {
       if (key != "partial_json") {
         whole = whole.with(key, std::string(whole.text(key)) + text);
       } else if (!text.empty()) {
-        // What is no JSON stays a text, and becomes a call with malformed arguments.
+        // Text that is not JSON stays a string and becomes a call with malformed arguments.
         auto input = parse_json(text, {.big_integers_as_strings = true});
         whole = whole.with("input", input ? *std::move(input) : Value(text));
       }

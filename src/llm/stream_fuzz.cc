@@ -1,5 +1,5 @@
-// Any bytes, in any pieces: a streamed answer is read or refused the same way however it was cut, within its limits,
-// and what it makes is an answer or none.
+// AnswerAssembler fuzzer: a streamed answer is read or refused the same way for any split, within
+// its limits, and the result is an answer or an error.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@ using ae::Value;
 using ae::llm::AnswerAssembler;
 using ae::llm::WireFormat;
 
-// What a stream said, in one text: its pieces, joined, and how it ended.
+// The result of a stream as one text: its deltas, joined, and how it ended.
 std::string read(WireFormat wire, std::string_view bytes, std::size_t step) {
   AnswerAssembler stream(wire);
   std::string said;

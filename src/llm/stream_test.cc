@@ -1,4 +1,4 @@
-// Streamed answers: cut anywhere, they are the answer that would have come whole.
+// Streamed answers: for any split, the result equals the answer that is not streamed.
 #include "llm/answer_assembler.h"
 
 #include <random>
@@ -64,7 +64,7 @@ AE_TEST("event stream/a line or an event beyond its limit refuses all that follo
 struct AssembledAnswer {
   std::string words;
   bool complete = false;
-  Code failed = Code::usage;  // usage: it did not
+  Code failed = Code::usage;  // usage: it did not fail
   std::string error_type;
   Value body;
 };
@@ -86,7 +86,7 @@ AssembledAnswer assemble(WireFormat wire, std::string_view bytes, std::size_t st
   return assembled;
 }
 
-// An answer, as it comes whole and as a stream.
+// An answer, not streamed and as a stream.
 struct EncodedAnswer {
   Value whole;
   std::string stream;
@@ -168,7 +168,7 @@ class AnswerEncoder {
   std::string object_text() {
     return pick(5) == 0 ? "{}" : canonical(Value::object({{"a", words()}, {"n", 7}}));
   }
-  // Whole characters: what a provider says is valid UTF-8 in each piece.
+  // Whole characters only: each piece from a provider is valid UTF-8.
   std::vector<std::string> cut(const std::string& text) {
     std::vector<std::string> pieces;
     for (const char c : text) {
@@ -247,7 +247,7 @@ class AnswerEncoder {
   std::mt19937_64 chance_;
 };
 
-// One that is told in few bytes, for tests that look at each of them.
+// A short stream, for tests that visit every byte.
 EncodedAnswer short_one(WireFormat wire) {
   for (std::uint64_t seed = 0;; ++seed) {
     AnswerEncoder teller(seed);

@@ -1,4 +1,4 @@
-// Sums that no number of a provider's breaks.
+// Usage: sums that no provider's numbers can overflow.
 #include "llm/usage.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace ae::llm {
 namespace {
 
-// Of two counts: each is at most kTokensMax.
+// Each operand is at most kTokensMax.
 std::int64_t sum(std::int64_t a, std::int64_t b) { return std::min(a + b, kTokensMax); }
 
 void add(Tokens& tokens, const Value& count) {

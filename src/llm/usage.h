@@ -1,10 +1,13 @@
-// Usage: what an answer says of its tokens, as it is recorded for both dialects.
+// Usage: the token counts of an answer, in one format for all providers.
 //
-//   {"input_tokens"?, "output_tokens"?, "total_tokens"?, "cached_tokens"?, "reasoning_tokens"?, "incomplete"?: true}
+//   {"input_tokens"?, "output_tokens"?, "total_tokens"?, "cached_tokens"?, "reasoning_tokens"?,
+//    "incomplete"?: true}
 //
-// What is no number is not there. A total that is less than what was read and written is no total: it is their sum then.
-// `incomplete`: of what was read or written the answer does not say all; it used `total_tokens`, or more. A budget then
-// takes it for no less than it had reserved (plan/budget.h), and its cost is not known. Threads: pure functions.
+// Values that are not counts are left out. A total below the sum of input and output
+// is replaced by that sum.
+// `incomplete`: a count of input or output is missing; `total_tokens` is a lower bound. A budget
+// then charges at least what it had reserved (plan/budget.h), and the cost is unknown.
+// Threads: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +18,23 @@
 
 namespace ae::llm {
 
-constexpr std::int64_t kTokensMax = (std::int64_t{1} << 53) - 1;  // what a JSON number holds
+constexpr std::int64_t kTokensMax = (std::int64_t{1} << 53) - 1;  // largest exact JSON number
 
-// Of one direction: the sum of what is known of it.
+// The counts of one direction, added up.
 struct Tokens {
   std::int64_t known = 0;
-  bool has_known = false, is_complete = true;  // is any part of it known? all of it?
+  bool has_known = false, is_complete = true;  // some count is known; all counts are known
 };
-// `first` is said of every answer; one of `others` that is not there is 0.
+// `first` is required; a missing one of `others` counts as 0.
 Tokens tokens_of(const Value& first, std::initializer_list<const Value*> others = {});
 
 struct Counts {
   Tokens input, output;
-  const Value& total;  // that the answer calls so; these three: null = it does not say
+  const Value& total;  // the provider's total; these three: null = not given
   const Value& cached;
   const Value& reasoning;
 };
-// null: it counts nothing.
+// null: no counts.
 Value usage_value(const Counts& counts);
 
 }  // namespace ae::llm

@@ -1,4 +1,4 @@
-// Puts together exactly the bytes that are hashed, in one buffer, and hashes them in one go.
+// EventHasher: builds the hashed bytes in one buffer and hashes them in one call.
 #include "log/chain.h"
 
 #include "base/bytes.h"
@@ -43,7 +43,7 @@ void EventHasher::begin(const Event& event) {
   put_part(event_name(event), text_);
   put_part(event.schema, text_);
   text_ += tail_;
-  put_big_endian64(0, text_);  // the length, known in `finish`
+  put_big_endian64(0, text_);  // the length, set in `finish`
   payload_ = text_.size();
 }
 

@@ -1,4 +1,4 @@
-// Sighting: what somebody saw who looked whether a thing outside is still as it was left (SPEC §8).
+// CheckResult: the result of verifying that an external resource is as a job left it (SPEC §8).
 //
 // Threads: values.
 #pragma once
@@ -9,7 +9,8 @@
 
 namespace ae {
 
-// unconfirmed: nobody could look, since there is no verifier or nothing was recorded that it could compare.
+// unconfirmed: the check is not possible; there is no verifier, or no
+// recorded value to compare with.
 enum class CheckVerdict : std::uint8_t {
   match,
   mismatch,
@@ -33,8 +34,8 @@ inline constexpr std::size_t kCheckTextMax = 1024;
 struct CheckResult {
   CheckVerdict verdict = CheckVerdict::unconfirmed;
   std::string expected,
-      observed;        // of a match or mismatch, for people: at most kCheckTextMax bytes each
-  std::string reason;  // why nothing could be seen
+      observed;        // of match and mismatch, for display: kCheckTextMax bytes each
+  std::string reason;  // why there is no match or mismatch
 };
 
 }  // namespace ae

@@ -1,4 +1,5 @@
-// Includes events.def with the macros that the includer has defined, and undefines them. Not a header of its own: it has no guard.
+// define_events: includes events.def with macros that the includer defines, then
+// undefines them. No include guard.
 #ifndef AE_REQUIRED_AS
 #define AE_REQUIRED_AS(kind, member, name, number, meaning)
 #endif

@@ -1,4 +1,4 @@
-// Looking kinds up, checking payloads against the table, and events as people and programs read them.
+// Event: looks up event kinds, checks payloads against the table, builds envelopes.
 #include "log/event.h"
 
 #include <array>
@@ -8,7 +8,7 @@
 namespace ae {
 namespace {
 
-// By number; nullptr where there is no kind.
+// By number; nullptr = no such kind.
 const std::array<const EventKind*, 256>& kinds_by_number() {
   static const auto table = [] {
     std::array<const EventKind*, 256> kinds{};
@@ -22,14 +22,14 @@ const std::array<const EventKind*, 256>& kinds_by_number() {
 
 bool is_hex(const Value& value, std::size_t digits) {
   if (!value.is_string() || value.as_string().size() != digits) return false;
-  bool good = true;  // looking at all of them beats stopping early: they are nearly always good
+  bool good = true;  // no early exit: nearly all are valid, so a full scan is faster
   for (const char c : value.as_string()) {
     good &= static_cast<unsigned char>(c - '0') < 10 || static_cast<unsigned char>(c - 'a') < 6;
   }
   return good;
 }
 
-// Of the forms that can be read, only the one that to_text writes: 27 characters in upper case.
+// Accepts only the form that to_text writes: 27 characters in upper case.
 bool is_instant(const Value& value) {
   if (!value.is_string()) return false;
   const std::string& text = value.as_string();
@@ -154,8 +154,7 @@ std::string_view event_name(const Event& event) noexcept {
   return event.unknown_name.empty() ? event_name(event.type) : event.unknown_name;
 }
 
-// Members and fields stand in the same order, so one walk over both finds what is missing and what
-// does not belong.
+// Members and fields have the same order, so one pass finds missing fields and unknown members.
 Status check_payload(const EventKind& kind, const Value& payload) {
   if (!payload.is_object()) return field_error(kind, "payload", "is not an object");
   const auto members = payload.members();

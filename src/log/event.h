@@ -1,4 +1,4 @@
-// An event of a job's log: before it is sealed (EventDraft), and as it is read (Event).
+// Event: one event of a job's log as it is read; an EventBody (log/events.h) before it is sealed.
 //
 // Threads: values.
 #pragma once
@@ -19,33 +19,33 @@
 
 namespace ae {
 
-// An event as it stands in the log.
+// An event as read from the log.
 struct Event {
   std::uint64_t seq = 0;  // 1, 2, 3, … per job
   Uuid id;
   EventType type{};
   std::uint8_t schema = 1;
-  Instant created_at;  // the writer's claim; used by no decision
+  Instant created_at;  // set by the writer; not used for decisions
   std::optional<AttemptId> attempt_id;
   EventBody body;
-  Value salts;  // {"field": 32 hex digits} of its value fields; null when there are none
+  Value salts;  // {"field": 32 hex digits} of its value fields; null if it has none
   Hash prev_hash;
   Hash hash;
-  std::string unknown_name;  // its type's name, when this program does not know it (narrative only)
+  std::string unknown_name;  // the type's name, if this program does not know it (narrative only)
 };
-// The event as `T`, one of the structs of log/events.h; null when it is another one.
+// The event as `T`, one of the structs of log/events.h; null if it is another type.
 template <class T>
 const T* as(const Event& event) {
   return std::get_if<T>(&event.body);
 }
-// The step and the node that the event names; "" when it names none.
+// The step and the node of the event; "" if it has none.
 std::string_view step_of(const Event& event) noexcept;
 std::string_view node_of(const Event& event) noexcept;
-// The name of the event's type, also of an unknown one.
+// The name of the event's type, also of an unknown type.
 std::string_view event_name(const Event& event) noexcept;
 
-// Fails with log_corrupt: an unknown field, a missing required one, a wrong type. Where a value has been redacted,
-// {"$redacted": 64 hex digits} stands for it.
+// Fails with log_corrupt: an unknown field, a missing required field, a wrong type. A redacted
+// value is represented by {"$redacted": 64 hex digits}.
 Status check_payload(const EventKind& kind, const Value& payload);
 
 // {job_id, seq, id, type, schema, created_at, attempt_id?, payload, salts?, prev_hash, hash}

@@ -1,5 +1,5 @@
-// Fuzzes the event table and its codec: `type, payload`. A payload that the table takes is sealed, opens to itself, and
-// stays a log when its values are dropped; one that it does not take is refused without harm.
+// Event codec fuzzer: `type, payload`. A payload that the table accepts is sealed, opened
+// unchanged, and remains a valid log after redaction; any other payload is rejected cleanly.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -12,7 +12,7 @@ namespace {
 
 const ae::JobId kJob("job-1");
 
-// What sealing makes of a payload: null members that need not stand there are absent.
+// The payload as sealed: optional members that are null are absent.
 ae::Value without_absent(const ae::EventKind& kind, const ae::Value& payload) {
   std::vector<ae::Member> members;
   for (const ae::Field& field : kind.fields) {
@@ -23,7 +23,7 @@ ae::Value without_absent(const ae::EventKind& kind, const ae::Value& payload) {
   return ae::Value::object(std::move(members));
 }
 
-// A redacted value is shown as {"$redacted": …}: what comes from us never looks like one.
+// A redacted value reads as {"$redacted": …}: skip inputs that have this form.
 bool looks_redacted(const ae::EventKind& kind, const ae::Value& payload) {
   for (const ae::Field& field : kind.fields) {
     const ae::Value& value = payload[field.name];

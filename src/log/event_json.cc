@@ -1,4 +1,4 @@
-// Events as JSON: what the API shows, and what tests and exports are read from.
+// Events as JSON: for the API, and the input of tests and exports.
 #include <utility>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// The event table as data.
+// The event table as constant data.
 #include <array>
 
 #include "log/events.h"

@@ -1,6 +1,8 @@
-// What the event table (events.def) knows of each type of event: its number, class, schema and fields.
+// EventKind: the number, class, schema and fields of each event type, from the
+// event table (events.def).
 //
-// Stored: numbers and names are permanent. Threads: constant tables. See docs/data.md and docs/decisions/0002-stored-format.md.
+// Stored: numbers and names are permanent. Threads: constant tables. See docs/data.md and
+// docs/decisions/0002-stored-format.md.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +22,20 @@ enum class EventType : std::uint8_t {
 
 enum class EventClass : std::uint8_t { history, coordination, recorded_effect, narrative };
 
-// How a field is stored; its form in the JSON payload is in brackets.
+// How a field is stored; its JSON form is in brackets.
 enum class FieldKind : std::uint8_t {
   text,     // [string]
-  word,     // [string] from the permanent word list; other texts are kept as they are
+  word,     // [string] from the permanent word list; other strings are stored as text
   id8,      // [16 hex digits]
   hash32,   // [64 hex digits]
   uuid,     // [UUID text]
   integer,  // [integer]
   boolean,  // [true | false]
   instant,  // [RFC 3339, microseconds, Z]
-  json,     // [any JSON], hashed as it stands; by content hash when large
-  value,    // [any JSON], a *value field*: the chain sees only its salted hash (SPEC §13)
-  error,  // [{code, message}]; code as it stands, message as a value field named "<field>.message"
-  external_key,  // [string]; one byte when it is the key of this job, step and attempt
+  json,     // [any JSON], hashed unchanged; a blob if large
+  value,    // [any JSON], a *value field*: only its salted hash is in the chain (SPEC §13)
+  error,    // [{code, message}]; code as text, message as a value field named "<field>.message"
+  external_key,  // [string]; one byte if it is the key of this job, step and attempt
 };
 
 struct Field {
@@ -43,7 +45,7 @@ struct Field {
   bool required;
 };
 
-// Null is a value of its own only where a value must stand; in any other field it means absent.
+// Null is a value only in a required json or value field; in other fields it means absent.
 constexpr bool accepts_null(const Field& field) {
   return field.required && (field.kind == FieldKind::json || field.kind == FieldKind::value);
 }
@@ -52,13 +54,13 @@ struct EventKind {
   EventType type;
   std::string_view name;
   EventClass event_class;
-  std::uint8_t schema;            // the newest version this program writes and reads (schema_of)
-  std::span<const Field> fields;  // in canonical order of their names
+  std::uint8_t schema;            // the newest that this program reads and writes (schema_of)
+  std::span<const Field> fields;  // in canonical order of names
 };
 
 // All kinds, by number.
 std::span<const EventKind> event_kinds();
-// nullptr for a number or name this program does not know.
+// nullptr for a number or name that this program does not know.
 const EventKind* event_kind(EventType type) noexcept;
 const EventKind* event_kind(std::string_view name) noexcept;
 std::string_view event_name(EventType type) noexcept;

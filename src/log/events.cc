@@ -1,4 +1,4 @@
-// Which schema an event is written with.
+// EventBody: its type, and the schema that each event is written with.
 #include "log/events.h"
 
 #include <algorithm>
@@ -14,33 +14,33 @@ bool has(const Value& array, std::string_view member) {
          });
 }
 
-// Has a plan a tool that makes no call?
+// True if the plan has a tool that makes no call.
 bool records_values(const Value& tools) {
   return tools.is_object() && std::ranges::any_of(tools.members(), [](const Member& tool) {
            return tool.second.find("records") != nullptr;
          });
 }
 
-// 2 has no blind, 1 no job that has spent something before it began.
+// 3 adds `blind`; 2 adds `budget.spent`.
 std::uint8_t schema_for(const JobCreated& event) {
   if (!event.blind.is_null()) return 3;
   return event.budget.find("spent") != nullptr ? 2 : 1;
 }
 
-// 2 would call a tool whose value is recorded; 1 has no strict conditions.
+// 3 adds tools whose value is recorded, which a reader of 2 would call; 2 adds strict conditions.
 std::uint8_t schema_for(const PlanGenerated& event) {
   if (records_values(event.task_graph["tools"])) return 3;
   return event.task_graph.find("conditions") != nullptr ? 2 : 1;
 }
 
-// 2 lists no unknown call of the origin; 1 has no loop that resumes in the middle.
+// 3 adds the origin's calls with an unknown outcome; 2 adds loops that resume in the middle.
 std::uint8_t schema_for(const ForkImported& event) {
   if (!event.unknown.is_null()) return 3;
   return has(event.commands, "under_way") ? 2 : 1;
 }
 
-// 2 leaves a call with an unknown outcome to an operator after its tool is offered again as it was; 1 has no denied call, and
-// none that an operator edited.
+// 3 adds `resend` of an unknown outcome, once the tool is offered unchanged again: a reader of 2
+// leaves the call to an operator. 2 adds approvals that were denied or edited.
 std::uint8_t schema_for(const DecisionRecorded& event) {
   if (event.kind == "in_doubt" && event.state == "resend") return 3;
   return event.kind == "approval" && (event.state == "denied" || event.state == "edited") ? 2 : 1;
@@ -48,21 +48,22 @@ std::uint8_t schema_for(const DecisionRecorded& event) {
 
 std::uint8_t schema_for(const ToolInvocationStarted&) { return 2; }
 
-// 3 applies a check to this try that was made before its end; 2 waits for what has been answered; 1 takes an outcome that it
-// does not know for `unknown`.
+// 4 adds `at`: a reader of 3 applies a check of this try that was made before the try ended. 3 adds
+// `settled`: a reader of 2 waits for a request that was answered. 2 adds `input_required`, which a
+// reader of 1 takes for `unknown`.
 std::uint8_t schema_for(const ToolInvocationFinished& event) {
   if (event.at) return 4;
   if (event.settled) return 3;
   return event.outcome == "input_required" ? 2 : 1;
 }
 
-// 1 takes a call of an earlier process for one that has ended.
+// 2 adds `opened_at`: a reader of 1 assumes that calls of an earlier process have ended.
 std::uint8_t schema_for(const JobRunning& event) { return event.opened_at ? 2 : 1; }
 
-// 1 takes the event that ends such a park for a damaged log.
+// 2 adds `version`: a reader of 1 takes the event that ends such a park for corruption.
 std::uint8_t schema_for(const JobParked& event) { return event.until == "version" ? 2 : 1; }
 
-// 1 lists no call whose outcome stayed unknown.
+// 2 adds `in_doubt`: calls whose outcome remained unknown.
 std::uint8_t schema_for(const JobCompleted& event) { return event.in_doubt.is_null() ? 1 : 2; }
 
 std::uint8_t schema_for(const auto&) { return 1; }

@@ -1,6 +1,7 @@
-// The events as C++ types: one struct for each line of events.def, whose members are the fields of that event.
+// EventBody: the events as C++ types: one struct per entry of events.def, with the
+// event's fields as members.
 //
-// A field that may be absent is an optional, except where it holds a JSON value: null means absent there.
+// An optional field is a std::optional, unless it holds JSON: null then means absent.
 // Threads: values, constant tables.
 #pragma once
 
@@ -19,8 +20,8 @@
 
 namespace ae {
 
-// A value field (SPEC §13). Erased: its value is gone from the log, and `value` is what stands for it,
-// {"$redacted": commitment, "left"?: what an erased decision still shows}.
+// A value field (SPEC §13). Erased: the value is no longer in the log; `value` is then
+// {"$redacted": commitment, "left"?: the retained part of an erased decision}.
 struct Erasable {
   Value value;
   bool erased = false;
@@ -28,7 +29,7 @@ struct Erasable {
   Erasable() = default;
   Erasable(Value v) : value(std::move(v)) {}
   bool is_null() const { return value.is_null(); }
-  // The value, or what is left of it.
+  // The value, or its retained part.
   const Value& left() const {
     const Value* left = erased ? value.find("left") : nullptr;
     return left != nullptr ? *left : value;
@@ -36,14 +37,14 @@ struct Erasable {
   bool operator==(const Erasable&) const = default;
 };
 
-// {code, message}; the message is a value field, a string unless it is erased.
+// {code, message}; the message is a value field: a string, unless it is erased.
 struct RecordedError {
   std::string code;
   Erasable message;
   bool operator==(const RecordedError&) const = default;
 };
 
-// The kinds of events.def: how a field is stored, and the C++ type that holds it.
+// The kinds of events.def: how a field is stored, and its C++ type.
 namespace field_kind {
 
 template <FieldKind Kind, class T>
@@ -89,7 +90,8 @@ using Optional = std::conditional_t<kNullIsAbsent<typename Kind::Type>, typename
   };
 #include "log/define_events.h"
 
-// A narrative event of a type, or of a newer schema, that this program does not know. It is carried as it is.
+// A narrative event with a type or schema that this program does not know.
+// It is preserved unchanged.
 struct UnknownEvent {
   EventType type{};
   std::string name;
@@ -97,13 +99,13 @@ struct UnknownEvent {
   bool operator==(const UnknownEvent&) const = default;
 };
 
-// What happened: one event, without its place in a log.
+// One event, without its position in a log.
 using EventBody = std::variant<UnknownEvent
 #define AE_EVENT(Struct, name, number, event_class, schema, ...) , Struct
 #include "log/define_events.h"
                                >;
 
-// A field of an event as visit_fields hands it over: what the table has of it is known to the compiler.
+// A field as visit_fields passes it: its table entry is known at compile time.
 template <FieldKind Kind, std::uint8_t Number, bool Required>
 struct FieldOf {
   std::string_view text;
@@ -116,7 +118,8 @@ struct FieldOf {
   static constexpr bool required() { return Required; }
 };
 
-// visit_fields(event, visit) calls visit(FieldOf, member) for each field, in the canonical order of the names.
+// visit_fields(event, visit) calls visit(FieldOf, member) for each field, in
+// canonical order of names.
 #define AE_REQUIRED_AS(kind, member, name, number, meaning) \
   visit(FieldOf<field_kind::kind::kKind, number, true>{name}, event.member);
 #define AE_OPTIONAL_AS(kind, member, name, number, meaning) \
@@ -151,7 +154,7 @@ bool is_present(const Field&, const T& member) {
   return Field::accepts_null() || !member.is_null();
 }
 bool is_present(const auto&, const auto&) { return true; }
-// What a present field holds.
+// The content of a field that is present.
 template <class T>
 const T& content_of(const std::optional<T>& member) {
   return *member;
@@ -162,14 +165,14 @@ const T& content_of(const T& member) {
 }
 
 EventType type_of(const EventBody& body) noexcept;
-// The version that this event is written with: the lowest that can express it. A program that knows only earlier ones refuses
-// the event (needs_version) instead of misreading it.
+// The schema that this event is written with: the lowest that can express it. A program that knows
+// only earlier schemas rejects the event (needs_version) instead of misreading it.
 std::uint8_t schema_of(const EventBody& body) noexcept;
-// The payload as JSON, as the API and the exports show it: absent fields are left out.
+// The payload as JSON, for the API and exports, without absent fields.
 Value payload_json(const EventBody& body);
-// The event of a payload. Fails with log_corrupt as check_payload does.
+// Builds an event from a payload. Fails with log_corrupt, like check_payload.
 Result<EventBody> event_from_json(const EventKind& kind, const Value& payload);
-// The same of a payload that fits its type (AE_CHECK).
+// The same for a valid payload (AE_CHECK).
 EventBody event_of(EventType type, const Value& payload);
 
 }  // namespace ae

@@ -1,5 +1,6 @@
-// One field of an event: its canonical JSON text, which is hashed, and its stored bytes. Shared by seal.cc and open.cc, which add
-// what depends on more than the field: JSON values, errors and external keys.
+// Field codec: the canonical JSON text of one field, which is hashed, and its stored bytes.
+// Used by seal.cc and open.cc, which handle JSON values, errors and external keys: these
+// depend on more than the field.
 //
 // Stored: permanent; docs/data.md lists the forms. Threads: pure functions.
 #pragma once
@@ -89,7 +90,7 @@ void put_field(const T& member, std::string& out) {
   }
 }
 
-// Why the bytes cannot be a field; empty: they are one. After the end of the bytes the reader is not ok.
+// Why the bytes are not a valid field; empty: valid. If they end too early, the reader is not ok.
 template <FieldKind Kind, class T>
 std::string_view read_field(ByteReader& in, T& member) {
   if constexpr (Kind == FieldKind::text) {

@@ -1,6 +1,7 @@
-// The verifier's half of the stored form (drawn in seal.cc): any bytes become events or a refusal.
+// open: decodes the stored form (described in seal.cc): any bytes become events or an error.
 //
-// Bytes are taken only in the one form that `seal` would write, and the chain is computed anew from what was read.
+// Only the exact encoding that `seal` writes is accepted, and the chain is
+// recomputed from what was read.
 #include <algorithm>
 #include <array>
 #include <forward_list>
@@ -33,7 +34,7 @@ Uuid uuid_of(std::string_view bytes) {
 
 Instant instant_of(std::uint64_t bits) { return {static_cast<std::int64_t>(bits)}; }
 
-// What stands once for all events of a batch.
+// The data that the events of a batch share.
 struct Header {
   Uuid first_id;
   Instant created_at;
@@ -81,37 +82,39 @@ Result<Header> read_header(ByteReader& in) {
   return header;
 }
 
-// A value field in the body of its event, and what stands there once the value is dropped.
+// The bytes of a value field in the body of its event, and their replacement when it is redacted.
 struct ValueSpan {
   std::string field;
   std::size_t begin = 0, end = 0;
   std::string dropped;
 };
 
-// What the bytes of one field say beside its value. Borrows from the body and from the blobs that were read.
+// What is known of a stored field besides its value. Borrows from the body and from
+// the blobs that were read.
 struct PayloadMember {
   bool present = false, null = false;
   bool by_message = false;
   std::uint8_t form = 0;  // of an external key
   std::string_view text;  // canonical, of json
-  std::string_view salt;  // of a value, or of an error's message; empty when it is redacted
-  Hash commitment;        // of the same
+  std::string_view salt;  // of a value or an error's message; empty if redacted
+  Hash commitment;        // of that value
 };
 
-// A member of a narrative event, whose names stand in the bytes.
+// A member of a narrative event, which is stored with its name.
 struct NamedPart : PayloadMember {
   std::string_view name;
   Value shown;
   bool is_value = false;
 };
 
-// Reads the bodies of events, one after the other: what it needs for one is used again for the next.
+// Reads the bodies of events, one after the other, reusing its memory.
 class BodyReader {
  public:
   BodyReader(const JobId& job, const BlobSource& blobs, const ValueLookup& known, bool wants_places)
       : job_(job), blobs_(blobs), known_(known), wants_places_(wants_places) {}
 
-  // Fills in body and salts of the event, and appends payload' to `hashed`. REQUIRES: a kind, unless it is narrative.
+  // Sets body and salts of the event, and appends payload' to the hashed text. REQUIRES: a kind,
+  // unless it is narrative.
   Status read(const EventKind* kind, std::string_view body, Event& event, EventHasher& hasher) {
     size_ = body.size();
     in_ = ByteReader(body);
@@ -136,15 +139,15 @@ class BodyReader {
     return {};
   }
 
-  // The values that are still there, in the order of the bytes. REQUIRES: wants_places.
+  // The values that are not erased, in the order of the bytes. REQUIRES: wants_places.
   const std::vector<ValueSpan>& places() const { return places_; }
 
  private:
   std::size_t at() const { return size_ - in_.left(); }
 
-  // ---- by number, which the table names
+  // ---- fields by number, from the table
 
-  // By rising number: form and number, then the content.
+  // By ascending number: form and number, then the content.
   template <class E>
   Status read_numbered(const EventKind& kind, E& typed, Event& event, EventHasher& hasher) {
     hasher.begin(event);
@@ -196,7 +199,7 @@ class BodyReader {
     if constexpr (kKind == FieldKind::external_key) {
       part.form = form;
       if (form == kKeyAsText)
-        member.text = in_.text();  // the others follow from other fields: derive_external_key
+        member.text = in_.text();  // the other forms are derived: derive_external_key
     } else if constexpr (kKind == FieldKind::json) {
       AE_ASSIGN(const Content content, read_content(form));
       part.text = content.text;
@@ -232,7 +235,7 @@ class BodyReader {
     return kind == FieldKind::json ? 1 : 0;
   }
 
-  // An external key that was left out, now that the step it follows from is known.
+  // Derives an external key that was not stored, once its step is known.
   Status derive_external_key(ToolInvocationStarted& typed, const Event& event) {
     const PayloadMember* part = nullptr;
     visit_fields(typed, [&](auto field, const auto&) {
@@ -253,8 +256,8 @@ class BodyReader {
                                      : " has another form than the writer's");
   }
 
-  // Texts, numbers, times and hashes have their form already: what is left is what must be there, and that an absent member is
-  // absent and not null.
+  // Types are valid by decoding. Checks that required fields are present and that absent members
+  // are not stored as null.
   template <class E>
   Status check_numbered(const EventKind& kind, const E& typed) const {
     Status status;
@@ -312,9 +315,9 @@ class BodyReader {
     return {};
   }
 
-  // ---- by name: narrative events, which programs carry that do not know them
+  // ---- fields by name: narrative events, which programs preserve even if they do not know them
 
-  // The type's name; then by rising key: the key, the form, the content.
+  // The type's name; then by ascending key: key, form, content.
   Status read_named(const EventKind* kind, Event& event, EventHasher& hasher) {
     const std::string_view type_name = in_.text();
     const bool own_name = kind != nullptr ? kind->name == type_name
@@ -377,7 +380,7 @@ class BodyReader {
     });
   }
 
-  // What the table says, and that an absent member is absent and not null.
+  // Checks the payload against the table, and that absent members are not stored as null.
   Status check_named(const EventKind& kind, const std::vector<NamedPart>& parts,
                      const Value& payload) const {
     AE_TRY(check_payload(kind, payload));
@@ -432,7 +435,7 @@ class BodyReader {
     return {};
   }
 
-  // The arguments of a model's call, message by message.
+  // The arguments of a model call, message by message.
   Status read_request(std::string_view name, PayloadMember& part, Value& shown) {
     const std::string_view head = in_.text();
     const std::uint64_t count = in_.varint();
@@ -466,10 +469,10 @@ class BodyReader {
 
   struct Content {
     std::string_view text;         // canonical
-    const Value* known = nullptr;  // what it says, if the caller has it already
+    const Value* known = nullptr;  // the parsed value, if the caller has it cached
   };
 
-  // The canonical text, which stands here or apart.
+  // The canonical text, inline or from a blob.
   Result<Content> read_content(std::uint8_t form) {
     if (form == kInline) return Content{in_.text()};
     const Hash hash = hash_of(in_.bytes(kHashSize));
@@ -514,7 +517,7 @@ class BodyReader {
   std::string scratch_;
 };
 
-// Told of each event as it is read.
+// Called with each event as it is read.
 using Rewrite = std::function<void(const Event&, const BodyReader&, std::string_view body)>;
 
 Status read_event(ByteReader& in, BodyReader& reader, EventHasher& hasher, Event& event,
@@ -547,7 +550,7 @@ Result<OpenedBatch> read_batch(const JobId& job, std::string_view bytes, const H
   opened.last_seq = header.first_seq + header.count - 1;
   opened.head = prev_hash;
   opened.events.reserve(
-      std::min<std::size_t>(header.count, in.left() / 3));  // three bytes at least
+      std::min<std::size_t>(header.count, in.left() / 3));  // at least three bytes each
   BodyReader reader(job, blobs, known, rewrite != nullptr);
   EventHasher hasher(job, header.created_at, header.attempt_id);
   for (std::uint64_t i = 0; i < header.count; ++i) {

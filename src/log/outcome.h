@@ -1,4 +1,5 @@
-// Outcome: what a performer saw of one call. *Definite failure* and *unknown* are kept apart from here up (SPEC §6).
+// Outcome: the observed end of one try of a call. *Definite failure* and
+// *unknown* are distinct (SPEC §6).
 // Threads: a value.
 #pragma once
 
@@ -12,8 +13,8 @@
 
 namespace ae {
 
-// Spelled as stored. `input_required`: the call is over, nothing is in doubt, and the tool goes on when it is called again
-// with a person's answers (schema/question.h).
+// Spelled as stored. `input_required`: the call ended with a known outcome; the tool continues when
+// it is called again with a user's answers (schema/question.h).
 enum class OutcomeKind : std::uint8_t { success, failure, timeout, unknown, input_required };
 // clang-format off
 constexpr std::string_view to_text(OutcomeKind kind) {
@@ -29,18 +30,20 @@ constexpr std::string_view to_text(OutcomeKind kind) {
 // clang-format on
 struct Outcome {
   OutcomeKind kind = OutcomeKind::unknown;
-  bool definite = false;   // failure: for sure nothing happened; input_required: always
-  bool retryable = false;  // the same call may go better later
-  // Not certain, but the other side gave a complete response: the request has no effect after this.
+  bool definite = false;   // failure: excludes any effect; input_required: always true
+  bool retryable = false;  // a later try may succeed
+  // Not definite, but the downstream sent a complete response: the request
+  // has no effect after this.
   bool settled = false;
   Value result;  // success; input_required: {"requests": {KEY: question…}, "state"?}
-  // Failure, timeout, unknown. Codes: not_sent connect tls timeout reset http_<status> exit_<n> signal_<n> killed
-  // spawn_failed request_invalid native_error secret_missing …
+  // Failure, timeout, unknown. Codes: not_sent connect tls timeout reset http_<status> exit_<n>
+  // signal_<n> killed spawn_failed request_invalid native_error secret_missing …
   std::string error_code, error_message;
-  // A success whose output broke a rule: {invalid: true, reason, sha256, size, head}. The effect counts as done.
+  // A success with an invalid output: {invalid: true, reason, sha256, size, head}.
+  // The effect counts as done.
   std::optional<Value> invalid;
-  std::string external_id;              // the downstream's own id, if it says one
-  std::optional<Duration> retry_after;  // what the downstream asked for
+  std::string external_id;              // the downstream's id, if it returns one
+  std::optional<Duration> retry_after;  // as requested by the downstream
   Duration took{0};
 };
 

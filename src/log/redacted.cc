@@ -7,7 +7,7 @@
 namespace ae {
 namespace {
 
-// Calls visit(field, its name in `Event::salts`) for each value that was erased.
+// Calls visit(field, its name in `Event::salts`) for each erased value.
 template <class Visit>
 void visit_erased(const Event& event, Visit&& visit) {
   const auto look_at = [&](const auto& body) {
@@ -20,7 +20,7 @@ void visit_erased(const Event& event, Visit&& visit) {
       }
     });
   };
-  // An event of a newer schema, of which only the payload is known.
+  // For an event of a newer schema, where only the payload is known.
   const auto look_into = [&](const UnknownEvent& body, const EventKind& kind) {
     for (const Field& field : kind.fields) {
       const bool erased = field.kind == FieldKind::value && is_redacted(body.payload[field.name]) &&

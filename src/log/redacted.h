@@ -1,7 +1,7 @@
-// Which values of an event were erased from its log.
+// Redaction: which values of an event were erased from its log.
 //
-// {"$redacted": the commitment of it, 64 hex digits} stands for an erased value, but looks prove nothing: a tool, a model or
-// an input may say just that. An erased value has lost its salt, and every other has its own.
+// {"$redacted": its commitment, 64 hex digits} represents an erased value. That form alone proves
+// nothing: a tool, a model or an input may produce the same JSON. Only an erased value has no salt.
 //
 // Threads: pure functions.
 #pragma once
@@ -15,10 +15,10 @@
 
 namespace ae {
 
-// Does it look like what stands for an erased value?
+// True if the value has the form of an erased one.
 bool is_redacted(const Value& value);
 
-// The names of the value fields that were erased (of an error: its message), as they stood in `Event::salts`.
+// The names of erased value fields (of an error: its message), as in `Event::salts`.
 std::vector<std::string> erased_fields(const Event& event);
 
 }  // namespace ae

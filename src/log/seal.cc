@@ -1,4 +1,4 @@
-// The writer's half of the stored form: drafts become events, bytes and blobs. docs/data.md draws the layout.
+// seal: encodes events as bytes and blobs. docs/data.md describes the layout.
 //
 //   batch   = 01 ‖ first event id (16) ‖ created_at (8, big-endian µs) ‖ attempt ‖ varint count ‖
 //             varint first seq ‖ event… ‖ hash of the last event (32)
@@ -12,19 +12,24 @@
 //   integer                       varint of its zig-zag form
 //   boolean                       00 | 01
 //   instant                       8 bytes big-endian µs
-//   external_key                  text (form 1) | nothing (form 0: the key of this job, step and attempt; form 2: of this
-//                                 job and step; form 3: of this job, step and idempotency key)
+//   external_key                  text (form 1) | nothing (form 0: the key of this job, step and
+//                                 attempt; form 2: of this job and step; form 3: of this job, step
+//                                 and idempotency key)
 //   json                          canonical text (form 0) | blob (form 1)
-//   value                         salt (16) ‖ canonical text (form 0) | salt ‖ blob (form 1) | commitment (32, form 2)
-//                                 | salt ‖ head as text ‖ varint count ‖ message… ‖ tail as text (form 3: arguments of a
-//                                 call of a model; the canonical text is head ‖ messages with commas ‖ tail)
-//                                 | commitment ‖ canonical text (form 4: an erased decision, and what is left of it)
+//   value                         salt (16) ‖ canonical text (form 0) | salt ‖ blob (form 1)
+//                                 | commitment (32, form 2)
+//                                 | salt ‖ head as text ‖ varint count ‖ message… ‖ tail as text
+//                                 (form 3: arguments of a model call; the canonical text is
+//                                 head ‖ messages with commas ‖ tail)
+//                                 | commitment ‖ canonical text (form 4: an erased decision, and
+//                                 its retained part)
 //   error                         code as text ‖ message as a value
 //   message = 00 ‖ text | 01 ‖ blob
 //   blob = SHA-256 (32) ‖ varint size
 //
-// Narrative events are carried by programs that do not know them, so they spell their names: the body is the type's
-// name as text, then each member by its key as text ‖ form (+4 for a value field) ‖ the json or value as above.
+// Programs preserve narrative events that they do not know, so these contain names: the body is the
+// type's name as text, then each member by its key as text ‖ form (+4 for a value field) ‖ the json
+// or value as above.
 #include "log/seal.h"
 
 #include <algorithm>
@@ -51,7 +56,7 @@ class Salts {
     put_big_endian64(seed_a, seed_);
     put_big_endian64(seed_b, seed_);
   }
-  // Borrowed until the next call.
+  // Valid until the next call.
   std::string_view next() {
     if (used_ % 2 == 0) {
       std::string text = seed_;
@@ -68,7 +73,7 @@ class Salts {
   Hash pair_;
 };
 
-// One field of the event at hand, kept until its number comes.
+// One field of the current event, kept until its number is written.
 struct Slot {
   bool present = false;
   FieldKind kind{};
@@ -76,9 +81,9 @@ struct Slot {
   const Value* value = nullptr;       // json, value, the message of an error
   const std::string* code = nullptr;  // of an error
   std::size_t begin = 0,
-              end = 0;  // its canonical text, in `values_` (value, error) or in what is hashed
+              end = 0;  // its canonical text, in `values_` (value, error) or in the hashed text
   std::size_t stored_begin = 0,
-              stored_end = 0;  // its bytes in `stored_`; json, value and error have none
+              stored_end = 0;  // its bytes in `stored_`; none for json, value and error
 
   bool holds_value() const { return kind == FieldKind::value || kind == FieldKind::error; }
 };
@@ -170,7 +175,7 @@ class Sealer {
     return {};
   }
 
-  // Appends payload' to what is hashed, in the order of names, and fills a slot for each field.
+  // Appends payload' to the hashed text, in the order of names, and fills a slot for each field.
   template <class E>
   Status write_payload(const E& event) {
     slots_ = {};
@@ -230,7 +235,7 @@ class Sealer {
     }
   }
 
-  // Appends salt ‖ canonical text to `values_`, and the hash of both to what is hashed.
+  // Appends salt ‖ canonical text to `values_`, and the hash of both to the hashed text.
   void write_value(Slot& slot, std::string_view name, const Value& value, std::string& out) {
     const std::string_view salt = salts_.next();
     shown_salts_.emplace_back(name, to_hex(salt));
@@ -272,7 +277,7 @@ class Sealer {
     put_byte(static_cast<std::uint8_t>(form << kFormShift | number), body_);
   }
 
-  // The arguments of a call of a model, message by message; false when they cannot be stored so.
+  // The arguments of a model call, message by message; false if they cannot be stored that way.
   bool put_request(const Slot& slot, std::uint8_t number) {
     const auto cut = split_request(*slot.value, value_text(slot));
     if (!cut || cut->head.size() + cut->tail.size() > limits_.value_inline_max) return false;
@@ -318,7 +323,7 @@ class Sealer {
     return slot.end - slot.begin > inline_max ? kAsBlob : kInline;
   }
 
-  // The canonical text, here or as a blob; before it the salt of a value.
+  // The canonical text, inline or as a blob; preceded by the salt of a value.
   void put_content(const Slot& slot) {
     const std::string_view text =
         slot.holds_value()
@@ -342,7 +347,7 @@ class Sealer {
   Salts salts_;
   EventHasher hasher_;
   SealedBatch sealed_;
-  // Of the event at hand; kept to reuse their memory.
+  // Of the current event; kept to reuse their memory.
   std::array<Slot, kFieldNumberMax + 1> slots_{};
   std::string values_;  // salt ‖ canonical text of each value field
   std::string stored_;  // the bytes of the other fields

@@ -1,8 +1,8 @@
-// Fuzzes the reader of sealed batches: any bytes are read or refused, what is read has one form of bytes and hashes to
-// the head that it claims, and a commit of ours with any byte changed is refused.
+// Sealed batch fuzzer: any bytes are read or rejected; what is read has a unique encoding and
+// hashes to its head; a commit of ours with any changed byte is rejected.
 //
-// The first byte says how the rest is meant: 0 = as a batch; 1 = as the events of one, which gets
-// the right head, so that what lies behind the chain is reached too; else as edits of a commit of ours.
+// The first byte selects the mode: 0 = the rest is a batch; 1 = the events of a batch, which gets a
+// valid head, so that code after the chain check is reached; else edits of a commit of ours.
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -25,7 +25,8 @@ std::string_view raw(const ae::Hash& hash) {
   return {reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()};
 }
 
-// What the chain holds of a value: from the value and its salt, or as it stands when the value is gone.
+// The commitment of a value in the chain: computed from the value and its salt, or
+// stored if the value is erased.
 ae::Value committed(const ae::Value& shown, std::string_view salt) {
   ae::Value digest = shown["$redacted"];
   if (!salt.empty()) {
@@ -36,7 +37,7 @@ ae::Value committed(const ae::Value& shown, std::string_view salt) {
   return ae::Value::object({{"$sha256", std::move(digest)}});
 }
 
-// payload', made of the envelope alone and not of the bytes.
+// payload', computed from the envelope only, not from the bytes.
 ae::Value chained_payload(const ae::Event& event) {
   const ae::EventKind* const kind = ae::event_kind(event.type);
   std::vector<ae::Member> members;
@@ -63,7 +64,8 @@ ae::Value chained_payload(const ae::Event& event) {
   return ae::Value::object(std::move(members));
 }
 
-// A narrative member may be named as a redacted one is shown; the envelope alone does not tell them apart.
+// A narrative member may have the form of a redacted one; the envelope alone
+// cannot distinguish them.
 bool is_ambiguous(const ae::Event& event) {
   if (static_cast<std::uint8_t>(event.type) < ae::kNarrativeFrom) return false;
   return ae::canonical(ae::payload_json(event.body)).find("$redacted") != std::string::npos ||
@@ -100,8 +102,8 @@ ae::Result<ae::OpenedBatch> read(std::string_view bytes, const ae::BlobSource& b
   return opened;
 }
 
-// The events of the bytes, each `type, schema, length, body`, with one more behind them and the head that they give. The
-// last has a value, of which `redact` tells.
+// A batch of the events in the bytes, each `type, schema, length, body`, plus one event with a
+// value to redact, and the matching head.
 std::string with_head(std::string_view begin) {
   std::string events;
   std::uint64_t count = 1;
@@ -118,7 +120,7 @@ std::string with_head(std::string_view begin) {
   last += std::string(ae::kSaltSize, 's');
   ae::put_text("1", last);
   ae::put_byte(131, events);
-  ae::put_byte(2, events);  // a schema that is not known here, so that the member may be a value
+  ae::put_byte(2, events);  // an unknown schema, so that the member may be a value
   ae::put_text(last, events);
 
   std::string bytes;
@@ -141,7 +143,7 @@ std::string with_head(std::string_view begin) {
   return bytes;
 }
 
-// Values that stand in the commit, values that stand apart, an error, words, keys, a narrative event.
+// Inline values, blobs, an error, words, keys, a narrative event.
 struct OurCommit {
   ae::SealedBatch sealed;
   std::map<ae::Hash, std::string> apart;
@@ -186,7 +188,7 @@ struct OurCommit {
   }
 };
 
-// Each edit is three bytes: where, and what stands there then; past the end it cuts.
+// Each edit is three bytes: position and new byte; a position past the end truncates.
 void edit_ours(std::string_view edits) {
   static const OurCommit ours;
   std::string bytes = ours.sealed.bytes;

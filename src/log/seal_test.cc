@@ -25,7 +25,7 @@ const std::string kDigest(64, 'd');
 
 Value json(std::string_view text) { return parse_json(text).value(); }
 
-// A log as a store keeps it.
+// A log as a store holds it.
 struct Log {
   JobId job = kJob;
   Hash head;
@@ -75,7 +75,7 @@ std::string refusal(const Result<OpenedBatch>& opened) {
                 : std::string(code_name(opened.error().code)) + ": " + opened.error().message;
 }
 
-// A payload that has every field of its kind, or only those that must be there.
+// A payload with every field of its kind, or only the required ones.
 Value sample(const EventKind& kind, bool every) {
   std::vector<Member> members;
   for (const Field& field : kind.fields) {
@@ -131,7 +131,7 @@ std::vector<EventBody> one_step() {
   return drafts;
 }
 
-// The start of a call of a model with these messages.
+// The start of a model call with these messages.
 EventBody model_call(std::vector<Value> messages, std::string tool = "model:main") {
   ToolInvocationStarted call = sample_call();
   call.tool_name = std::move(tool);
@@ -162,7 +162,7 @@ EventBody map_decision() {
                           .step_id = StepId(kStep)};
 }
 
-// The same without the list of its map: how long it was is left.
+// Redacts the list of its map, but retains the length.
 Result<std::string> without_items(const Log& log, std::size_t batch) {
   Hash before;
   for (std::size_t i = 0; i < batch; ++i) {
@@ -213,7 +213,7 @@ AE_TEST("log/seal/of an erased decision something may be left, in one form only"
   const auto& decision = *as<DecisionRecorded>(opened->events[0]);
   EXPECT_TRUE(decision.payload.erased);
   EXPECT_EQ(decision.payload.left(), json(R"({"items":2})"));
-  // Once more changes nothing, and a value of another kind is no place for it.
+  // Redacting again changes nothing, and a retained part that is not an object is rejected.
   EXPECT_EQ(without_items(log, 0).value(), *left);
   std::string list = *left;
   list.replace(list.find(R"({"items":2})"), 11, R"(["items:2"])");
@@ -344,7 +344,7 @@ AE_TEST("log/seal/batches chain: the head of one is the start of the next") {
 }
 
 AE_TEST("log/seal/the bytes and the hash of version 1 never change") {
-  // The hash was computed with Python's hashlib from SPEC §13.
+  // The hash was computed from SPEC §13 with Python's hashlib.
   Log log;
   const SealedBatch sealed = log.add({JobResumed{.by = "ann"}}, kAttempt);
   const std::string hash = "830a7f6491a1bb8d64abd7258fe74962b4c3344bb37b29eb8346f82fd6ec3cd4";
@@ -429,7 +429,7 @@ AE_TEST("log/seal/what a model is asked stands apart message by message, each me
   ASSERT_EQ(one.blobs.size(), 2u);
   EXPECT_EQ(one.blobs[0].bytes, canonical(message(first)));
   EXPECT_EQ(one.blobs[1].bytes, canonical(message(second)));
-  EXPECT_EQ(log.blobs.size(), 3u);  // though the second call repeats two of them
+  EXPECT_EQ(log.blobs.size(), 3u);  // the second call repeats two of them
   EXPECT_LT(one.bytes.size(), 500u);
   EXPECT_LT(two.bytes.size(), one.bytes.size() + 100);
   const auto opened = log.open_first();
@@ -452,7 +452,7 @@ AE_TEST("log/seal/the chain does not know how the messages to a model are stored
   EXPECT_EQ(apart.blobs.size(), 1u);
   EXPECT_TRUE(here.blobs.empty());
   EXPECT_TRUE(here.open_first());
-  // A tool's arguments are stored as ever, whatever they look like.
+  // A tool's arguments are not split, whatever they look like.
   Log tool;
   tool.add({model_call({message(std::string(99, 'a')), message("b")}, "ask")});
   EXPECT_TRUE(tool.blobs.empty());
@@ -481,7 +481,7 @@ AE_TEST("log/seal/requests of every shape come back as they were sealed") {
                             R"({"message":[1]})", "[1]", "null", "\"messages\""}) {
     EXPECT_EQ(requested(other, each), 0u);
   }
-  // What stands around the messages is too large to stand here: the whole stands apart.
+  // The rest of the request is too large to be inline: the whole request is a blob.
   EXPECT_EQ(requested(R"({"messages":["x","y"],"z":"0123456789012345678901234567890123456789"})",
                       {.value_inline_max = 40, .message_inline_max = 0}),
             1u);
@@ -592,7 +592,7 @@ AE_TEST("log/seal/a payload that does not fit its kind is a bug of ours") {
   EXPECT_DEATH(log.add({}), "empty");
 }
 
-// Flips in every byte of a batch one bit (another one from byte to byte), or each of the eight.
+// Flips one bit of every byte of a batch (a different one for each byte), or each of the eight.
 void flip(bool each_bit) {
   Log log;
   std::vector<EventBody> drafts = one_step();
@@ -637,8 +637,8 @@ AE_TEST("log/seal/a batch cut at any length, or with more behind it, is refused"
   EXPECT_FALSE(log.open_first());
 }
 
-// Changes, inserts, removes and repeats bytes. The trailer is left alone, so that bytes that mean the same events in
-// another form would be accepted: none may.
+// Changes, inserts, removes and repeats bytes. The trailer is unchanged, so another encoding of the
+// same events would pass the hash check: none may be accepted.
 void mutate(int rounds) {
   Log log;
   log.add(one_step(), kAttempt);
@@ -773,7 +773,7 @@ AE_TEST("log/seal/the external key of this job, step and attempt costs one byte"
   EXPECT_EQ(*as<ToolInvocationStarted>(derived.open_first()->events[0]), sample_call());
 }
 
-// A batch put together by hand: one event without an attempt. `payload` is payload' as it is hashed.
+// A batch encoded by hand: one event without an attempt. `payload` is payload' as it is hashed.
 std::string by_hand(EventType type, std::uint8_t schema, std::string_view body,
                     std::string_view name, std::string_view payload) {
   Event event;
@@ -920,7 +920,7 @@ AE_TEST("log/seal/words have their numbers for ever") {
   }
 }
 
-// The logs that scripts/verify_vectors.py checks: what readers see, and the bytes it was read from.
+// The logs that scripts/verify_vectors.py checks: the events that readers see, and their bytes.
 Value vectors() {
   const auto shown_log = [](std::string_view name, const Log& log) {
     std::vector<Value> batches;

@@ -1,4 +1,5 @@
-// The numbers that the writer (seal.cc) and the reader (open.cc) of sealed batches share. Stored: permanent.
+// Sealed form: constants shared by the writer (seal.cc) and the reader (open.cc) of sealed batches.
+// Stored: permanent.
 // Threads: constants and pure functions.
 #pragma once
 
@@ -16,22 +17,21 @@ inline constexpr std::uint8_t kSealedVersion = 1;
 inline constexpr std::uint8_t kNoAttempt = 0, kUuidAttempt = 1, kTextAttempt = 2;
 inline constexpr std::size_t kSaltSize = 16;
 inline constexpr std::size_t kHashSize = 32;
-inline constexpr std::uint64_t kSeqMax =
-    (std::uint64_t{1} << 53) - 1;  // it is shown as a JSON number
+inline constexpr std::uint64_t kSeqMax = (std::uint64_t{1} << 53) - 1;  // exact as a JSON number
 
-// The first byte of a field: its number, and above that its form.
+// The first byte of a field: its number in the low bits, its form above.
 inline constexpr std::uint8_t kFieldNumberMax = 31;
 inline constexpr int kFormShift = 5;
-// Forms of json, value and the message of an error. Values only can be redacted.
+// Forms of json, value and the message of an error. Only values can be redacted.
 inline constexpr std::uint8_t kInline = 0, kAsBlob = 1, kRedacted = 2;
-// Form of the arguments of a model's call: each message by itself, here or apart.
+// Form of the arguments of a model call: message by message, each inline or a blob.
 inline constexpr std::uint8_t kByMessage = 3;
-// Form of an erased decision of which something is left: commitment ‖ canonical text of that.
+// Form of an erased decision with a retained part: commitment ‖ its canonical text.
 inline constexpr std::uint8_t kRetained = 4;
-// Added to the form where members are named, because there no table says which are values.
+// Added to the form in events with named members, because no table says which are values.
 inline constexpr std::uint8_t kNamedValue = 4;
 
-// From this number up events are narrative: a program that does not know them carries them.
+// Numbers from here are narrative: programs preserve those they do not know.
 inline constexpr std::uint8_t kNarrativeFrom = 128;
 constexpr bool is_narrative(EventType type) {
   return static_cast<std::uint8_t>(type) >= kNarrativeFrom;
@@ -41,11 +41,11 @@ constexpr bool holds_value(const Field& field) {
   return field.kind == FieldKind::value || field.kind == FieldKind::error;
 }
 
-// Only the arguments of an invocation can be stored by message; and only those of a model are.
+// Only the arguments of a model call can be stored message by message.
 constexpr bool may_be_by_message(EventType type, std::string_view field) {
   return type == EventType::tool_invocation_started && field == "arguments";
 }
-// Only of a decision can something be left (engine/state/retained_value.h).
+// Only decisions can have a retained part (engine/state/retained_value.h).
 constexpr bool may_retain_value(EventType type, std::string_view field) {
   return type == EventType::decision_recorded && field == "payload";
 }
@@ -53,13 +53,14 @@ inline bool calls_model(const ToolInvocationStarted& event) {
   return event.tool_name.starts_with(kModelToolPrefix);
 }
 
-// Forms of an external key. All but kKeyAsText need no byte of it: it follows from this job, the event's step, and …
+// Forms of an external key. All but kKeyAsText store no bytes: the key is derived from this job,
+// the event's step, and …
 inline constexpr std::uint8_t kKeyFromAttempt = 0,  // … the batch's attempt
-    kKeyAsText = 1,                                 // it is stored as text
+    kKeyAsText = 1,                                 // stored as text
     kKeyFromStep = 2,                               // … nothing else (since schema 2)
     kKeyFromIdempotencyKey = 3;  // … the event's idempotency key (since schema 2)
 
-// The key that a form other than kKeyAsText stands for.
+// The key for a form other than kKeyAsText.
 inline std::string derived_external_key(std::uint8_t form, const JobId& job, std::string_view step,
                                         std::string_view idempotency_key,
                                         const std::optional<AttemptId>& attempt) {
@@ -71,7 +72,7 @@ inline std::string derived_external_key(std::uint8_t form, const JobId& job, std
   return attempt_external_key(job, id, attempt.value_or(AttemptId())).text;
 }
 
-// The form that a key is stored in: the first of the schema's that stands for it, or kKeyAsText.
+// The form to store a key in: the first of the schema's forms that derives it, or kKeyAsText.
 inline std::uint8_t external_key_form(std::uint8_t schema, std::string_view key, const JobId& job,
                                       std::string_view step, std::string_view idempotency_key,
                                       const std::optional<AttemptId>& attempt) {

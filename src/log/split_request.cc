@@ -1,4 +1,4 @@
-// Where the messages of a request stand in its canonical text.
+// SplitRequest: finds the messages of a request in its canonical text.
 #include "log/split_request.h"
 
 #include "json/json.h"
@@ -20,7 +20,7 @@ std::optional<SplitRequest> split_request(const Value& request, std::string_view
     at += piece.size();
   }
   SplitRequest cut;
-  cut.head = text.substr(0, ++at);  // with the bracket
+  cut.head = text.substr(0, ++at);  // including the bracket
   for (const Value& message : request[kMessages].items()) {
     piece.clear();
     write_canonical(message, piece);

@@ -1,4 +1,4 @@
-// The words by number. Stored for ever: nothing here is changed, removed, or added to.
+// The words by number. Stored: nothing is ever changed, removed or added.
 #include "log/words.h"
 
 #include <array>

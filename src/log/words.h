@@ -1,7 +1,7 @@
-// The permanent list of words that stored events spell with one byte.
+// Words: the permanent list of words that stored events encode in one byte.
 //
-// Stored: the list belongs to version 1 of the sealed form and never changes; a word that is not in it is stored as
-// its text. Threads: constant tables.
+// Stored: the list is part of version 1 of the sealed form and never changes; other words are
+// stored as text. Threads: constant tables.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace ae {
 
-// 0 when the word is not in the list.
+// 0 if the word is not in the list.
 std::uint8_t word_number(std::string_view word) noexcept;
-// Empty when the number is not in the list.
+// Empty if the number is not in the list.
 std::string_view word_text(std::uint8_t number) noexcept;
 
 }  // namespace ae

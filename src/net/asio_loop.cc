@@ -17,14 +17,15 @@ namespace ae::net {
 namespace {
 
 constexpr int kRoundsPerTurn = 16;
-constexpr std::int64_t kTurnUsMax = 50'000;  // then the sockets have their turn, whatever is left
-// So long after a second signal the process ends, if the loop has not taken that one.
+constexpr std::int64_t kTurnUsMax = 50'000;  // then sockets are served, even if tasks remain
+// If the loop has not taken a second signal after this time, the process ends.
 constexpr unsigned kEndSeconds = 1;
 
 std::int64_t boot_us() { return BootClock().since_start().count(); }
 
-// SIGINT and SIGTERM, counted by the handler, and as many as the loop has taken note of. A loop that is busy must not
-// keep the process from ending: a signal that comes while an earlier one is unnoticed ends it, from the handler.
+// Signals seen by the handler, and those taken by the loop. A busy loop must not
+// prevent termination: a signal that arrives while the previous one is pending ends
+// the process in the handler.
 std::atomic<int> signals_arrived = 0;
 std::atomic<int> signals_noticed = 0;
 std::atomic<int> last_signal = 0;
@@ -42,7 +43,7 @@ void on_signal(int signal) {
   errno = saved;
 }
 
-// Before the handler that asio has installed.
+// Installs on_signal in front of asio's handler.
 void count_signal(int signal) {
   struct sigaction action{};
   AE_CHECK(sigaction(signal, nullptr, &noticed_by_asio[signal]) == 0, std::strerror(errno));
@@ -61,11 +62,12 @@ AsioLoop::Impl::Impl() : timer_fd(io) {
 }
 
 AsioLoop::Impl::~Impl() {
-  // A dropped task may own what posts or forgets while it goes; the queues are still whole then.
+  // A dropped task may own an object that posts or cancels in its destructor; the
+  // queues must be valid then.
   std::vector<async::Task> left;
   {
     const std::lock_guard lock(posted_mutex);
-    awake = true;  // nothing runs any more
+    awake = true;  // nothing runs after this
     left.swap(posted);
   }
   left.clear();
@@ -85,7 +87,7 @@ void AsioLoop::Impl::post(async::Task task) {
   boost::asio::post(io, [this] { drain(); });
 }
 
-// Runs what was posted, and for some rounds what these tasks post themselves; then the sockets have their turn, which
+// Runs posted tasks, and for some rounds the tasks that those post. Then sockets are served, which
 // costs a system call.
 void AsioLoop::Impl::drain() {
   const std::int64_t began = boot_us();
@@ -100,7 +102,7 @@ void AsioLoop::Impl::drain() {
       }
       if (draining.empty()) {
         draining.swap(posted);
-      } else {  // what a stop has left goes first
+      } else {  // tasks left over by stop go first
         for (auto& task : posted) draining.push_back(std::move(task));
         posted.clear();
       }
@@ -131,10 +133,11 @@ async::TimerId AsioLoop::Impl::after(Duration delay, async::Task task) {
 void AsioLoop::Impl::cancel(async::TimerId timer) {
   const auto found = due_of.find(timer);
   if (found == due_of.end()) return;
-  // The timerfd stays as it is: a wake for nothing is cheaper than a system call for every timer that is forgotten.
+  // The timerfd stays armed: a spurious wakeup is cheaper than a system call
+  // for every cancelled timer.
   auto node = timers.extract(TimerKey{found->second, timer});
   due_of.erase(found);
-}  // the task is destroyed last, with the maps whole
+}  // the task is destroyed last, when the maps are consistent
 
 void AsioLoop::Impl::arm() {
   if (timers.empty()) return;
@@ -142,7 +145,8 @@ void AsioLoop::Impl::arm() {
   if (armed_at && *armed_at <= due) return;
   armed_at = due;
   itimerspec spec{};
-  // Relative, so that no clock that is set makes it a time that the kernel refuses. Zero would disarm.
+  // Relative, so that an adjusted clock cannot produce a value that the kernel
+  // rejects. Zero would disarm.
   const std::int64_t wait = std::max<std::int64_t>(due - boot_us(), 1);
   spec.it_value.tv_sec = static_cast<time_t>(wait / 1'000'000);
   spec.it_value.tv_nsec = static_cast<long>(wait % 1'000'000 * 1000);
@@ -163,7 +167,7 @@ void AsioLoop::Impl::wait_for_timers() {
                       });
 }
 
-// Fires what is due now; a timer made by one of these, even with no delay, waits for the next round.
+// Fires timers that are due; timers created meanwhile wait for the next round, even with no delay.
 void AsioLoop::Impl::fire_timers() {
   const std::int64_t now = boot_us();
   const async::TimerId newest = last_timer;
@@ -204,7 +208,7 @@ AsioLoop::AsioLoop() : impl_(std::make_unique<Impl>()) {}
 AsioLoop::~AsioLoop() = default;
 
 void AsioLoop::run() noexcept {
-  // The timerfd's wait keeps the context busy, so only stop ends this.
+  // The pending wait on the timerfd keeps the context busy, so only stop ends this.
   while (!impl_->stopped.load(std::memory_order_relaxed)) {
     impl_->io.run();
     if (!impl_->stopped.load(std::memory_order_relaxed)) impl_->io.restart();

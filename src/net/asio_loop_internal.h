@@ -1,4 +1,4 @@
-// What AsioLoop is made of; only for the .cc files of this module.
+// AsioLoop::Impl: the parts of AsioLoop, for the .cc files of this module only.
 #pragma once
 
 #include <atomic>
@@ -42,7 +42,7 @@ struct AsioLoop::Impl {
   std::map<TimerKey, async::Task> timers;
   std::unordered_map<async::TimerId, std::int64_t> due_of;
   async::TimerId last_timer = 0;
-  std::optional<std::int64_t> armed_at;  // what the timerfd will fire at
+  std::optional<std::int64_t> armed_at;  // when the timerfd fires
   boost::asio::posix::stream_descriptor timer_fd;
 
   std::optional<boost::asio::signal_set> signals, hangups;

@@ -1,4 +1,4 @@
-// The real loop, clocks and chance.
+// AsioLoop, SystemClock and SystemRandom.
 #include "net/asio_loop.h"
 
 #include <signal.h>
@@ -183,7 +183,7 @@ AE_TEST("system/a test sets the clock of a running process, and no timer minds")
   std::filesystem::remove_all(folder);
 }
 
-// In a child: the signals end it, or the loop does with 0.
+// In a child process: it ends by a signal, or with 0 if the loop stops.
 int ended_by(const std::vector<int>& while_busy, const std::vector<int>& after) {
   const pid_t child = fork();
   if (child == 0) {
@@ -191,7 +191,7 @@ int ended_by(const std::vector<int>& while_busy, const std::vector<int>& after) 
     loop.on_signals([&](int) {
       for (const int signal : after) raise(signal);
       if (after.empty()) loop.stop();
-      if (!after.empty()) std::this_thread::sleep_for(10s);  // busy, and deaf to them
+      if (!after.empty()) std::this_thread::sleep_for(10s);  // busy: takes no signals
     });
     for (const int signal : while_busy) raise(signal);
     loop.run();

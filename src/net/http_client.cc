@@ -30,10 +30,10 @@ namespace ae::net {
 namespace {
 
 constexpr std::size_t kUrlMax = 64u << 10;
-// An idle connection is reused only when it is this young: servers close theirs after two to five seconds, and a
-// request that meets the closing has an unknown outcome.
+// Maximum age of an idle connection to be reused: servers close theirs after two to five seconds,
+// and a request that collides with the close has an unknown outcome.
 constexpr long kIdleConnectionSeconds = 1;
-// Bytes read at once: a stream's events are small, and a thousand of them may be open, each with a buffer.
+// Receive buffer: a stream's events are small, and a thousand streams may be open, one buffer each.
 constexpr long kStreamBuffer = 4 << 10;
 constexpr int kPollMsMax = 60'000;
 
@@ -49,7 +49,7 @@ long to_curl_ms(Duration duration) {
   return static_cast<long>(std::clamp<std::int64_t>((duration.count() + 999) / 1000, 1, kDayMs));
 }
 
-// Why no such request can be made; empty when it can.
+// Why the request is invalid; empty if it is valid.
 std::string request_error(const HttpCall& call) {
   const auto is_upper = [](char c) { return c >= 'A' && c <= 'Z'; };
   if (call.method.empty() || call.method.size() > 16 ||
@@ -79,7 +79,7 @@ std::string request_error(const HttpCall& call) {
   return {};
 }
 
-// One header line as curl gives it, without its line end and the blanks around the value.
+// One header line from curl, without its line end and the whitespace around the value.
 HttpHeader to_header(std::string_view line) {
   const std::size_t colon = std::min(line.find(':'), line.size());
   std::string_view value = line.substr(std::min(colon + 1, line.size()));
@@ -97,7 +97,7 @@ bool is_event_stream(const HttpResult& answer) {
 
 enum class Ending { completed, cancelled, deadline_passed };
 
-// One exchange, on the client's thread; between start and the pick-up there, under the mutex.
+// One exchange. Owned by the client's thread; until it is picked up there, guarded by the mutex.
 struct Transfer {
   Transfer() = default;
   ~Transfer() {
@@ -111,7 +111,7 @@ struct Transfer {
   HttpCall call;
   async::Done<HttpResult> done;
   std::int64_t started = 0;
-  std::int64_t deadline = INT64_MAX;  // send_by; from the send on the end of total_timeout
+  std::int64_t deadline = INT64_MAX;  // of send_within; once sent, of total_timeout
   std::int64_t deadline_after_send = INT64_MAX;
 
   CURL* easy = nullptr;
@@ -119,13 +119,13 @@ struct Transfer {
   std::optional<UnixPath> socket;
   std::array<char, CURL_ERROR_SIZE> error_text{};
 
-  bool sent = false;  // the point right before the first byte has been passed
+  bool sent = false;  // set right before the first byte is sent
   std::vector<HttpClient::Id>* just_sent = nullptr;
-  bool refused_late = false;   // … or refused, because it was too late
-  std::string denied_address;  // the address that was not connected to
-  int shortage_errno = 0;      // the errno for which no connection could be opened now
+  bool refused_late = false;   // … or refused, because the deadline had passed
+  std::string denied_address;  // the address that was not public
+  int shortage_errno = 0;      // the errno if no connection could be opened
   bool answer_began = false;
-  bool in_header = false;  // between a status line and the blank line after its headers
+  bool in_header = false;  // between a status line and the empty line after its headers
   bool headers_complete = false;
   bool headers_too_large = false;
   std::size_t header_bytes = 0;
@@ -133,7 +133,7 @@ struct Transfer {
   std::size_t body_bytes = 0;
   int status_line = 0;
   std::shared_ptr<bool>
-      tls_close_notify;  // shared with the TLS connection: its peer closed it in good order
+      tls_close_notify;  // shared with the TLS connection: the peer sent close_notify
   HttpResult answer;
   async::Loop* loop = nullptr;
 
@@ -142,7 +142,7 @@ struct Transfer {
   std::size_t on_body(std::string_view bytes);
 };
 
-// An errno that says that there are no descriptors left, or 0.
+// The errno if the process or machine has no descriptors left, or 0.
 int descriptor_shortage() {
   const int probe = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (probe < 0) return errno == EMFILE || errno == ENFILE ? errno : 0;
@@ -150,8 +150,9 @@ int descriptor_shortage() {
   return 0;
 }
 
-// libcurl asks this when the connection stands and the request's first byte is next: the boundary between "nothing
-// happened" and "who knows". It asks again when it is about to send the same request a second time.
+// libcurl calls this when the connection is established and the first byte of the request is
+// next: the boundary between "not sent" and "unknown outcome". It calls again before it
+// re-sends the same request.
 bool Transfer::about_to_send() {
   if (sent) return false;
   const std::int64_t now = client_now_us();
@@ -174,7 +175,7 @@ std::size_t Transfer::on_header(std::string_view line) {
     return 0;
   }
   while (line.ends_with('\n') || line.ends_with('\r')) line.remove_suffix(1);
-  if (headers_complete) return size;  // trailers: not ours
+  if (headers_complete) return size;  // trailers: ignored
   if (!in_header && line.starts_with("HTTP/")) {
     const std::size_t blank = line.find(' ');
     status_line = blank == std::string_view::npos ? 0 : std::atoi(line.data() + blank + 1);
@@ -231,10 +232,10 @@ std::size_t ae_on_body(char* bytes, std::size_t one, std::size_t count, void* to
 }
 }
 
-// Where an exchange ended of which no byte had left.
+// The phase in which an exchange ended before any byte was sent.
 HttpPhase unsent_phase(CURLcode code, Transfer& t) {
   if (!t.denied_address.empty()) return HttpPhase::connect_failed;
-  // What else fails for want of descriptors (names, certificates) says something else of it.
+  // Other steps that need descriptors (DNS, certificates) report a different error.
   if (t.shortage_errno == 0) t.shortage_errno = descriptor_shortage();
   long why = 0;
   curl_easy_getinfo(t.easy, CURLINFO_OS_ERRNO, &why);
@@ -256,7 +257,7 @@ HttpPhase unsent_phase(CURLcode code, Transfer& t) {
       break;
   }
   switch (code) {
-    case CURLE_COULDNT_RESOLVE_HOST:  // also what a socket's path is when it is too long
+    case CURLE_COULDNT_RESOLVE_HOST:  // also: a socket path that is too long
     case CURLE_COULDNT_RESOLVE_PROXY:
       return t.socket ? HttpPhase::connect_failed : HttpPhase::resolve_failed;
     case CURLE_SSL_CONNECT_ERROR:
@@ -279,8 +280,9 @@ HttpPhase unsent_phase(CURLcode code, Transfer& t) {
   return HttpPhase::connect_failed;
 }
 
-// Was the end of the answer seen, and not just an end of the connection? libcurl takes a length it cannot read for
-// none and then reads until the connection closes, and it takes a TLS connection that was cut for one that was closed.
+// True if the end of the response was seen, not just the end of the connection. libcurl ignores a
+// Content-Length it cannot parse and then reads until the connection closes; and it takes a
+// truncated TLS connection for a closed one.
 bool is_end_of_answer_seen(const Transfer& t) {
   const HttpResult& a = t.answer;
   if (t.call.method == "HEAD" || a.status == 204 || a.status == 304) return true;
@@ -298,7 +300,7 @@ bool is_end_of_answer_seen(const Transfer& t) {
   return t.tls_close_notify && *t.tls_close_notify;
 }
 
-// ---- TLS's goodbye: each TLS connection carries a flag that its first transfer shares
+// ---- close_notify: each TLS connection has a flag, shared with its first transfer
 
 extern "C" {
 void ae_free_close_notify(void*, void* flag, CRYPTO_EX_DATA*, int, long, void*) noexcept {
@@ -362,7 +364,7 @@ class HttpClient::Worker {
   async::Loop& loop_;
   const Options options_;
   CURLM* multi_ = nullptr;
-  Id last_id_ = 0;  // loop's thread
+  Id last_id_ = 0;  // on the loop's thread
   std::atomic<std::size_t> in_flight_ = 0;
 
   std::mutex mutex_;
@@ -370,7 +372,7 @@ class HttpClient::Worker {
   std::vector<Id> cancelling_;                       // under mutex_
   bool stopping_ = false;                            // under mutex_
 
-  // The client's thread's own:
+  // Only on the client's thread:
   std::unordered_map<Id, std::unique_ptr<Transfer>> transfers_;
   std::set<std::pair<std::int64_t, Id>> deadlines_;
   std::vector<Id> just_sent_;
@@ -385,7 +387,7 @@ HttpClient::Worker::Worker(async::Loop& loop, Options options)
   AE_CHECK(multi_ != nullptr, "no memory for libcurl");
   curl_multi_setopt(multi_, CURLMOPT_MAX_TOTAL_CONNECTIONS, options_.connections_max);
   curl_multi_setopt(multi_, CURLMOPT_MAXCONNECTS, 64L);
-  // Signals belong to the loop; and a write to a dead connection must not end the process.
+  // Signals are handled by the loop; and a write to a dead connection must not end the process.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -439,7 +441,7 @@ void HttpClient::Worker::cancel(Id id) {
   curl_multi_wakeup(multi_);
 }
 
-// ---- the client's thread
+// ---- on the client's thread
 
 void HttpClient::Worker::run() {
   for (;;) {
@@ -491,14 +493,15 @@ void HttpClient::Worker::set_up(Transfer& t) {
   curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, t.error_text.data());
   curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   curl_easy_setopt(easy, CURLOPT_QUICK_EXIT,
-                   1L);  // a name that nobody resolves holds up nobody else
+                   1L);  // a slow name lookup does not block other calls
 
   curl_easy_setopt(easy, CURLOPT_URL, call.url.c_str());
   curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
   curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(easy, CURLOPT_DISALLOW_USERNAME_IN_URL, 1L);
   curl_easy_setopt(easy, CURLOPT_FOLLOWLOCATION, 0L);
-  curl_easy_setopt(easy, CURLOPT_PROXY, options_.proxy.c_str());  // "" also: not the environment's
+  curl_easy_setopt(easy, CURLOPT_PROXY,
+                   options_.proxy.c_str());  // "" also ignores the environment
   if (!options_.ca_file.empty()) {
     curl_easy_setopt(easy, CURLOPT_CAINFO, options_.ca_file.c_str());
     curl_easy_setopt(easy, CURLOPT_CAPATH, nullptr);
@@ -536,7 +539,7 @@ void HttpClient::Worker::set_up(Transfer& t) {
   for (const HttpHeader& header : call.headers) {
     add(header.value.empty() ? header.name + ";" : header.name + ": " + header.value);
   }
-  add("Expect:");  // else a large body waits for leave
+  add("Expect:");  // else a large body waits for 100 Continue
   if (!bodyless && !find_header(call.headers, "Content-Type")) add("Content-Type:");
   curl_easy_setopt(easy, CURLOPT_HTTPHEADER, t.sent_headers);
 
@@ -552,7 +555,7 @@ void HttpClient::Worker::set_up(Transfer& t) {
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, &t);
 }
 
-// From the send on, another deadline holds.
+// Once sent, total_timeout replaces send_within.
 void HttpClient::Worker::note_sent() {
   for (const Id id : just_sent_) {
     Transfer& t = *transfers_.at(id);
@@ -601,7 +604,7 @@ void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
   }
   a.cancelled = ending == Ending::cancelled;
   a.timed_out = (ending == Ending::deadline_passed && t->sent) || code == CURLE_OPERATION_TIMEDOUT;
-  // libcurl has no memory for a line of about 100 KiB, which is more than our limit.
+  // libcurl runs out of memory for lines of about 100 KiB, which is more than our limit.
   const bool too_long_for_curl = code == CURLE_OUT_OF_MEMORY && t->sent && !t->headers_complete;
   if (a.phase == HttpPhase::not_sent) {
     a.error = a.cancelled              ? "cancelled before it was sent"

@@ -1,4 +1,4 @@
-// What the client sees of servers that behave and of servers that do not; and that nothing is ever sent twice.
+// HttpClient against correct and faulty servers; no request is ever sent twice.
 #include "net/http_client.h"
 
 #include <sys/resource.h>
@@ -24,7 +24,7 @@ using testing::raw_response;
 using testing::RawHttpServer;
 using Conversation = RawHttpServer::Conversation;
 
-// A loop and a client; `send` waits for one answer.
+// A loop and a client; `send` waits for the result.
 struct SyncClient {
   AsioLoop loop;
   HttpClient client{loop};
@@ -165,7 +165,7 @@ AE_TEST("client/nobody there: no name, refused") {
   EXPECT_FALSE(a.timed_out);
 }
 
-// As long as it lives, this process can open nothing more, whatever another thread closes meanwhile.
+// While it exists, this process cannot open descriptors, even if another thread closes some.
 struct NoDescriptors {
   rlimit before{};
   NoDescriptors() {
@@ -181,13 +181,13 @@ AE_TEST("client/without descriptors a call was not sent: it can be made later") 
   SyncClient sync_client;
   HttpCall named = post_to(server);
   named.url = "http://nobody.invalid/";
-  {  // The sanitizer needs descriptors for what it sees first: so it has seen all, also how a server's threads end.
+  {  // first use opens files in the sanitizer, also when a server thread ends
     RawHttpServer first(RawHttpServer::always(raw_response(200, "{}")));
     EXPECT_EQ(sync_client.send(post_to(first)).phase, HttpPhase::complete);
     EXPECT_EQ(sync_client.send(named).phase, HttpPhase::resolve_failed);
   }
   HttpResult a, b;
-  {  // nothing but the calls
+  {  // only the calls
     const NoDescriptors none;
     a = sync_client.send(post_to(server));
     b = sync_client.send(named);
@@ -247,12 +247,13 @@ AE_TEST("client/a connection closed after accept leaves it unknown whether the r
   EXPECT_EQ(a.phase, HttpPhase::no_response) << a.error;
 }
 
-// The trap of every pooled client: the server takes the second request on a warm connection, acts and closes.
+// A classic pooling bug: the server reads the second request on a reused
+// connection, applies it and closes.
 AE_TEST("client/a server that acts and closes a warm connection is never sent the request again") {
   for (const bool new_connection : {true, false}) {
     RawHttpServer server([](Conversation& c) {
       if (c.read_request()) c.send(raw_response(200, "{}"));
-      c.read_request();  // acts on it, then closes
+      c.read_request();  // applies it, then closes
     });
     SyncClient sync_client;
     HttpCall call = post_to(server);
@@ -270,7 +271,7 @@ AE_TEST("client/an idle connection that was closed is noticed before it is used"
   });
   SyncClient sync_client;
   EXPECT_EQ(sync_client.send(get_from(server)).phase, HttpPhase::complete);
-  // The close has surely arrived when a second connection has been served and closed.
+  // The close has arrived once a second connection has been served and closed.
   HttpCall other = get_from(server);
   other.new_connection = true;
   EXPECT_EQ(sync_client.send(other).phase, HttpPhase::complete);
@@ -442,7 +443,7 @@ AE_TEST("client/a gibibyte of answer is read up to the limit and one byte, in bo
   EXPECT_EQ(server.arrivals(), 1);
 }
 
-// The answer of an event stream, and what was heard of it.
+// The result of an event stream, and the bytes passed to on_event_bytes.
 std::pair<HttpResult, std::string> heard_of(const RawHttpServer& server, bool keeps,
                                             std::size_t answer_max) {
   SyncClient sync_client;
@@ -539,7 +540,7 @@ AE_TEST("client/a call that could not be sent in time is not sent") {
   HttpResult a = sync_client.send(call);
   EXPECT_EQ(a.phase, HttpPhase::not_sent);
   EXPECT_EQ(server.arrivals(), 0);
-  // While TLS drags on, the send never comes.
+  // The TLS handshake stalls, so the request is never sent.
   call.url = "https://127.0.0.1:" + std::to_string(server.port()) + "/";
   call.send_within = 40ms;
   a = sync_client.send(call);

@@ -1,4 +1,4 @@
-// HTTPS: whom the client trusts, and what it makes of a connection that ends without saying so.
+// HTTPS: which certificates the client trusts, and connections that end without close_notify.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <openssl/ec.h>
@@ -36,7 +36,7 @@ using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
 using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
 using Context = std::unique_ptr<SSL_CTX, Freed<SSL_CTX_free>>;
 
-// A certificate for `name` (an IP address) that signs itself, written to a file to trust.
+// A self-signed certificate for `name` (an IP address), written to a CA file.
 struct Identity {
   explicit Identity(const char* name) : key(EVP_EC_gen("P-256")), certificate(X509_new()) {
     X509* x = certificate.get();
@@ -67,14 +67,14 @@ struct Identity {
   std::string file = ::testing::TempDir() + "ae_tls_test.XXXXXX";
 };
 
-// Answers one connection with `bytes`, then closes it, with or without TLS's own goodbye.
+// Answers one connection with `bytes`, then closes it, with or without close_notify.
 class TlsServer {
  public:
   TlsServer(const Identity& identity, std::string bytes, bool goodbye)
       : context_(SSL_CTX_new(TLS_server_method())),
         listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     std::signal(SIGPIPE,
-                SIG_IGN);  // a client that hangs up in the handshake must not end this process
+                SIG_IGN);  // a disconnect during the handshake must not end this process
     SSL_CTX_use_certificate(context_.get(), identity.certificate.get());
     SSL_CTX_use_PrivateKey(context_.get(), identity.key.get());
     sockaddr_in address{};

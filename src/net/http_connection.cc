@@ -15,10 +15,10 @@ namespace ae::net {
 namespace {
 
 constexpr std::int64_t kLingerUs = 1'000'000;
-constexpr std::int64_t kLingerBodyUs = 10'000'000;  // for a client that was refused within its body
-constexpr std::size_t kLingerMax = 8u << 20;        // bytes read from a client that was refused
-constexpr std::size_t kBodyFree = 16u << 10;        // of each body, not counted among all of them
-constexpr std::size_t kJoinMax = 32u << 10;  // small pieces of a stream are put together up to here
+constexpr std::int64_t kLingerBodyUs = 10'000'000;  // for a client refused during its body
+constexpr std::size_t kLingerMax = 8u << 20;        // bytes read from a refused client
+constexpr std::size_t kBodyFree = 16u << 10;        // of each body, not counted in bodies_max
+constexpr std::size_t kJoinMax = 32u << 10;  // small pieces of a stream are joined up to this size
 constexpr std::size_t kBuffersPerWrite = 16;
 
 std::int64_t now_us() { return BootClock().since_start().count(); }
@@ -94,7 +94,8 @@ std::string chunk_of(std::string_view bytes) {
   const auto end =
       std::to_chars(digits.data(), digits.data() + digits.size(), bytes.size(), 16).ptr;
   std::string chunk;
-  // A string that grows by its last two bytes takes twice as much, for as long as the chunk is kept.
+  // Reserved, because a string that grows by two bytes doubles its capacity
+  // while the chunk is queued.
   chunk.reserve(static_cast<std::size_t>(end - digits.data()) + bytes.size() + 4);
   chunk.append(digits.data(), end);
   chunk += "\r\n";
@@ -134,7 +135,7 @@ void HttpConnection::start() {
 }
 
 void HttpConnection::reject_overload() {
-  if (tcp_ && server_->options.tls) return close_now();  // nothing can be said before the handshake
+  if (tcp_ && server_->options.tls) return close_now();  // before the handshake nothing can be sent
   HttpResponse full = problem(503, code_name(Code::unavailable),
                               "too many connections; the request was not processed, retry later");
   full.headers.push_back({"Retry-After", "1"});
@@ -170,12 +171,12 @@ void HttpConnection::start_handshake() {
                         });
 }
 
-// ---- in
+// ---- input
 
 void HttpConnection::read() {
   if (reading_ || peer_closed_ || phase_ == Phase::closed) return;
   if (begin_ == end_ || phase_ == Phase::lingering) begin_ = end_ = 0;
-  if (end_ == buffer_.size()) return;  // full of requests that came too early: they wait
+  if (end_ == buffer_.size()) return;  // full of pipelined requests: they wait
   reading_ = true;
   const auto into = boost::asio::buffer(buffer_.data() + end_, buffer_.size() - end_);
   auto seen = [self = shared_from_this()](const boost::system::error_code& error,
@@ -194,7 +195,7 @@ void HttpConnection::read() {
 void HttpConnection::on_read(bool end_of_stream, bool failed, std::size_t size) {
   reading_ = false;
   if (phase_ == Phase::closed) return;
-  // What cannot be read through TLS any more is read past it, once the goodbye is out.
+  // After close_notify was sent, reads bypass TLS.
   if (failed && phase_ == Phase::lingering && tls_ && !tls_shut_down_) return;
   if (!failed) {
     end_ += size;
@@ -208,7 +209,7 @@ void HttpConnection::on_read(bool end_of_stream, bool failed, std::size_t size) 
       return end_of_stream ? advance() : close_now();
     case Phase::handling:
     case Phase::answering:
-      // Whoever only closed their half still reads the answer.
+      // A client that closed only its sending side can still read the answer.
       if (!end_of_stream) return close_now();
       return notify_closed();
     case Phase::handshake:
@@ -241,7 +242,7 @@ void HttpConnection::advance() {
   read();
 }
 
-// Each part of a request has a time of its own, from its first byte to its last.
+// Each part of a request has its own time limit, from its first byte to its last.
 void HttpConnection::update_part() {
   const Part part = !parser_.has_begun()    ? Part::none
                     : !parser_.is_in_body() ? Part::head
@@ -274,7 +275,8 @@ void HttpConnection::dispatch() {
   is_head_ = request.method == "HEAD";
   is_read_only_ = is_head_ || request.method == "GET";
   request.peer = peer_;
-  // Not when it connects: finding out reads all processes, which a connection that sends nothing must not cause.
+  // Not on connect: the check reads the whole process table, which silent
+  // connections must not cause.
   if (!from_tool_) {
     const auto& is_tool = server_->options.is_tool;
     from_tool_ = is_tool && is_tool(socket_.native_handle(), tcp_);
@@ -283,7 +285,7 @@ void HttpConnection::dispatch() {
   if (!is_allowed_host(request)) {
     return refuse({400, Code::input_invalid, "Host header not allowed"});
   }
-  const auto self = shared_from_this();  // the handler may end it all
+  const auto self = shared_from_this();  // the handler may close the connection
   read();
   const HttpServer::Impl& server = *self->server_;
   if (server.options.on_headers)
@@ -329,7 +331,7 @@ void HttpConnection::drop_body() {
   server_->on_freed(size);
 }
 
-// False: there is no room for this body, and the client was told so.
+// False: the body does not fit, and the client got 503.
 bool HttpConnection::reserve_body() {
   const std::size_t size = parser_.body_size();
   if (size <= kBodyFree) return true;
@@ -353,7 +355,7 @@ bool BodyQuota::grow_to(std::size_t size, std::size_t max) {
   return true;
 }
 
-// What we cannot read on from.
+// Answers with an error and closes: the position in the input is lost.
 void HttpConnection::refuse(const HttpRefusal& refusal) {
   refuse_with(problem(refusal.status, code_name(refusal.code), refusal.detail));
 }
@@ -366,7 +368,7 @@ void HttpConnection::refuse_with(HttpResponse response) {
   answer(std::move(response));
 }
 
-// ---- the answer
+// ---- response
 
 void HttpConnection::send_head(const HttpResponse& response, std::optional<std::size_t> length) {
   std::string head = "HTTP/1.1 " + std::to_string(response.status) + " ";
@@ -386,7 +388,7 @@ void HttpConnection::send_head(const HttpResponse& response, std::optional<std::
   enqueue(std::move(head));
 }
 
-// What was only read can be read again; of what was done, the client must look.
+// Reads can be retried; for other methods the outcome is unknown.
 HttpResponse HttpConnection::overload_response() const {
   HttpResponse full =
       is_read_only_
@@ -408,7 +410,7 @@ bool HttpConnection::is_slow_reader(std::int64_t now) {
   const std::int64_t time = now - out_since_;
   if (buffered_bytes_ <= options.answer_small || time < options.slow_after.count()) return false;
   const double rate = static_cast<double>(out_written_) * 1e6 / static_cast<double>(time);
-  // What the kernel has taken at first says nothing of the client: looked at again from here.
+  // The kernel's send buffer took the first bytes, so the next measurement starts here.
   out_since_ = now;
   out_written_ = 0;
   return rate < static_cast<double>(options.slow_rate);
@@ -420,9 +422,10 @@ void HttpConnection::enqueue(std::string bytes) {
     out_written_ = 0;
   }
   if (bytes.size() > server_->options.answer_small) {
-    // A text that grew while it was made has up to as much again to spare, for as long as the client needs to read it.
+    // A string that was built by appending may have twice the capacity, held
+    // until the client has read it.
     bytes.shrink_to_fit();
-    server_->on_freed(bytes.size());  // what it was made of is at least as large
+    server_->on_freed(bytes.size());  // its temporaries were at least as large
   }
   out_bytes_ += bytes.size();
   buffered_bytes_ += bytes.size();
@@ -456,7 +459,8 @@ void HttpConnection::begin(HttpResponse head) {
 
 bool HttpConnection::write_stream(std::string_view bytes) {
   if (!is_streaming() || is_head_ || bytes.empty()) return true;
-  // A first large piece may come before the head has left; what comes after `write` said false may not.
+  // A large first piece is allowed before the head is sent; exceeding the limit after `write`
+  // returned false is not.
   if (above_high_water_ && out_bytes_ + bytes.size() > server_->options.stream_max) {
     close_now();
     return false;
@@ -497,7 +501,8 @@ void HttpConnection::end_exchange() {
   advance();
 }
 
-// A client that still sends would lose our answer to a reset; so we listen for a moment before we close.
+// Closing while the client still sends would reset the connection and lose the answer; so
+// read for a moment first.
 void HttpConnection::linger() {
   if (peer_closed_) return close_now();
   phase_ = Phase::lingering;
@@ -511,7 +516,7 @@ void HttpConnection::linger() {
   read();
 }
 
-// TLS has an end of its own, by which the client knows that nothing was cut off.
+// close_notify tells the client that the response was not truncated.
 void HttpConnection::shutdown_tls() {
   tls_->async_shutdown([self = shared_from_this()](const boost::system::error_code&) {
     if (self->phase_ == Phase::closed) return;
@@ -522,7 +527,7 @@ void HttpConnection::shutdown_tls() {
   });
 }
 
-// ---- out
+// ---- output
 
 void HttpConnection::push(std::string bytes) {
   if (!bytes.empty()) enqueue(std::move(bytes));
@@ -571,7 +576,7 @@ void HttpConnection::on_written(bool failed, std::size_t size) {
     return end_exchange();
   }
   if (phase_ == Phase::streaming && std::exchange(above_high_water_, false) && drained_) {
-    // The callback may set another, or drop the stream.
+    // The callback may set another one, or destroy the stream.
     const auto self = shared_from_this();
     async::Task drained = std::move(drained_);
     drained_ = nullptr;
@@ -580,7 +585,7 @@ void HttpConnection::on_written(bool failed, std::size_t size) {
   }
 }
 
-// ---- ends
+// ---- end
 
 void HttpConnection::check_deadlines(std::int64_t now) {
   if (now >= write_deadline_) return close_now();
@@ -609,7 +614,7 @@ void HttpConnection::close_now() {
   drained_ = nullptr;
   drop_body();
   server_->out_bytes -= std::exchange(buffered_bytes_, 0);
-  if (!writing_) out_.clear();  // else with the write, whose end comes
+  if (!writing_) out_.clear();  // else when the pending write completes
   notify_closed();
   std::exchange(server_, nullptr)->remove(self);
 }
@@ -617,7 +622,7 @@ void HttpConnection::close_now() {
 void HttpConnection::notify_closed() {
   if (!closed_) return;
   loop_.post([self = shared_from_this()] {
-    // Whoever answered or ended meanwhile has taken it back.
+    // An answer or `end` in the meantime has removed the callback.
     if (async::Task closed = std::exchange(self->closed_, nullptr)) closed();
   });
 }
@@ -628,7 +633,7 @@ void HttpConnection::on_closed(async::Task task) {
 }
 
 void HttpConnection::clear_callbacks() {
-  // Destroyed outside: they may own what comes back here.
+  // Destroyed outside of the members: they may own objects that call back.
   const async::Task closed = std::exchange(closed_, nullptr);
   const async::Task drained = std::exchange(drained_, nullptr);
 }

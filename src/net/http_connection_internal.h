@@ -1,12 +1,14 @@
-// HttpConnection: one client of HttpServer; and what the server keeps. Only for the .cc files of this module.
+// HttpConnection: one client of HttpServer; and HttpServer::Impl. Only for this module's .cc files.
 //
-//   greeting (TLS)
+//   handshake (TLS)
 //      │
-//   reading ──request──▶ handling ──answer──▶ answering ──written──▶ reading (keep-alive) or lingering ──▶ closed
-//                            └────begin─────▶ streaming ──end──────▶  "
+//   reading ──request─▶ handling ──answer─▶ answering ──written─▶ reading (keep-alive)
+//                           │                                     or lingering ──▶ closed
+//                           └────begin────▶ streaming ──end─────▶  "
 //
-// While a handler thinks, reading goes on into the buffer, so that a client that leaves is noticed; what it sends
-// meanwhile is the next request, and waits there. Threads: the loop's.
+// While a handler runs, the connection keeps reading into its buffer, to detect a disconnect;
+// pipelined requests wait there.
+// Threads: the loop's.
 #pragma once
 
 #include <array>
@@ -32,18 +34,18 @@ struct TlsIdentity::Impl {
   boost::asio::ssl::context context{boost::asio::ssl::context::tls_server};
 };
 
-// Bytes of one body that count, among those of all. Copies of a request share it.
+// The bytes of one body that count toward bodies_max. Copies of a request share it.
 class BodyQuota {
  public:
   explicit BodyQuota(std::shared_ptr<std::size_t> all) : all_(std::move(all)) {}
   ~BodyQuota() { *all_ -= size_; }
   BodyQuota(const BodyQuota&) = delete;
   BodyQuota& operator=(const BodyQuota&) = delete;
-  // False: there is no room for so much.
+  // False: the total would exceed `max`.
   bool grow_to(std::size_t size, std::size_t max);
 
  private:
-  const std::shared_ptr<std::size_t> all_;  // outlives the server with the last request
+  const std::shared_ptr<std::size_t> all_;  // outlives the server until the last request is gone
   std::size_t size_ = 0;
 };
 
@@ -51,14 +53,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(HttpServer::Impl& server, Socket socket, std::string peer, bool tcp);
 
-  // For the server.
+  // Called by the server.
   void start();
   void check_deadlines(std::int64_t now);
-  void stop();             // gently
-  void reject_overload();  // in place of start: answers that there is no room
-  void close_now();        // at once
+  void stop();             // graceful
+  void reject_overload();  // instead of start: answers 503
+  void close_now();
 
-  // For Responder and HttpStream.
+  // Called by Responder and HttpStream.
   void answer(HttpResponse response);
   void begin(HttpResponse head);
   bool write_stream(std::string_view bytes);
@@ -67,7 +69,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void on_drained(async::Task task) { drained_ = std::move(task); }
   void clear_callbacks();
   bool is_streaming() const { return phase_ == Phase::streaming && !stream_ended_; }
-  // Nothing is done for this client yet: has a request of it begun, and since when is it waited for?
+  // An evictable connection: whether a request has begun, and since when the client is silent.
+  // Connections in use have none.
   struct Idleness {
     bool has_begun = false;
     std::int64_t since = 0;
@@ -76,9 +79,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::optional<Idleness> idleness() const;
   void read_body(HttpRequest head, HttpServer::Handler then);
   bool has_capacity(std::size_t size) const;
-  // What has not left yet.
+  // Bytes not sent yet.
   std::size_t buffered_bytes() const { return buffered_bytes_; }
-  // Of a large answer: has it read less than it must, since it was looked at last? REQUIRES: it is not closed.
+  // True if the client has read a large response too slowly since the last
+  // call. REQUIRES: not closed.
   bool is_slow_reader(std::int64_t now);
   bool is_awaiting_answer() const { return phase_ == Phase::handling; }
 
@@ -121,29 +125,29 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   HttpServer::Impl* server_;  // null once closed
   AsioLoop& loop_;
   Socket socket_;
-  std::unique_ptr<TlsStream> tls_;  // around the socket; none: in the clear
-  bool tls_shut_down_ = false;      // nothing is read through it any more
+  std::unique_ptr<TlsStream> tls_;  // around the socket; null: plain text
+  bool tls_shut_down_ = false;      // no more reads through tls_
   const std::string peer_;
-  std::optional<bool> from_tool_;  // nullopt: no request yet
+  std::optional<bool> from_tool_;  // nullopt: before the first request
   const bool tcp_;
   Phase phase_ = Phase::reading;
 
-  // In.
+  // Input.
   HttpParser parser_;
   std::array<char, 16u << 10> buffer_;
   std::size_t begin_ = 0, end_ = 0;  // unread in buffer_
   bool reading_ = false;
   bool peer_closed_ = false;
-  Part part_ = Part::none;  // of the request that is being read
+  Part part_ = Part::none;  // of the request being read
   std::int64_t read_deadline_ = kNever;
-  std::int64_t idle_since_ = 0;  // for what is read
+  std::int64_t idle_since_ = 0;  // of reading
   std::size_t lingered_ = 0;     // bytes
-  // A request whose body is being read.
+  // The request whose body is being read.
   HttpRequest head_;
   HttpServer::Handler body_handler_;
-  std::shared_ptr<BodyQuota> body_quota_;  // shared with who handles the request
+  std::shared_ptr<BodyQuota> body_quota_;  // shared with the request's handler
 
-  // The exchange.
+  // The current exchange.
   bool keep_alive_ = true;
   bool is_head_ = false;
   bool is_read_only_ = false;
@@ -153,14 +157,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool above_high_water_ = false;
   async::Task closed_, drained_;
 
-  // Out.
+  // Output.
   std::deque<std::string> out_;
   std::size_t out_bytes_ = 0;
-  std::size_t buffered_bytes_ = 0;  // the same, with the parts of a string that have left
-  std::int64_t out_since_ = 0;      // since when out_written_ is counted
-  std::size_t out_written_ = 0;     // bytes that have left
-  std::size_t out_offset_ = 0;      // of out_.front(), already written
-  std::size_t in_write_ = 0;        // strings that the write under way reads from
+  std::size_t buffered_bytes_ = 0;  // as out_bytes_, plus the sent part of out_.front()
+  std::int64_t out_since_ = 0;      // out_written_ is counted from here
+  std::size_t out_written_ = 0;     // bytes sent
+  std::size_t out_offset_ = 0;      // sent bytes of out_.front()
+  std::size_t in_write_ = 0;        // strings used by the write in progress
   bool writing_ = false;
   std::int64_t write_deadline_ = kNever;
 };
@@ -175,7 +179,7 @@ struct HttpServer::Impl {
   void accept_clients(const std::shared_ptr<Listener>& listener);
   void add_client(int fd, bool tcp);
   bool evict_idle();
-  // `of`: the connection that sends them and may keep unsent bytes already; nullptr = none.
+  // `of`: the connection that sends the bytes and may already have unsent ones; nullptr = none.
   bool has_capacity(std::size_t size, const HttpConnection* of = nullptr);
   void warn_full(int error);
   void close_listeners();
@@ -190,14 +194,14 @@ struct HttpServer::Impl {
   const Handler handler;
   const Options options;
   const std::size_t connections_max;
-  std::vector<std::shared_ptr<Listener>> listeners;                 // shared with their waits
+  std::vector<std::shared_ptr<Listener>> listeners;                 // shared with their async waits
   std::unordered_set<std::shared_ptr<HttpConnection>> connections;  // shared with the handlers
   std::optional<async::TimerId> sweep, grace_end;
   const std::shared_ptr<std::size_t> body_bytes = std::make_shared<std::size_t>(0);  // BodyQuota
-  // Since memory was given back.
+  // Since memory was last returned to the system.
   std::size_t body_bytes_peak = 0, bytes_freed = 0, connections_peak = 0, out_peak = 0;
-  std::size_t out_bytes = 0;              // HttpConnection::kept() of all
-  std::size_t evicted = 0, rejected = 0;  // since it was told last
+  std::size_t out_bytes = 0;              // HttpConnection::buffered_bytes() of all
+  std::size_t evicted = 0, rejected = 0;  // since the last warning
   std::int64_t next_warning_at = 0;
   bool stopping = false;
   async::Task stopped;

@@ -1,4 +1,4 @@
-// HttpHeader: one header of a request or an answer, and how a list of them is searched.
+// HttpHeader: one header of a request or response, and lookup in a list of them.
 //
 // Threads: values.
 #pragma once
@@ -16,13 +16,13 @@ struct HttpHeader {
 };
 using HttpHeaders = std::vector<HttpHeader>;
 
-// Letters of ASCII only: header names, media types.
+// Ignores the case of ASCII letters only; for header names and media types.
 bool equal_ignoring_case(std::string_view a, std::string_view b) noexcept;
 // The value of the first header of this name. The view lives as long as `headers`.
 std::optional<std::string_view> find_header(const HttpHeaders& headers, std::string_view name);
 
 bool is_header_name(std::string_view name) noexcept;  // a token of RFC 9110
-// No CR, LF, NUL or other control character but the tab: nothing that could begin a header of its own.
+// No CR, LF, NUL or other control character except tab, so the value cannot inject a header.
 bool is_header_value(std::string_view value) noexcept;
 
 }  // namespace ae::net

@@ -27,7 +27,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// False when it holds a `%` without two digits, or is not UTF-8.
+// False if the text has a `%` without two hex digits, or is not UTF-8.
 bool percent_decode(std::string_view text, bool plus_is_blank, std::string& out) {
   out.clear();
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -46,7 +46,7 @@ bool percent_decode(std::string_view text, bool plus_is_blank, std::string& out)
   return is_utf8(out);
 }
 
-// Calls `each` with the pieces between separators; stops when it says false.
+// Calls `each` with the pieces between separators; stops when it returns false.
 template <class Each>
 bool for_each_piece(std::string_view text, char separator, Each each) {
   for (;;) {
@@ -128,8 +128,8 @@ std::size_t HttpParser::line_max() const {
   }
 }
 
-// Takes the rest of the line that begins or goes on here. What is forbidden is refused at once, without waiting for
-// the line's end, which may never come.
+// Consumes the rest of the current line. Forbidden bytes are refused at once, without waiting for
+// the end of the line, which may never arrive.
 std::size_t HttpParser::feed_line(std::string_view bytes) {
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     const char c = bytes[i];
@@ -197,7 +197,7 @@ void HttpParser::end_line() {
 
 void HttpParser::read_request_line() {
   const std::string_view line = line_;
-  // Some clients end a body with a line that is not part of it (RFC 9112 §2.2).
+  // Some clients send an extra empty line after a body (RFC 9112 §2.2).
   if (line.empty() && !std::exchange(after_empty_line_, true)) return;
   const std::size_t first = line.find(' ');
   const std::size_t last = line.rfind(' ');
@@ -227,8 +227,8 @@ void HttpParser::read_request_line() {
   section_ = Section::headers;
 }
 
-// `http://host/path`, as a proxy is sent it: the host counts instead of the Host header (RFC 9112 §3.2.2). What is left is
-// the path and query.
+// `http://host/path`, the form sent to proxies: its host replaces the Host header (RFC 9112
+// §3.2.2). Returns the path and query.
 std::string_view HttpParser::read_absolute_form(std::string_view target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (target.size() < scheme.size()) continue;
@@ -295,7 +295,7 @@ void HttpParser::read_header() {
   request_.headers.push_back(std::move(header));
 }
 
-// Trailers are checked and forgotten.
+// Trailers are validated and discarded.
 void HttpParser::read_trailer() {
   const std::size_t colon = line_.find(':');
   const std::string_view name = std::string_view(line_).substr(0, colon);
@@ -312,7 +312,7 @@ void HttpParser::read_trailer() {
   }
 }
 
-// ---- what the headers mean
+// ---- header semantics
 
 void HttpParser::end_headers() {
   std::size_t hosts = 0, encodings = 0;
@@ -384,7 +384,7 @@ bool HttpParser::read_length(bool chunked) {
   return true;
 }
 
-// ---- the body
+// ---- body
 
 std::size_t HttpParser::feed_body(std::string_view bytes) {
   const std::size_t size = std::min(bytes.size(), body_left_);

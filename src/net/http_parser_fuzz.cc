@@ -1,4 +1,5 @@
-// Any bytes, in any pieces: the parser ends in one of its states, within its limits.
+// HttpParser fuzzer: for any bytes in any pieces, the parser ends in a valid
+// state, within its limits.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

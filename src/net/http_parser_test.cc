@@ -1,4 +1,4 @@
-// Requests as bytes: what is understood, and what is refused with which status.
+// HttpParser: what is accepted, and what is refused with which status.
 #include "net/http_parser.h"
 
 #include <string>
@@ -16,7 +16,7 @@ struct Parsed {
   State state = State::reading;
   HttpRequest request;
   int status = 0;
-  std::string rest;  // not taken
+  std::string rest;  // not consumed
   bool keep_alive = false;
 };
 
@@ -39,7 +39,7 @@ Parsed parse(std::string_view bytes, std::size_t step, const HttpLimits& limits 
   return parsed;
 }
 
-// The same, whole and byte by byte.
+// Parses the bytes at once and byte by byte; both must agree.
 Parsed parse(std::string_view bytes) {
   const Parsed whole = parse(bytes, bytes.size());
   const Parsed bitwise = parse(bytes, 1);

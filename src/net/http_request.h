@@ -1,4 +1,4 @@
-// HttpRequest: a request as our server hands it on, taken apart and decoded.
+// HttpRequest: a parsed and decoded request, as HttpServer passes it to a handler.
 //
 // Threads: a value.
 #pragma once
@@ -16,8 +16,8 @@ namespace ae::net {
 
 struct HttpRequest {
   std::string method;  // GET HEAD POST PUT PATCH DELETE OPTIONS
-  // Percent-decoded, valid UTF-8 without control characters, none is "." or "..": "/api/jobs/a%2Fb" is
-  // {api, jobs, a/b}; "/" is {}; "/api/" is {api, ""}.
+  // Percent-decoded, valid UTF-8 without control characters; no segment is "." or "..":
+  // "/api/jobs/a%2Fb" is {api, jobs, a/b}; "/" is {}; "/api/" is {api, ""}.
   std::vector<std::string> path;
   std::vector<std::pair<std::string, std::string>> query;  // decoded, in order, keys may repeat
   HttpHeaders headers;                                     // names in lower case, values trimmed
@@ -25,13 +25,14 @@ struct HttpRequest {
   bool from_tool = false;  // HttpServer::Options::is_tool
   std::string peer;        // "127.0.0.1:52100", "[::1]:52100", or "unix"
   bool has_body = false;
-  // What `body` takes of HttpServer::Options::bodies_max, for as long as this is kept. shared_ptr: type-erased.
+  // Holds the share of `body` in HttpServer::Options::bodies_max while it exists.
+  // shared_ptr: type-erased.
   std::shared_ptr<void> body_quota = {};
 
   std::optional<std::string_view> header(std::string_view name) const {
     return find_header(headers, name);
   }
-  // The first of this name.
+  // The first value with this name.
   std::optional<std::string_view> query_value(std::string_view key) const {
     for (const auto& [name, value] : query) {
       if (name == key) return value;

@@ -24,11 +24,11 @@ namespace ae::net {
 namespace {
 
 constexpr int kAcceptsPerWake = 64;
-constexpr Duration kAcceptPause = std::chrono::milliseconds(100);  // when descriptors run out
-constexpr std::int64_t kSlowUs = 1'000'000;        // a request that has been on its way for longer
-constexpr std::int64_t kWarnAgainUs = 60'000'000;  // that there is no room
-constexpr std::size_t kRejectedMax = 16;           // at once, beside those that are served
-// Memory is given back to the system after a peak of so much that is gone again.
+constexpr Duration kAcceptPause = std::chrono::milliseconds(100);  // when descriptors are exhausted
+constexpr std::int64_t kSlowUs = 1'000'000;                        // slower requests may be evicted
+constexpr std::int64_t kWarnAgainUs = 60'000'000;                  // between two warnings
+constexpr std::size_t kRejectedMax = 16;  // connections beyond connections_max that get a 503
+// Memory is returned to the system after a peak of this size.
 constexpr std::size_t kGiveBackBytes = 8u << 20, kGiveBackConnections = 64;
 
 class OwnedFd {
@@ -57,7 +57,7 @@ struct Address {
   sockaddr_storage storage{};
   socklen_t size = 0;
   sockaddr* generic() { return reinterpret_cast<sockaddr*>(&storage); }
-  // What bind, accept and the like filled in. REQUIRES: an Internet address.
+  // The port that bind, accept or getsockname filled in. REQUIRES: an Internet address.
   std::uint16_t port() const {
     if (storage.ss_family == AF_INET6) {
       return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
@@ -101,7 +101,7 @@ std::string peer_of(int fd) {
   return "[" + std::string(text) + "]:" + std::to_string(address.port());
 }
 
-// Does somebody listen on this socket's path?
+// True if a process listens on the socket's path.
 bool is_live(const sockaddr_un& address) {
   const OwnedFd probe(new_socket(AF_UNIX));
   const int rc = connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
@@ -179,7 +179,7 @@ void HttpServer::Impl::accept_clients(const std::shared_ptr<Listener>& listener)
     const bool has_capacity = evict_idle();
     warn_full(error);
     if (has_capacity) continue;
-    // No descriptors or memory left: asking again at once would only spin.
+    // No descriptors or memory left: retrying at once would only spin.
     loop.after(kAcceptPause, [this, weak = std::weak_ptr(listener)] {
       const auto still = weak.lock();
       if (still && still->open) wait_for_clients(still);
@@ -219,7 +219,7 @@ void HttpServer::Impl::add_client(int fd, bool tcp) {
   sweep_later();
 }
 
-// Whoever is silent costs nobody else their place.
+// Evicts the connection that has been silent the longest.
 bool HttpServer::Impl::evict_idle() {
   const std::int64_t now = BootClock().since_start().count();
   std::shared_ptr<HttpConnection> longest;
@@ -237,7 +237,7 @@ bool HttpServer::Impl::evict_idle() {
   return true;
 }
 
-// `error`: why nobody can be let in; 0 = there are as many as we take.
+// `error`: why accept failed; 0 = the connection limit was reached.
 void HttpServer::Impl::warn_full(int error) {
   const std::int64_t now = BootClock().since_start().count();
   if (!options.on_full || now < next_warning_at) return;
@@ -255,7 +255,7 @@ void HttpServer::Impl::close_listeners() {
     listener->open = false;
     boost::system::error_code ignored;
     listener->descriptor.close(ignored);
-    // Only what is still ours.
+    // Only if the file is still ours.
     if (listener->identity && identity_of(listener->path) == listener->identity) {
       unlink(listener->path.c_str());
     }
@@ -264,7 +264,8 @@ void HttpServer::Impl::close_listeners() {
 
 // ---- connections
 
-// One timer looks after all deadlines, a few times in the shortest of them; none runs without connections.
+// One timer checks all deadlines, a few times per shortest timeout; it does not
+// run without connections.
 void HttpServer::Impl::sweep_later() {
   if (sweep || connections.empty()) return;
   const Duration shortest = std::min(
@@ -281,7 +282,7 @@ void HttpServer::Impl::sweep_later() {
   });
 }
 
-// What an allocator keeps of a peak would stay ours for good.
+// Without this the allocator would keep the memory of a peak.
 void HttpServer::Impl::trim_memory() {
   connections_peak = std::max(connections_peak, connections.size());
   const bool fewer =
@@ -296,7 +297,7 @@ void HttpServer::Impl::trim_memory() {
   trim_heap();
 }
 
-// Is there room for so many bytes more? Clients that read too slowly make some.
+// True if `size` more bytes fit. Disconnects slow readers to make room.
 bool HttpServer::Impl::has_capacity(std::size_t size, const HttpConnection* of) {
   if ((of ? of->buffered_bytes() : 0) + size <= options.answer_small) return true;
   if (out_bytes + size <= options.answers_max) return true;
@@ -314,8 +315,8 @@ bool HttpServer::Impl::has_capacity(std::size_t size, const HttpConnection* of) 
   return large == 0 || out_bytes + size <= options.answers_max;
 }
 
-// The allocator must not keep as much again as there is room for: of bodies that come to nothing, of what large answers
-// were made of.
+// Limits the freed memory that the allocator keeps: of dropped bodies, and of
+// temporaries of large responses.
 void HttpServer::Impl::on_freed(std::size_t size) {
   if ((bytes_freed += size) < kGiveBackBytes) return;
   bytes_freed = 0;
@@ -364,7 +365,7 @@ Status HttpServer::listen_unix(const std::string& given, unsigned mode) {
 
   OwnedFd fd(new_socket(AF_UNIX));
   if (fd.get() < 0) return cannot_listen(path, errno);
-  // Linux makes the file with the mode of the socket: it is never open to others, not for a moment.
+  // Linux creates the file with the mode of the socket, so it is never accessible to others.
   fchmod(fd.get(), mode);
   const auto* generic = reinterpret_cast<const sockaddr*>(&address);
   int rc = bind(fd.get(), generic, sizeof address);

@@ -1,8 +1,8 @@
-// HttpServer: requests come in by TCP or a Unix socket, each is answered once, or with a stream.
+// HttpServer: serves HTTP over TCP or a Unix socket; one response or one stream per request.
 //
-// Callbacks, no coroutines. A handler gets a request that is already checked, bounded and decoded, and a Responder,
-// which it may keep as long as it likes. Slow, silent and broken clients cost a bounded buffer and end by themselves;
-// what is badly framed is answered with problem+json, and the connection closed.
+// Callbacks, no coroutines. A handler gets a validated, bounded and decoded request, and a
+// Responder that it may keep for any time. Slow, silent and broken clients cost a bounded buffer
+// and time out; badly framed requests get problem+json, and the connection is closed.
 // Threads: everything on the loop's thread.
 #pragma once
 
@@ -24,7 +24,7 @@ namespace ae::net {
 
 class AsioLoop;
 class TlsIdentity;
-class HttpConnection;  // http_server.cc
+class HttpConnection;  // http_connection_internal.h
 
 struct HttpResponse {
   int status = 200;
@@ -36,25 +36,27 @@ struct HttpResponse {
 // application/problem+json: {code, title, detail, status, type}.
 HttpResponse problem(int status, std::string_view code, std::string_view detail);
 
-// An answer without a known end: text/event-stream, NDJSON, a large export. Dropped without `end`, the connection is
-// cut, so that the client sees that something is missing. Move-only.
+// A response of unknown length: text/event-stream, NDJSON, a large export. Without `end` the
+// destructor cuts the connection, so the client detects the truncation. Move-only.
 class HttpStream {
  public:
-  HttpStream() = default;  // a closed one
+  HttpStream() = default;  // closed
   HttpStream(HttpStream&&) noexcept = default;
   HttpStream& operator=(HttpStream&& o) noexcept;
   ~HttpStream();
 
-  // Sends, or keeps. False: the client is slow, wait for on_drained; who does not wait loses the connection at
-  // Options::stream_max, or where has_capacity is false. On a closed stream it does nothing and says true.
+  // Sends or buffers. False: the client is slow, wait for on_drained; a caller that does not wait
+  // loses the connection at Options::stream_max, or if has_capacity is false. On a closed stream: a
+  // no-op that returns true.
   bool write(std::string_view bytes);
   void end();
   bool closed() const;
-  // Is there room for so much, among the answers of all? Who has none tries again later.
+  // True if `size` more bytes fit among all responses. If not, try again later.
   bool has_capacity(std::size_t size) const;
-  // Called each time that all which `write` kept has left, after it said false.
+  // Called each time the buffer has drained after `write` returned false.
   void on_drained(async::Task task);
-  // Called once, when the client goes, the server stops, or the stream is cut; never after `end`.
+  // Called once when the client disconnects, the server stops or the stream
+  // is cut; never after `end`.
   void on_closed(async::Task task);
 
  private:
@@ -63,7 +65,8 @@ class HttpStream {
   std::shared_ptr<HttpConnection> connection_;  // shared with the sockets' callbacks
 };
 
-// The right to answer one request, once. Dropped unused, it answers 500 `unknown_outcome`. Move-only.
+// The right to answer one request, once. If dropped unused, answers 500
+// `unknown_outcome`. Move-only.
 class Responder {
  public:
   Responder(Responder&&) noexcept = default;
@@ -71,12 +74,12 @@ class Responder {
   ~Responder();
 
   void answer(HttpResponse response) &&;
-  // Reads the body of `head`, and goes on with the whole request; at once when there is none. Without it an answer closes
-  // the connection of a client that has announced a body.
+  // Reads the body of `head` and calls `then` with the whole request; at once if there is no body.
+  // An answer to a request whose announced body was not read closes the connection.
   void read_body(HttpRequest head, std::function<void(HttpRequest, Responder)> then) &&;
   // Sends status and headers; the body follows through the stream.
   HttpStream begin(HttpResponse head) &&;
-  // Called once if the client goes before the answer: nobody waits any more. Answering is still allowed.
+  // Called once if the client disconnects before the answer. Answering is still allowed.
   void on_closed(async::Task task);
 
  private:
@@ -91,62 +94,65 @@ class HttpServer {
 
   struct Options {
     HttpLimits limits;
-    // Gets each request after its headers, before anything of its body is kept or asked for (`100 Continue`), and answers
-    // it or goes on with Responder::read_body. Empty: the server reads every body for its handler.
+    // Called with each request after its headers, before any of its body is buffered or requested
+    // (`100 Continue`); it answers or calls Responder::read_body. Empty: the server reads every
+    // body for its handler.
     Handler on_headers = {};
-    // Bytes of the bodies that are being read or handled, all together, without the first 16 KiB of each. A body beyond
-    // them is answered 503.
+    // Total bytes of the bodies being read or handled, except the first 16 KiB of each. A body that
+    // exceeds it is answered 503.
     std::size_t bodies_max = 64u << 20;
-    // At once, and half of the process's descriptors at most. When they are all there, who has been silent the longest makes
-    // room: nothing of a request was seen, or one has been on its way for over a second. Else more are answered 503.
+    // Concurrent connections, at most half of the process's descriptors. At the limit, the longest
+    // silent one is evicted: one without a request, or with one that has been arriving for over a
+    // second. If there is none, further clients get 503.
     std::size_t connections_max = 1024;
-    // Told, once a minute at most, that connections were closed or turned away for want of room; may be empty.
+    // Called at most once a minute, when connections were evicted or rejected; may be empty.
     std::function<void(const std::string& what)> on_full = {};
-    // Bytes of all answers and streams that have not left yet; one with up to `answer_small` does not count. An
-    // answer beyond them is replaced by 503, and a stream is cut, unless it is the only large one. Clients that have
-    // read less than `slow_rate` a second for `slow_after` make room.
+    // Total unsent bytes of all responses and streams. Up to `answer_small` always fits. Beyond
+    // it, a response is replaced by 503 and a stream is cut, unless it is the only large one.
+    // Clients that read less than `slow_rate` bytes per second for `slow_after` are
+    // disconnected to make room.
     std::size_t answers_max = 64u << 20;
     std::size_t answer_small = 256u << 10;
     Duration slow_after = std::chrono::seconds(10);
     std::size_t slow_rate = 256u << 10;
-    std::size_t stream_max = 1u << 20;     // bytes kept for a stream whose client does not read
-    std::size_t stream_high = 128u << 10;  // above it `write` says false
-    Duration head_timeout =
-        std::chrono::seconds(10);  // from the first byte to the end of the headers
+    std::size_t stream_max = 1u << 20;     // bytes buffered for a stream whose client does not read
+    std::size_t stream_high = 128u << 10;  // above it `write` returns false
+    Duration head_timeout = std::chrono::seconds(10);  // from the first byte to the end of headers
     Duration body_timeout = std::chrono::seconds(30);
     Duration idle_timeout = std::chrono::seconds(75);   // between requests
-    Duration write_timeout = std::chrono::seconds(30);  // without any progress
-    // Names by which clients may call us over TCP, without port, as in `localhost` or `[::1]`; empty: any. A page on
-    // a name of its own that resolves to this machine is kept out by it.
+    Duration write_timeout = std::chrono::seconds(30);  // without progress
+    // Accepted Host names over TCP, without port, for example `localhost` or `[::1]`; empty: any.
+    // Protects against DNS rebinding.
     std::vector<std::string> hosts;
-    // Called once for each client, with its socket, at its first request: did a program of our own tools connect?
-    // Requests of such a client carry `from_tool`. Empty: not called.
+    // Called once per connection, with its socket, at its first request: whether the
+    // client is a program started by one of our tools. Its requests then have
+    // `from_tool` set. Empty: not called.
     std::function<bool(int fd, bool tcp)> is_tool = {};
-    // TCP clients speak TLS, and are shown this; nullptr: they speak in the clear. Shared with who renews it. A handshake
-    // has `head_timeout`.
+    // TCP clients must use TLS with this identity; nullptr: plain text. Shared with the code that
+    // renews it. The handshake is limited by `head_timeout`.
     std::shared_ptr<TlsIdentity> tls;
   };
 
   // Borrows the loop, which must outlive the server.
   HttpServer(AsioLoop& loop, Handler handler, Options options);
   HttpServer(AsioLoop& loop, Handler handler) : HttpServer(loop, std::move(handler), Options()) {}
-  ~HttpServer();  // closes everything at once
+  ~HttpServer();  // closes all connections at once
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // Takes the place of a socket that nobody listens on any more; never of another kind of file. The path is removed
-  // again at the end. Fails with held when somebody listens there, unavailable otherwise.
+  // Replaces a stale socket, but no other kind of file. Removes the path at the end. Fails with
+  // held if another process listens there, unavailable otherwise.
   Status listen_unix(const std::string& path, unsigned mode = 0600);
-  // A literal address or `localhost`; port 0 takes a free one. Gives the port. Fails with held when it is taken, with
-  // input_invalid for no address, unavailable otherwise.
+  // An IP address or `localhost`; port 0 picks a free port. Returns the port. Fails with held if
+  // the port is in use, input_invalid if it is not an address, unavailable otherwise.
   Result<std::uint16_t> listen_tcp(const std::string& address, std::uint16_t port);
 
-  // Accepts nothing more, ends streams and idle connections, lets answers that are due go out, cuts after `grace`
-  // what is left, and then calls `done`.
+  // Stops accepting, ends streams and idle connections, lets pending responses finish, cuts the
+  // rest after `grace`, then calls `done`.
   void stop(Duration grace, async::Task done);
 
   std::size_t connections() const;
-  // Is there room for another large answer?
+  // True if another large response fits.
   bool has_capacity() const;
 
  private:

@@ -1,4 +1,4 @@
-// The server against clients that behave and clients that do not, over real sockets.
+// HttpServer against correct and faulty clients, over real sockets.
 #include "net/http_server.h"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A loop on a thread of its own, and a server on it.
+// A loop on its own thread, and a server on it.
 struct ServerFixture {
   explicit ServerFixture(HttpServer::Handler handler, HttpServer::Options options = {})
       : server(std::make_unique<HttpServer>(loop, std::move(handler), std::move(options))) {
@@ -38,7 +38,7 @@ struct ServerFixture {
     loop.stop();
     thread.join();
   }
-  // Runs it on the loop and waits.
+  // Runs `task` on the loop and waits.
   void on_loop(std::function<void()> task) {
     std::promise<void> done;
     loop.post([&] {
@@ -54,7 +54,7 @@ struct ServerFixture {
   std::thread thread;
 };
 
-// A client made of a bare socket.
+// A client on a bare socket.
 class RawClient {
  public:
   explicit RawClient(std::uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -83,13 +83,13 @@ class RawClient {
     close(std::exchange(fd_, -1));
   }
 
-  // Everything up to the connection's end; at most five seconds.
+  // Reads until the connection ends; five seconds at most.
   std::string read_all() {
     while (read_more()) {
     }
     return std::exchange(seen_, {});
   }
-  // Up to and including `text`.
+  // Reads up to and including `text`.
   std::string read_until(std::string_view text) {
     std::size_t at;
     while ((at = seen_.find(text)) == std::string::npos) {
@@ -99,12 +99,12 @@ class RawClient {
     seen_.erase(0, taken.size());
     return taken;
   }
-  // At least so many, and forgets them.
+  // Reads at least `size` bytes and discards them.
   void read_bytes(std::size_t size) {
     std::size_t have = seen_.size();
     while (have < size && read_more()) have += std::exchange(seen_, {}).size();
   }
-  // One answer with a Content-Length.
+  // One response with a Content-Length.
   std::string read_answer() {
     std::string head = read_until("\r\n\r\n");
     const std::size_t at = head.find("Content-Length: ");
@@ -116,7 +116,7 @@ class RawClient {
     return head;
   }
 
-  // The one of the two that has something to read, within five seconds.
+  // Which of the two becomes readable within five seconds.
   const RawClient* wait_readable(const RawClient& other) const {
     pollfd ready[2] = {{fd_, POLLIN, 0}, {other.fd_, POLLIN, 0}};
     if (poll(ready, 2, 5000) < 1) return nullptr;
@@ -216,7 +216,8 @@ AE_TEST("http server/who closes their half after the requests still gets all ans
   EXPECT_TRUE(seen.ends_with("GET 2"));
 }
 
-// The framing table: each is answered with its status as problem+json, the connection closed, and somebody else served.
+// Framing errors: each is answered with its status as problem+json, the connection is closed, other
+// clients are served.
 AE_TEST("http server/bad framing is answered, closed, and harms nobody else") {
   ServerFixture fixture(echo);
   const auto post = [](std::string headers) {
@@ -437,7 +438,7 @@ AE_TEST("http server/a slow reader is told to wait, a client that never reads is
   fixture.on_loop([&] {
     EXPECT_EQ(drained, 1);
     fill();
-    for (int i = 0; i < 20; ++i) kept.write(piece);  // does not listen
+    for (int i = 0; i < 20; ++i) kept.write(piece);  // ignores the return value
     EXPECT_TRUE(kept.closed());
   });
   fixture.on_loop([&] { EXPECT_TRUE(closed); });
@@ -558,7 +559,7 @@ AE_TEST("http server/whoever is silent the longest makes room, and nobody who is
   healthy.send(get("/healthy"));
   EXPECT_TRUE(healthy.read_answer().ends_with("GET healthy"));
   EXPECT_EQ(silent.read_all(), "");
-  // `healthy` is silent now.
+  // Now `healthy` is the silent one.
   RawClient next(fixture.port);
   next.send(get("/next"));
   EXPECT_TRUE(next.read_answer().ends_with("GET next"));
@@ -691,7 +692,7 @@ AE_TEST(
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, Code::held);
   }
-  // What a process leaves behind that is killed.
+  // A socket file left by a killed process.
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -701,7 +702,7 @@ AE_TEST(
   {
     HttpServer server(loop, echo);
     EXPECT_TRUE(server.listen_unix(path));
-    // Somebody puts another file in its place: it is not ours to remove.
+    // Another file replaces the socket: the server must not remove it.
     ASSERT_EQ(unlink(path.c_str()), 0);
     close(open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     HttpServer other(loop, echo);
@@ -761,7 +762,7 @@ AE_TEST("http server/bodies beyond the room for all are refused, and small ones 
   options.bodies_max = 100'000;
   ServerFixture fixture(echo, std::move(options));
   const std::string head = "POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n";
-  // The one that comes later has no room; which one that is the kernel decides.
+  // The later one is refused; the kernel decides which that is.
   RawClient first(fixture.port), second(fixture.port);
   first.send(head + std::string(90'000, 'x'));
   second.send(head + std::string(90'000, 'x'));
@@ -792,7 +793,7 @@ AE_TEST("http server/streams take of the room for all answers, and one beyond it
   unread.read_until("\r\n\r\n");
   RawClient other(fixture.port);
   other.send(get("/b"));
-  // Making the piece can take longer than a client of this test waits.
+  // Building the piece may take longer than this test's clients wait.
   for (std::size_t begun = 0; begun < 2;) fixture.on_loop([&] { begun = kept.size(); });
   EXPECT_LT(other.read_all().size(), 1000u);
   fixture.on_loop([&] {
@@ -823,7 +824,7 @@ AE_TEST("http server/answers beyond the room for all are refused, until clients 
   const std::string refused = other.read_until("\r\n\r\n");
   EXPECT_TRUE(refused.starts_with("HTTP/1.1 503 ")) << refused.substr(0, 200);
   EXPECT_NE(refused.find("Retry-After: 1\r\n"), std::string::npos);
-  // A client that does not read makes room in the end.
+  // Eventually a client that does not read is disconnected to make room.
   bool answered = false;
   for (int i = 0; i < 100 && !answered; ++i) {
     RawClient again(fixture.port);

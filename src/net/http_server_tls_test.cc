@@ -1,4 +1,4 @@
-// HTTPS as the server speaks it: whole answers, streams, ends that say so, clients that break off or never begin.
+// HTTPS of HttpServer: responses, streams, close_notify, clients that disconnect or never start.
 #include <netinet/in.h>
 #include <openssl/ec.h>
 #include <openssl/pem.h>
@@ -42,7 +42,7 @@ std::string text_of(BIO* memory) {
   return {bytes, static_cast<std::size_t>(size)};
 }
 
-// A certificate that signs itself, and its key, in PEM.
+// A self-signed certificate and its key, in PEM.
 struct Pem {
   explicit Pem(const char* name) {
     const Key pair(EVP_EC_gen("P-256"));
@@ -103,7 +103,7 @@ struct ServerFixture {
   std::thread thread;
 };
 
-// A client made of OpenSSL alone.
+// A client built on OpenSSL only.
 class Client {
  public:
   explicit Client(std::uint16_t port, int newest = TLS1_3_VERSION)
@@ -129,7 +129,7 @@ class Client {
     SSL_set_fd(ssl_.get(), fd_);
     return SSL_connect(ssl_.get()) == 1;
   }
-  // Who the server says it is.
+  // The common name of the server's certificate.
   std::string name() {
     const Certificate shown(SSL_get1_peer_certificate(ssl_.get()));
     char text[64] = "";
@@ -140,7 +140,7 @@ class Client {
   bool send(std::string_view bytes) {
     return SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size())) > 0;
   }
-  // Until the server ends it. `whole`: it said that this was all.
+  // Reads until the server closes. `whole`: the server sent close_notify.
   std::string read_rest(bool* whole = nullptr) {
     std::string got;
     char buffer[4096];

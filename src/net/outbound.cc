@@ -19,7 +19,8 @@ struct Net4 {
   std::uint32_t address;
   int bits;
 };
-// What the registry of special addresses (RFC 6890 and its updates) does not call global, and multicast.
+// Networks that the special-purpose registry (RFC 6890 and updates) does not
+// call global, and multicast.
 constexpr Net4 kSpecialNets4[] = {
     {0x00000000, 8},  {0x0A000000, 8},  {0x64400000, 10}, {0x7F000000, 8},  {0xA9FE0000, 16},
     {0xAC100000, 12}, {0xC0000000, 24}, {0xC0000200, 24}, {0xC0586300, 24}, {0xC0A80000, 16},
@@ -40,18 +41,18 @@ std::uint32_t word_at(std::span<const std::uint8_t, 16> bytes, std::size_t at) {
 bool is_public_6(std::span<const std::uint8_t, 16> b) {
   const std::uint32_t first = word_at(b, 0), second = word_at(b, 4), third = word_at(b, 8);
   const bool zeros = first == 0 && second == 0;
-  // ::a.b.c.d, ::ffff:a.b.c.d, ::ffff:0:a.b.c.d; `::` and `::1` fall under the first.
+  // ::a.b.c.d, ::ffff:a.b.c.d, ::ffff:0:a.b.c.d; the first also matches `::` and `::1`.
   if (zeros && (third == 0 || third == 0xFFFF || third == 0xFFFF0000)) {
     return is_public_4(word_at(b, 12));
   }
   if (first == 0x0064FF9B && second == 0 && third == 0) return is_public_4(word_at(b, 12));
   if (first >> 16 == 0x2002) return is_public_4(first << 16 | second >> 16);
-  if (first >> 29 != 1) return false;     // outside of 2000::/3 nothing is global
-  if (first == 0x20010DB8) return false;  // for documents
+  if (first >> 29 != 1) return false;     // only 2000::/3 is global
+  if (first == 0x20010DB8) return false;  // documentation
   return first >> 9 != 0x20010000 >> 9;   // 2001::/23: Teredo and other protocols
 }
 
-// host and port as they stand in the url; "" = none.
+// Host and port as written in the URL; "" = none.
 struct HostPort {
   std::string_view host, port;
 };

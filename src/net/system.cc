@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 
-// Of mimalloc, where the program is linked with it.
+// From mimalloc, if the program is linked with it.
 extern "C" void mi_collect(bool force) __attribute__((weak));  // NOLINT: its own name
 
 namespace ae::net {
@@ -59,7 +59,7 @@ std::size_t raise_descriptor_limit() {
   const rlimit before = descriptor_limit();
   rlimit wanted = before;
   wanted.rlim_cur = std::max(before.rlim_cur, std::min(before.rlim_max, kDescriptorsWanted));
-  // What is not given is done without: the limits on connections follow what there is.
+  // Failure is ignored: connection limits follow the actual limit.
   if (wanted.rlim_cur > before.rlim_cur) setrlimit(RLIMIT_NOFILE, &wanted);
   return before.rlim_cur;
 }
@@ -82,7 +82,8 @@ std::uint64_t SystemRandom::next() {
     std::size_t have = 0;
     while (have < sizeof(buffer_)) {
       const ssize_t n = getrandom(bytes + have, sizeof(buffer_) - have, 0);
-      // EINTR is the only failure there is for valid arguments; without chance no id may be made.
+      // With valid arguments the only possible failure is EINTR; without
+      // randomness no id may be created.
       AE_CHECK(n > 0 || errno == EINTR, std::strerror(errno));
       if (n > 0) have += static_cast<std::size_t>(n);
     }

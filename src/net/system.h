@@ -1,4 +1,4 @@
-// The machine's own clocks and chance: what production gives to the seams of async/loop.h.
+// SystemClock, SystemRandom: the production implementations of the interfaces in async/loop.h.
 //
 // Threads: the clocks from any thread; SystemRandom from one thread at a time.
 #pragma once
@@ -13,18 +13,18 @@
 
 namespace ae::net {
 
-// How many files and connections this process may have open at once (RLIMIT_NOFILE).
+// The limit of open files and connections of this process (RLIMIT_NOFILE).
 std::size_t descriptors_max();
-// Asks for as many as it may have, up to 65,536. What stands is never lowered. The programs that it starts are not used to
-// more than there were: whoever starts one gives it what this gives, the number before.
+// Raises the soft limit to the hard limit, 65,536 at most; never lowers it. Returns the previous
+// limit: child processes do not expect more, so they are started with it.
 std::size_t raise_descriptor_limit();
-// Returns memory that was freed to the system, which allocators keep otherwise. Takes milliseconds for each GiB.
+// Returns freed memory, which allocators keep, to the system. Takes milliseconds per GiB.
 void trim_heap();
-// Is this an errno of a machine or process that has no more of something for now?
+// True for an errno that means a temporary shortage of the machine or process.
 bool is_resource_shortage(int error);
 
-// Names a file for tests that set the clock of a running process: it holds microseconds, a whole number, that are added to
-// the wall time. Each look at the clock reads it; without a number in it nothing is added.
+// Environment variable for tests: names a file with an integer, microseconds added to the wall
+// time. Read at each call of now(); no number: nothing is added.
 inline constexpr const char* kClockOffsetFile = "AETHERIS_CLOCK_OFFSET_FILE";
 
 // Wall time, CLOCK_REALTIME, in microseconds.
@@ -34,12 +34,12 @@ class SystemClock final : public async::Clock {
   Instant now() override;
 
  private:
-  std::string offset_file_;  // "" = the time is as it is
+  std::string offset_file_;  // "" = no offset
 };
 
-using BootClock = async::BootClock;  // since the machine's start, suspend included
+using BootClock = async::BootClock;  // since boot, including suspend
 
-// The kernel's generator, fetched by the kilobyte; what was handed out is forgotten here.
+// The kernel's generator, read 1 KiB at a time; returned numbers are erased from the buffer.
 class SystemRandom final : public async::RandomSource {
  public:
   std::uint64_t next() override;

@@ -1,4 +1,4 @@
-// A certificate and its key, as OpenSSL holds them.
+// TlsIdentity: a certificate and its key, stored in an OpenSSL context.
 #include "net/tls_identity.h"
 
 #include <openssl/err.h>
@@ -18,7 +18,7 @@ std::unexpected<Error> bad(const char* what, unsigned long why) {
               std::string(what) + (reason == nullptr ? "" : std::string(" (") + reason + ")"));
 }
 
-// Asio takes the error from OpenSSL's queue.
+// Asio takes the error code from OpenSSL's queue.
 unsigned long why(const boost::system::error_code& error) {
   return static_cast<unsigned long>(error.value());
 }
@@ -39,7 +39,7 @@ Result<std::shared_ptr<TlsIdentity>> TlsIdentity::make(const std::string& certif
   boost::system::error_code error;
   context.use_certificate_chain(boost::asio::buffer(certificates), error);
   if (error) return bad("it holds no certificate in PEM format", why(error));
-  // A key with a password would ask for it on the terminal.
+  // Without the callback, OpenSSL would prompt for a password on the terminal.
   context.set_password_callback(
       [](std::size_t, ssl::context::password_purpose) { return std::string(); }, error);
   context.use_private_key(boost::asio::buffer(key), ssl::context::pem, error);

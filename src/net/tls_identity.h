@@ -1,6 +1,6 @@
-// TlsIdentity: what a server shows to be known by: its certificate, and the key that proves it.
+// TlsIdentity: a server's certificate and private key.
 //
-// TLS 1.2 or newer, no renegotiation, no compression; a client's certificate is not asked for. Threads: the loop's.
+// TLS 1.2 or newer, no renegotiation, no compression, no client certificates. Threads: the loop's.
 #pragma once
 
 #include <memory>
@@ -12,15 +12,15 @@ namespace ae::net {
 
 class TlsIdentity {
  public:
-  // PEM: the certificate, then those that vouch for it; a private key without a password. Fails with usage: what is wrong
-  // with which of them; no byte of the key is in the message.
+  // PEM: the certificate, then its chain; a private key without a password. Fails with usage: what
+  // is wrong with which of them; the message contains no byte of the key.
   static Result<std::shared_ptr<TlsIdentity>> make(const std::string& certificates,
                                                    const std::string& key);
   ~TlsIdentity();
   TlsIdentity(const TlsIdentity&) = delete;
   TlsIdentity& operator=(const TlsIdentity&) = delete;
 
-  // Connections from now on are shown this one; those that stand go on.
+  // New connections use the new identity; existing ones continue.
   void replace(TlsIdentity&& other);
 
   struct Impl;  // http_connection_internal.h, for the sockets of this module

@@ -1,4 +1,4 @@
-// UnixPath: a socket's path made short enough for the kernel (107 bytes) by way of an open folder.
+// UnixPath: shortens a socket's path below the kernel's limit (107 bytes) via an open directory.
 //
 // Internal to this module. Threads: a value.
 #pragma once
@@ -14,7 +14,7 @@ class UnixPath {
   UnixPath(const UnixPath&) = delete;
   UnixPath& operator=(const UnixPath&) = delete;
 
-  // Names the same file while this object lives. May still be too long: then nothing could be done.
+  // Names the same file while this object exists. May still be too long if shortening failed.
   const std::string& usable() const { return usable_; }
 
  private:
