@@ -438,7 +438,7 @@ AE_TEST(
   ASSERT_TRUE(worker.resolve("happened"));
 }
 
-// ---------------------------------------------------------------- after the end
+// ---------------------------------------------------------------- after shutdown
 
 // Its call was given up, and the job has failed.
 void fail_job_of_unknown_call(TestEnvironment& env, WorkerFixture& worker) {
