@@ -415,7 +415,7 @@ void Runtime::announce(Duration ttl) {
 }
 
 // Every lease that this process receives passes through here, and the replies that bring leases may
-// arrive out of order. An older driver is told that it lost the job before the new driver is
+// arrive out of order. An older driver is notified that it lost the job before the new driver is
 // entered; nullptr: a newer driver already has the job.
 std::shared_ptr<JobDriver> Runtime::acquire(store::Lease lease) {
   const JobId job = lease.job;
