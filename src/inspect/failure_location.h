@@ -23,7 +23,7 @@ namespace ae::engine {
 //   tool, model,        what the node called, or would have called; at most one of the two
 //   field, expression,  what could not be evaluated, for example `args.id` and `.input.id`; else
 //                       null
-//   reads_input,        members of `.input` that the expression reads, [] = all of it; null: it does
+//   reads_input,       members of `.input` that the expression reads, [] = all of it; null: it does
 //                       not read the input
 //   reads_kept,         nodes whose results the expression reads and a retry or fork kept; else []
 //   summary}            one line: "node trip (tool get_trip): args.id: .input.id is null"

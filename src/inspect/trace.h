@@ -1,6 +1,7 @@
 // trace_view: the execution tree of a job, for display (GET /api/jobs/{id}/trace).
 //
-//  {id, agent, status, created_at, ended_at, duration_us, result, error, plan_hash, seq, forked_from,
+//  {id, agent, status, created_at, ended_at, duration_us, result, error, plan_hash, seq,
+//   forked_from,
 //   attempts: [{attempt_id, epoch, worker, from_seq, to_seq, started_at, ended_at, ended, lost}],
 //   budget:   [{at, by, kind, payload, reason, seq, state}],   when it was exceeded or raised
 //   nodes:    [node…],    in plan order, each with its items: of a map in item order; of a loop its
@@ -15,14 +16,14 @@
 //                         tries, repeated, refused: including those of `dropped`
 //   usage:    as in job_view}
 //
-//  node: {node_id, step_id, path, kind, tool, needs, item, status, phase, result_type, world, result,
-//         error, try, started_at, finished_at, duration_us, executed_by, replayed, imported, effect,
-//         model, tries, waits, decisions, items, turn, turn_call, calls, dropped_by, role,
-//         probes: [node…], compensation: node or null, changes}
+//  node: {node_id, step_id, path, kind, tool, needs, item, status, phase, result_type, world,
+//         result, error, try, started_at, finished_at, duration_us, executed_by, replayed,
+//         imported, effect, model, tries, waits, decisions, items, turn, turn_call, calls,
+//         dropped_by, role, probes: [node…], compensation: node or null, changes}
 //                         role: node probe compensation
-//  calls: [{turn_call, call_id, tool, status, error}] of a turn: all calls that its answer requested,
-//           in that order. Those that began are also in `items`; status of the others: refused
-//           (error: {code, message}) pending not_run
+//  calls: [{turn_call, call_id, tool, status, error}] of a turn: all calls that its answer
+//           requested, in that order. Those that began are also in `items`; status of the
+//           others: refused (error: {code, message}) pending not_run
 //  dropped_by: the number of the plan that dropped the step (the first plan has 0), else null
 //  changes: [{resource_type, resource_id, operation, version, etag, external_ref, verdict, detail}]
 //           verdict of the last verification: match mismatch unreachable unconfirmed, or null if
@@ -30,13 +31,14 @@
 //  effect: {invocation_id, idempotency_key, external_key, effect_class, tool, tool_version,
 //           arguments, arguments_hash, external_id}
 //  model: {provider, asked, answered, temperature, prompt_hash, usage} of a model call, else null
-//  try:  {try, attempt, outcome, result_type, definite, error, started_at, finished_at, duration_us,
-//         world, caught_up, progress, seq, source, span_id, tool_version, resolution,
+//  try:  {try, attempt, outcome, result_type, definite, error, started_at, finished_at,
+//         duration_us, world, caught_up, progress, seq, source, span_id, tool_version, resolution,
 //         request_schema_hash, response_schema_hash}
 //         progress: the last report, {at, report}; result_type: success, retryable_failure (another
-//         try followed), how the step failed, or null; resolution: an operator's or a probe's, or null
-//  wait: {correlation_key, wait_type, channel, opened_at, due_at, expires_at, completed_at, outcome,
-//         payload, by, reason, approval}     approval: the id of an open approval, or null
+//         try followed), how the step failed, or null; resolution: by an operator or a probe,
+//         or null
+//  wait: {correlation_key, wait_type, channel, opened_at, due_at, expires_at, completed_at,
+//         outcome, payload, by, reason, approval}     approval: the id of an open approval, or null
 //  decision: {kind, state, at, by, reason, payload, not_before, seq}
 //
 // status: pending running backoff waiting in_doubt done skipped failed not_run. world: the external

@@ -3,35 +3,35 @@
 //
 //  {id, agent, status, seq, ended, error, forked_from, totals, entries: [entry…], next}
 //  totals: {answers, tool_calls, input_tokens, output_tokens, total_tokens, cost_micros}
-//          of the whole job, without its origin, with late answers; cost_micros is null if no answer
-//          has a price
+//          of the whole job, without its origin, with late answers; cost_micros is null if no
+//          answer has a price
 //  next:   the seq after which the next page begins, or null
 //
-//  entry: {seq, at, kind, node_id, step_id, path, item, turn, turn_call, role, imported, redacted, …},
-//    in log order. seq identifies its event; one event may have several entries. turn counts from 0.
-//    role: node probe compensation. redacted: names of the entry's members that were erased from the
-//    log; those are null.
+//  entry: {seq, at, kind, node_id, step_id, path, item, turn, turn_call, role, imported, redacted,
+//    …}, in log order. seq identifies its event; one event may have several entries. turn counts
+//    from 0. role: node probe compensation. redacted: names of the entry's members that were erased
+//    from the log; those are null.
 //  kind, with its members:
 //    input      {input}                                    of the job
 //    plan       {plan_number, planned_by, nodes: [node_id…]}       each plan after the first
-//    message    {from, content, origin}                    from: system developer user assistant tool;
+//    message    {from, content, origin}                 from: system developer user assistant tool;
 //                                                          origin: prompt repair budget
 //    model_call {model, try}                               a try of a model call begins
-//    answer     {model, answered_by, try, outcome, definite, text, refusal, finish_reason, tool_calls,
+//    answer  {model, answered_by, try, outcome, definite, text, refusal, finish_reason, tool_calls,
 //                usage, cost_micros, duration_us, error, late}     the try ended
 //    tool_call  {tool, call_id, arguments, effect_class, try, refused}
-//                                                          refused: {code, message} of a call that is
-//                                                          not made
+//                                                          refused: {code, message} of a call that
+//                                                          is not made
 //    result     {tool, try, outcome, definite, result, duration_us, error, late}
 //    approval   {state, tool, arguments, by, note, expires_at}
-//                                                          state: requested approved edited rejected
-//                                                          denied expired withdrawn
+//                                                          state: requested approved edited
+//                                                          rejected denied expired withdrawn
 //    question   {tool, mode, message, schema, url}         asked by a tool during its call
 //    wait       {wait_type, correlation_key, channel, due_at, expires_at}
 //    reply      {wait_type, correlation_key, outcome, payload, by}
 //                                                          ends a wait or answers a question
 //    resolution {resolution, result, by, note}             of a call with an unknown outcome
-//    received   {channel, correlation_key, payload, by}    a message or signal before its wait opened
+//    received   {channel, correlation_key, payload, by}  a message or signal before its wait opened
 //    budget     {state, payload, by, note}                 exceeded or raised
 //    skipped    {}                                         the node's `when` was false
 //    failed     {error}                                    the node failed, for a reason that no

@@ -1,6 +1,6 @@
 // verify: checks that a log is complete, unchanged and consistent. Read-only: it never repairs.
 //
-//  event_chain     seq 1, 2, 3, …; each event contains the hash of the previous one; the head is the
+//  event_chain    seq 1, 2, 3, …; each event contains the hash of the previous one; the head is the
 //                  one in the job's row
 //  state_machine   every event is allowed where it occurs (SPEC §2 and what `apply` rejects); the
 //                  job's row agrees with the log
@@ -102,8 +102,8 @@ struct Verification {
   std::vector<std::string> pending;  // idempotency keys of calls without a recorded outcome
   Value signature;                   // {count, hash, key_id, time} of the signed head, or null
 
-  //{ok, head, signature, proofs: {execution_hash{ok, detail, hash}, event_chain{ok, detail, hash},
-  // ledger{ok, detail, pending}, replay{ok, detail}, state_machine{ok, detail}}}
+  // {ok, head, signature, proofs: {execution_hash{ok, detail, hash}, event_chain{ok, detail,
+  //  hash}, ledger{ok, detail, pending}, replay{ok, detail}, state_machine{ok, detail}}}
   Value to_json() const;
 };
 

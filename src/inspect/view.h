@@ -1,6 +1,6 @@
 // view: a state as JSON, for the API, for display and for comparison.
 //
-//  state_view       the complete state: two folds of one log must agree on it; `replay --at` shows it
+//  state_view     the complete state: two folds of one log must agree on it; `replay --at` shows it
 //  job_view         the engine's part of GET /api/jobs/{id}
 //  approvals_view   open requests: calls to approve, human waits, questions of tools, and
 //                   verifications of external changes
@@ -20,19 +20,19 @@ namespace ae::engine {
 
 Value state_view(const State& state);
 
-//{id, agent, status, input, result, error{code, message, committed, node_id, item, turn, tool, model,
-// field, expression, reads_input, reads_kept, summary}, waiting, waits[{wait_type, correlation_key,
-// channel, reason, opened_at, expires_at, due_at, node_id, step_id, command, commands[]}],
-// in_doubt[{idempotency_key, invocation_id, external_key, tool, node_id, step_id, item, arguments,
-// try, reason, said, since, resolvable_at, given_up, compensates, commands[], noted{resolution, by,
-// at, note, result}}], settling[{idempotency_key, tool, node_id, step_id, item, until}],
-// confirmations[], changes[], parked{reason, until, since, command}, pausing,
-// ending{kind, code, message, node_id, by}, attempt, attempt_id, deadline, not_before, next_due,
-// created_at, updated_at, compensated[{node_id, step_id, item?}], uncompensated[], labels, trace_id,
-// budget{limits{tokens, cost_micros, model_calls, tool_calls, wall, soft}, spent, reserved, exceeded,
-// wall_until}, usage{tool_calls, model_calls, input_tokens, output_tokens, total_tokens,
-// cached_tokens, reasoning_tokens, cost_micros, unpriced_calls}, progress{nodes, done}, plan,
-// plan_hash, execution_version, needs_version, forked_from, seq}
+// {id, agent, status, input, result, error{code, message, committed, node_id, item, turn, tool,
+//  model, field, expression, reads_input, reads_kept, summary}, waiting, waits[{wait_type,
+//  correlation_key, channel, reason, opened_at, expires_at, due_at, node_id, step_id, command,
+//  commands[]}], in_doubt[{idempotency_key, invocation_id, external_key, tool, node_id, step_id,
+//  item, arguments, try, reason, said, since, resolvable_at, given_up, compensates, commands[],
+//  noted{resolution, by, at, note, result}}], settling[{idempotency_key, tool, node_id, step_id,
+//  item, until}], confirmations[], changes[], parked{reason, until, since, command}, pausing,
+//  ending{kind, code, message, node_id, by}, attempt, attempt_id, deadline, not_before, next_due,
+//  created_at, updated_at, compensated[{node_id, step_id, item?}], uncompensated[], labels,
+//  trace_id, budget{limits{tokens, cost_micros, model_calls, tool_calls, wall, soft}, spent,
+//  reserved, exceeded, wall_until}, usage{tool_calls, model_calls, input_tokens, output_tokens,
+//  total_tokens, cached_tokens, reasoning_tokens, cost_micros, unpriced_calls},
+//  progress{nodes, done}, plan, plan_hash, execution_version, needs_version, forked_from, seq}
 //
 // `waiting` is the first open wait of a job with the status `waiting`; `waits` are all open waits,
 // whatever the status. `in_doubt` are the calls whose unknown outcome an operator must resolve,
@@ -43,9 +43,10 @@ Value state_view(const State& state);
 // `needs_version` is always null here.
 Value job_view(const State& state);
 
-//[{id, job_id, node_id, item, turn, turn_call, step_id, kind: call | wait | question | confirmation,
-//  tool, tool_version, arguments, arguments_hash, editable, reason, question, labels,
-//  answer: decision | data, correlation_key, opened_at, expires_at}], in the order of the steps.
+// [{id, job_id, node_id, item, turn, turn_call, step_id, kind: call | wait | question |
+//   confirmation, tool, tool_version, arguments, arguments_hash, editable, reason, question,
+//   labels, answer: decision | data, correlation_key, opened_at, expires_at}], in the order of the
+//   steps.
 // A confirmation also has `resources` and `commands`. The id is `<job id>.<16 hex digits>`: of the
 // request for exactly this call, or of the step; it needs no escaping in a URL.
 std::vector<Value> approvals_view(const State& state);

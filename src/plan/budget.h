@@ -1,6 +1,6 @@
 // Budget: the limits of a job, what it has used, and what its calls in flight have reserved.
 //
-//   a call is declared       what it may use is reserved and recorded in its tool_invocation_started
+//   a call is declared      what it may use is reserved and recorded in its tool_invocation_started
 //                            (`reserved`)
 //   the call ends            what it used is spent: the usage that the answer reports; the whole
 //                            reservation if the usage is unknown; the larger of the two if the

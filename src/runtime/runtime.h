@@ -149,7 +149,8 @@ class Runtime : private JobDriverHost {
   ~Runtime() override;
 
   void start();
-  // Fails with input_invalid, already_exists (this job id), idempotency_conflict, unavailable, unknown_outcome.
+  // Fails with input_invalid, already_exists (this job id), idempotency_conflict, unavailable,
+  // unknown_outcome.
   void create(NewJobRequest request, async::Done<Result<CreateResult>> done);
   // Creates a job that continues from an event of another job; it is left queued. The origin is
   // read and its chain verified; it is not changed. Fails with not_found, log_corrupt, the errors

@@ -608,7 +608,7 @@ AE_TEST("durability/fused is one commit for each step, split one for each phase"
     return commits;
   };
   EXPECT_EQ(commits_of(Durability::fused, 9) - commits_of(Durability::fused, 4), 5);
-  //effect │ finished, command_committed │ ledger │ node_finished │ step_committed │ next declaration
+  // effect │ finished, command_committed │ ledger │ node_finished │ step_committed │ declaration
   EXPECT_EQ(commits_of(Durability::split, 9) - commits_of(Durability::split, 4), 5 * 6);
 }
 
