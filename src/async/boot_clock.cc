@@ -1,4 +1,4 @@
-// The one system call of this module: a clock that counts suspend.
+// The only system call of this module: a steady clock that includes suspend.
 #include "async/boot_clock.h"
 
 #include <time.h>

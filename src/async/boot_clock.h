@@ -1,5 +1,6 @@
-// BootClock: the machine's steady clock, suspend included. Whatever measures how long a lease, a call or a program has had
-// reads this one; std::chrono::steady_clock stands still while the machine sleeps.
+// BootClock: the machine's steady clock, including time in suspend. Lease, call and program
+// durations are measured with it, because std::chrono::steady_clock stops while the machine is
+// suspended.
 //
 // Threads: any.
 #pragma once
@@ -8,7 +9,7 @@
 
 namespace ae::async {
 
-// Since the machine's start: CLOCK_BOOTTIME. The same in every process of this boot.
+// Time since boot (CLOCK_BOOTTIME). The same in every process of this boot.
 class BootClock final : public SteadyClock {
  public:
   Duration since_start() override;

@@ -1,8 +1,8 @@
-// AE_FAILPOINT("append.before"): a named place where something can go wrong on purpose.
+// AE_FAILPOINT("append.before"): a named place where a test can inject a fault.
 //
-// One mark with three handlers: failpoints (API.md §3: AETHERIS_FAILPOINTS), the crash points of the simulator, and
-// the reached-marks of the sweep. Without a handler a mark costs one load and a branch.
-// Threads: marks are hit from any thread; the handler is set once, before threads start.
+// One macro, three handlers: failpoints (API.md §3: AETHERIS_FAILPOINTS), the crash points of the
+// simulator, and the coverage marks of the sweep. Without a handler it costs one load and a branch.
+// Threads: failpoints are hit from any thread; the handler is set once, before threads start.
 #pragma once
 
 #include <string_view>
@@ -10,15 +10,15 @@
 namespace ae::async {
 
 enum class FailpointAction {
-  go,           // nothing happens here
-  error,        // fail with `unavailable`; nothing done
-  error_after,  // do it, then report `unknown_outcome`
+  go,           // no fault
+  error,        // fail with `unavailable` without doing the operation
+  error_after,  // do the operation, then report `unknown_outcome`
 };
 
 class FailpointHandler {
  public:
   virtual ~FailpointHandler() = default;
-  // May also end the process or sleep.
+  // May also terminate the process or sleep.
   virtual FailpointAction hit(std::string_view name) = 0;
 };
 

@@ -1,4 +1,4 @@
-// run_in_slices, with a clock that the work moves.
+// Tests of run_in_slices with a clock that the work advances.
 #include "async/time_slices.h"
 
 #include <vector>
@@ -21,7 +21,7 @@ AE_TEST("portions/a portion ends after 50 ms, and the next one waits for its tur
   TestLoop loop;
   ManualSteady steady;
   int steps = 0;
-  std::vector<int> seen;  // steps, by another task of the loop
+  std::vector<int> seen;  // `steps`, as seen by another task of the loop
   bool done = false;
   run_in_slices(
       loop, steady,

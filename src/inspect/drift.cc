@@ -1,4 +1,4 @@
-// One walk over the log: the last word on each tool, and where another one follows.
+// drift_view: keeps the last value per tool and kind, and records each change.
 #include "inspect/drift.h"
 
 #include <map>
@@ -28,7 +28,7 @@ class Drift {
   struct Call {
     std::string tool, model;
   };
-  // `about`: of an answer, the model that was asked.
+  // `about`: for an answer, the requested model.
   void note(const Event& event, std::string_view tool, std::string_view what, std::string_view said,
             std::string_view about = {});
   void plan(const Event& event, const PlanGenerated& plan);
@@ -58,7 +58,7 @@ void Drift::note(const Event& event, std::string_view tool, std::string_view wha
   word = {std::string(said), event.seq};
 }
 
-// Of the processes that held the job. The job's own version is that of its first event.
+// Versions of the processes that ran the job. The job's own version is that of its first event.
 void Drift::execution(const Event& event, const VersionMismatched& versions) {
   Word& word = words_[{"", "execution_version", ""}];
   if (word.seq == 0) word = {versions.job_version, 1};
@@ -77,7 +77,7 @@ void Drift::plan(const Event& event, const PlanGenerated& plan) {
 }
 
 void Drift::started(const Event& event, const ToolInvocationStarted& started) {
-  // What an approved call says of a tool that has no schema.
+  // The hash that an approved call records for a tool without a schema.
   static const Hash kNoSchema = sha256("null");
   Call& call = calls_[started.step_id];
   call = {started.tool_name, std::string(started.arguments.value.text("model"))};

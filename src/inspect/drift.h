@@ -1,7 +1,9 @@
-// Drift: what a job's log says of a tool or a model, and says otherwise later (SPEC §12).
+// drift_view: where the recorded version or schema of a tool, or a model, changes within one job's
+// log (SPEC §12).
 //
-// A plan names the version and the schemas of its tools; each call records those that it was made with, and what answered.
-// Where two of these differ, between plan and call, call and call, or plan and plan, a line says so. From the log alone.
+// A plan contains the version and the schemas of its tools; each call records those that it was
+// made with, and the model that answered. Each difference between a recorded value and the previous
+// one (of a plan or a call) is one entry. Computed from the log alone.
 // Threads: pure functions.
 #pragma once
 
@@ -12,9 +14,10 @@
 
 namespace ae::engine {
 
-// [{tool, what, from, to, seq, since}] in the order of the log. `what`: tool_version, args_schema, result_schema (their
-// SHA-256; null = none), provider, model (as it is asked for) or answered (by which model, when the same one was asked
-// for). `seq`: the event that is the first to say `to`, `since` the last that said `from`.
+// [{tool, what, from, to, seq, since}] in log order. `what`: tool_version, args_schema,
+// result_schema (their SHA-256; null = no schema), provider, model (as requested), answered (the
+// model that answered, per requested model) or execution_version (of the processes that ran the
+// job; `tool` is null). `seq`: the first event with `to`; `since`: the last event with `from`.
 Value drift_view(const std::vector<Event>& events);
 
 }  // namespace ae::engine

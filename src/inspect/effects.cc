@@ -1,4 +1,4 @@
-// Which events are records of effects.
+// EffectKinds: classifies events.
 #include "inspect/effects.h"
 
 #include "base/ids.h"
@@ -8,8 +8,8 @@
 namespace ae::engine {
 namespace {
 
-// What is asked about a call in doubt, or one that is to be approved, has a wait and a decision; the decision is the record.
-// What a tool asks has a wait alone.
+// The waits of an unknown outcome and of an approval end with a decision, which is the record. A
+// tool's question has only a wait.
 bool has_decision(std::string_view key) {
   return key.starts_with("resolve/") || key.starts_with("approval/");
 }
@@ -26,7 +26,7 @@ bool a_person_answered(const WaitCompleted& event) {
          (event.outcome == "approved" || event.outcome == "rejected");
 }
 
-// Each by the name that it has in its event.
+// The id of the effect, under the name that it has in its event.
 std::string_view effect_of(const ToolInvocationFinished& event) { return event.invocation_id.text; }
 std::string_view effect_of(const WaitCompleted& event) { return event.correlation_key; }
 std::string_view effect_of(const DecisionRecorded& event) { return event.decision_id.text; }
@@ -43,7 +43,8 @@ std::string_view EffectKinds::kind_of(const Event& event) {
     return "";
   }
   if (const auto* finished = as<ToolInvocationFinished>(event)) {
-    if (finished->outcome == "unknown" && !finished->error) return "";  // nobody saw anything
+    if (finished->outcome == "unknown" && !finished->error)
+      return "";  // closed without observation
     return of_models_.contains(finished->invocation_id) ? "llm" : "tool";
   }
   if (const auto* wait = as<WaitCompleted>(event)) return a_person_answered(*wait) ? "human" : "";

@@ -1,14 +1,17 @@
-// Recorded effects of a log: which event is the record of one, and of what kind it is (SPEC §5).
+// EffectKinds: which events of a log record an effect, and the kind of the effect (SPEC §5).
 //
-//   tool, llm         tool_invocation_finished: what was seen of a try; not that nobody saw what became of it
-//   time              timer_fired, time_recorded
-//   random, uuid      random_recorded, uuid_recorded
-//   http              http_recorded
-//   human             a person's answer: wait_completed of a human wait, or the decision about a call (approval, doubt) or
-//                     about what a call changed
+//  tool, llm         tool_invocation_finished with an observed outcome; not one that closes a try
+//                    without observation
+//  time              timer_fired, time_recorded
+//  random, uuid      random_recorded, uuid_recorded
+//  http              http_recorded
+//  human             a human answer: wait_completed of a human wait, or the decision about a call
+//                    (approval, unknown outcome) or about an external change
 //
-// The record of an effect is its event. Only tools and models leave a second copy beside the log, for the time between what
-// was seen and the log (docs/decisions/0020-effects-are-events.md). Threads: short-lived, one owner.
+// The event is the record of the effect. Only tools and models leave a second copy in a side
+// record, for the time between the observation and the log
+// (docs/decisions/0020-effects-are-events.md).
+// Threads: short-lived, one owner.
 #pragma once
 
 #include <string_view>
@@ -22,16 +25,17 @@ namespace ae::engine {
 
 class EffectKinds {
  public:
-  // The kind of the effect that this event records; "" = it records none. REQUIRES: all events of the log before it have
-  // been shown.
+  // The kind of the effect that this event records; "" = none. REQUIRES: called for all earlier
+  // events of the log, in order.
   std::string_view kind_of(const Event& event);
 
  private:
   std::unordered_set<InvocationId> of_models_;
 };
 
-// {at, effect_id, kind, node_id, seq, step_id, try, type}: for a list of them. `effect_id` names it in its event:
-// invocation_id, effect_id, correlation_key or decision_id.
+// An entry for lists of effects: {at, effect_id, kind, node_id, seq, step_id, try, type}.
+// `effect_id` is the effect's id in its event: invocation_id, effect_id, correlation_key or
+// decision_id.
 Value effect_entry(const Event& event, std::string_view kind);
 
 }  // namespace ae::engine

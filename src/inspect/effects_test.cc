@@ -1,4 +1,4 @@
-// What a log says of its effects: which events record one, of what kind, and where tools and models drift.
+// Tests of the effects in a log, of the schemas that calls record, and of drift.
 #include "inspect/effects.h"
 
 #include "engine/heart/job_fixture_test.h"
@@ -207,7 +207,7 @@ AE_TEST("drift/another model that is asked, or that answers, is shown") {
   EXPECT_EQ(drift.items()[1]["to"], "large");
 }
 
-// What wrote each plan of the job; "" = its log does not say.
+// The planner_version of each plan of the job; "" = not recorded.
 Words planners_of(const JobFixture& job) {
   Words planners;
   for (const Event& event : job.log) {
@@ -227,7 +227,7 @@ AE_TEST("plan/a plan says what wrote it, also one that replaces another or goes 
   EXPECT_EQ(planners_of(job), (Words{std::string(kPlannerVersion), std::string(kPlannerVersion)}));
   const JobFixture fork(*job.fork(job.log.size()), "other");
   EXPECT_EQ(planners_of(fork), (Words{std::string(kPlannerVersion)}));
-  // A fork of a log that does not say it does not make it up.
+  // A fork of a log without planner_version does not invent one.
   std::get<PlanGenerated>(job.log[1].body).planner_version.reset();
   const JobFixture unknown(*job.fork(2), "third");
   EXPECT_EQ(planners_of(unknown), (Words{""}));

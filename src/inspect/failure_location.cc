@@ -1,4 +1,4 @@
-// The failed node is in the state. The field is found by evaluating the node's expressions again.
+// Finds the failed node in the state, and its field by re-evaluating the node's expressions.
 #include "inspect/failure_location.h"
 
 #include <algorithm>
@@ -16,11 +16,11 @@ namespace {
 constexpr std::size_t kExpressionShown = 80;  // bytes
 
 struct FailureLocation {
-  const Step* step = nullptr;  // the part that failed, else the node's own step; nullptr: no node
+  const Step* step = nullptr;  // the failed part, else the node's step; nullptr: no node
   std::optional<FailedField> field;
 };
 
-// The item, turn or call whose failure became the failure of its map or loop.
+// The item, turn or call whose failure became that of its map or loop.
 const Step& failed_part(const State& state, const Step& whole) {
   const Step* found = &whole;
   for (const Step& step : state.steps) {
@@ -34,7 +34,7 @@ const Step& failed_part(const State& state, const Step& whole) {
   return *found;
 }
 
-// Values that were erased from the log make an expression fail in another way.
+// After a redaction an expression could fail in a different way.
 bool may_evaluate(const State& state) {
   return !is_redacted(state.input) &&
          std::ranges::none_of(state.steps, [](const Step& step) { return step.erased; });
@@ -72,7 +72,8 @@ std::string model_of(const ToolPolicy& tool) {
   return tool.is_model() ? tool.name.substr(kModelToolPrefix.size()) : std::string();
 }
 
-// The message without what the place says: "node ask, turn 1, model main: ", "at /id: ", "output: ".
+// The message without the location prefix: "node ask, turn 1, model main: ", "at /id: ", "output:
+// ".
 std::string_view strip_location(std::string_view message, const FailureLocation& location,
                                 const std::string& model) {
   if (!model.empty() && message.starts_with("node ")) {
@@ -83,7 +84,7 @@ std::string_view strip_location(std::string_view message, const FailureLocation&
   }
   if (!location.field) return message;
   if (location.step == nullptr && message.starts_with("output: ")) message.remove_prefix(8);
-  if (message.starts_with('/')) {  // of a schema: "/n must be an integer"
+  if (message.starts_with('/')) {  // from a schema: "/n must be an integer"
     if (const std::size_t end = message.find(' '); end != message.npos) {
       message.remove_prefix(end + 1);
     }
@@ -106,7 +107,7 @@ std::string reason(const FailedField& failed, std::string_view message) {
   return text.append(message);
 }
 
-// The argument of a call that was not sent because of it: `http.url: .args.id is null`.
+// The argument that prevented a call from being sent: `http.url: .args.id is null`.
 struct NullArgument {
   std::string name, expression;
 };
@@ -124,9 +125,9 @@ NullArgument null_argument(const State& state, const Step& step) {
   return {};
 }
 
-// What an expression reads of the job, of that which can be corrected outside of its own node.
+// What an expression reads that can be corrected outside of its node.
 struct Reads {
-  Value input;  // names; null: nothing of it
+  Value input;  // names; null: does not read the input
   std::vector<Value> kept;
 };
 
@@ -171,7 +172,7 @@ std::string summary_of(const State& state, const FailureLocation& location, cons
   if (location.field) return text + reason(*location.field, message);
   text += message;
   if (location.step == nullptr) return text;
-  // Where the null comes from: the expression of the node's argument.
+  // The source of the null: the expression of the node's argument.
   const NullArgument argument = null_argument(state, *location.step);
   const std::string& shown = argument.expression;
   if (shown.empty() || shown.size() > kExpressionShown || shown.contains('\n')) return text;
@@ -182,7 +183,7 @@ std::string summary_of(const State& state, const FailureLocation& location, cons
 
 namespace {
 
-// The ids of the nodes that have a step like this, in the order of the plan.
+// Ids of the nodes with a matching step, in plan order.
 Value nodes_with(const State& state, const std::function<bool(const Step&)>& fits) {
   std::vector<bool> found(state.plan ? state.plan->nodes.size() : 0);
   for (const Step& step : state.steps) {

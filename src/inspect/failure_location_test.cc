@@ -1,4 +1,4 @@
-// Where a failed job and its steps say that they failed.
+// Tests of the reported location of failed jobs and steps.
 #include "inspect/failure_location.h"
 
 #include "engine/heart/job_fixture_test.h"

@@ -1,4 +1,4 @@
-// The stored form of a signed head.
+// Signed heads: the stored form.
 #include "inspect/head.h"
 
 #include "json/json.h"
@@ -53,7 +53,7 @@ Result<Head> head_from_text(std::string_view text) {
             .time = *time,
             .key_id = std::string(v.text("key_id")),
             .signature = *signature};
-  // One form only, so that no byte of it can be changed without a trace.
+  // Only the canonical form is accepted, so that no byte can be changed undetected.
   if (canonical(unsigned_form(head).with("signature", to_hex(head.signature))) != text) {
     return wrong();
   }

@@ -1,8 +1,10 @@
-// Signed heads: "at this time, the log of this job had so many events, and the last had this hash".
+// Signed heads: a signed statement that at a given time the log of a job had a given number of
+// events, and the last had a given hash.
 //
-// The chain shows that nothing inside a log was changed; only a head that was signed while the log was whole shows that
-// its end was not taken away. Stored beside the job as canonical JSON, {v, job, count, hash, time, key_id, signature};
-// what is signed is "aetheris.head.v1\n" and the same JSON without its signature. Stored: never changes.
+// The chain shows that nothing inside a log was changed. Only a head signed while the log was
+// complete shows that its end was not removed. Stored with the job as canonical JSON, {v, job,
+// count, hash, time, key_id, signature}; the signed text is "aetheris.head.v1\n" and the same JSON
+// without its signature. Stored: never changes.
 // Threads: pure functions. See docs/verify.md and docs/decisions/0012-signed-heads.md.
 #pragma once
 
@@ -21,7 +23,7 @@ namespace ae::engine {
 struct Head {
   JobId job;
   std::uint64_t count = 0;  // events
-  Hash hash;                // of the last one
+  Hash hash;                // of the last event
   Instant time;
   std::string key_id;
   std::string signature;  // 64 bytes
@@ -31,7 +33,7 @@ struct Head {
 
 std::string signed_head(const SigningKey& key, const JobId& job, std::uint64_t count,
                         const Hash& hash, Instant time);
-// Fails with log_corrupt when these are not the bytes of a signed head.
+// Fails with log_corrupt if `text` is not a signed head.
 Result<Head> head_from_text(std::string_view text);
 
 }  // namespace ae::engine

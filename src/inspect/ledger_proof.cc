@@ -14,8 +14,8 @@
 namespace ae::engine {
 namespace {
 
-// Does this event say what its effect record says? How it came into the log is not part of that; of an erased value, only that
-// there is one.
+// Does the event match its effect record? The way in which it came into the log is ignored; of an
+// erased value only its existence is compared.
 bool is_same_record(ToolInvocationFinished mine, ToolInvocationFinished expected) {
   for (ToolInvocationFinished* one : {&mine, &expected}) {
     one->at.reset();
@@ -132,10 +132,10 @@ std::string LedgerProof::committed(const CommandCommitted& event) {
   return {};
 }
 
-// Time, chance and ids: one value of a step, and no invocation.
+// Time, random numbers and ids: one value per step, and no invocation.
 std::string LedgerProof::recorded(std::string_view effect_id, RecordedKind records) {
   const auto step = step_of_effect(effect_id, records);
-  if (!step) return {};  // the jitter of a back-off
+  if (!step) return {};  // the jitter of a backoff
   if (invocation_of_.contains(*step)) return "records a value for a step that makes a call";
   return values_.emplace(*step, false).second ? std::string()
                                               : "records a second value for its step";
@@ -175,8 +175,8 @@ const LedgerProof::Try* LedgerProof::find(const InvocationId& invocation,
   return found == call->second.tries.end() ? nullptr : &found->second;
 }
 
-// Every field of the record is one that the log knows, or is covered by the record's checksum alone while the log does
-// not know it yet (created_at; an outcome that is not taken in).
+// Every field of the record is compared with the log. Only its checksum covers what the log does
+// not contain yet (created_at; an outcome that is not imported).
 std::string LedgerProof::effect(const VerifyInput::Effect& effect) const {
   auto record =
       read_side_record(effect_location(job_, effect.invocation, effect.try_no), effect.record);
@@ -199,13 +199,13 @@ std::string LedgerProof::effect(const VerifyInput::Effect& effect) const {
     if (is_same_record(*late, *expected)) return {};
   }
   if (mine->end == nullptr || is_same_record(*mine->end, *expected)) return {};
-  // A try that was closed without knowing, and what was heard of it later, do not disagree.
+  // A try that was closed with an unknown outcome does not contradict an outcome observed later.
   if (mine->outcome == "unknown" || mine->outcome == "timeout") return {};
   return "has " + std::string(r.text("outcome")) + ", the log " + mine->outcome +
          (r.text("outcome") == mine->outcome ? " with another content" : "");
 }
 
-// What was seen is gone; that the log was told the same outcome can still be proved.
+// The content was erased, but the outcome can still be compared with the log.
 std::string LedgerProof::same_outcome(const Try& mine, std::string_view outcome) {
   const bool same =
       std::ranges::any_of(mine.later, [&](const auto* late) { return late->outcome == outcome; });
@@ -239,7 +239,7 @@ std::string LedgerProof::entry(const VerifyInput::Entry& entry) const {
       (!mine->attempt.empty() && r.text("attempt_id") != mine->attempt)) {
     return "names another call than the log";
   }
-  if (entry.state == "INFLIGHT") return {};  // perhaps not repaired yet
+  if (entry.state == "INFLIGHT") return {};  // may not be repaired yet
   const bool success = mine->outcome == "success";
   if (!mine->finished || success != (entry.state == "COMMITTED")) {
     return "has " + entry.state + ", the log " + (mine->finished ? mine->outcome : "no end");
@@ -257,10 +257,11 @@ std::string LedgerProof::entries(const std::vector<VerifyInput::Entry>& entries)
   return {};
 }
 
-// Who writes in phases (split) notes each call in the ledger with its declaration, and each outcome in the effect store
-// before the log. Who writes all at once (fused) does neither: a ledger entry of it has a note. An effect of it came late,
-// perhaps without anybody knowing that the log had it already. The log does not say which an attempt did; one ledger entry
-// that only the first leaves says it of all its calls.
+// With split durability an attempt writes a ledger entry with each declaration, and each outcome to
+// the effect store before the log. With fused durability it writes neither: a ledger entry is only
+// an in-flight note, and an effect record is a late result, possibly of an outcome that the log
+// already had. The log does not record the durability of an attempt; a ledger entry without a note
+// proves split durability for all its calls.
 void LedgerProof::note_splits(const VerifyInput& input) {
   for (const VerifyInput::Entry& one : input.ledger) {
     const auto record =
@@ -272,7 +273,7 @@ void LedgerProof::note_splits(const VerifyInput& input) {
 }
 
 std::string LedgerProof::missing_effect(const VerifyInput& input) const {
-  if (redacted_) return {};  // an effect goes with its value
+  if (redacted_) return {};  // an effect record is erased with its value
   std::set<std::pair<std::string_view, std::int64_t>> there;
   for (const VerifyInput::Effect& one : input.effects)
     there.emplace(one.invocation.text, one.try_no);
@@ -292,7 +293,7 @@ std::string LedgerProof::missing_effect(const VerifyInput& input) const {
   return {};
 }
 
-// Only of calls in flight: an entry of one that has ended may have been taken away by who took the job over.
+// Only calls in flight: the entry of a finished call may have been erased by a later lease holder.
 std::string LedgerProof::missing_entry(const VerifyInput& input) const {
   std::set<std::pair<std::string_view, std::int64_t>> there;
   for (const VerifyInput::Entry& one : input.ledger) there.emplace(one.invocation.text, one.try_no);

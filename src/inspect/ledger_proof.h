@@ -1,5 +1,5 @@
-// The ledger's proof: what the log says of each call, told again without the engine's own state, and held against what
-// stands beside the log. See verify.h. Threads: none of its own.
+// LedgerProof: recomputes the calls of a log independently of the engine's state, and compares them
+// with the side records. See verify.h. Threads: none of its own.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +19,19 @@
 
 namespace ae::engine {
 
-// How a proof names an event.
+// The name of an event in a proof.
 std::string at(const Event& event);
 
-// What the log says of one invocation, told again without the engine's own state.
+// The calls of one log, recomputed independently of the engine's state.
 class LedgerProof {
  public:
   explicit LedgerProof(const JobId& job) : job_(job) {}
 
-  // Empty, or what is wrong.
+  // Adds an event of the log. Empty, or the error.
   std::string event(const Event& event);
   std::string effects(const std::vector<VerifyInput::Effect>& effects) const;
   std::string entries(const std::vector<VerifyInput::Entry>& entries) const;
-  // A row that must stand beside the log, and does not. REQUIRES: effects and entries found nothing.
+  // A side record that must exist and is missing. REQUIRES: effects and entries found no error.
   std::string missing(const VerifyInput& input);
   std::string at_end() const;
   std::vector<std::string> pending() const;
@@ -41,11 +41,11 @@ class LedgerProof {
  private:
   struct Try {
     bool finished = false;
-    bool by_its_attempt = false;  // the attempt that made the call says how it ended
+    bool by_its_attempt = false;  // recorded by the attempt that made the call
     std::string outcome;
     std::string attempt, deadline;
     const ToolInvocationFinished* end = nullptr;
-    std::vector<const ToolInvocationFinished*> later;  // those that came late
+    std::vector<const ToolInvocationFinished*> later;  // late results
   };
   struct Call {
     StepId command;
@@ -55,7 +55,7 @@ class LedgerProof {
     std::map<std::int64_t, Try> tries;
     bool success = false, happened = false;
   };
-  // What is wrong with the event, which outlives this.
+  // The error of the event, which outlives this object.
   std::string fault(const Event& event);
   std::string started(const ToolInvocationStarted& event, const std::optional<AttemptId>& attempt);
   std::string finished(const ToolInvocationFinished& event,
@@ -74,10 +74,10 @@ class LedgerProof {
   const JobId& job_;
   std::map<InvocationId, Call> calls_;
   std::unordered_map<StepId, InvocationId> invocation_of_;  // of a command
-  std::unordered_map<StepId, bool> values_;  // of time, chance and ids: is it committed?
+  std::unordered_map<StepId, bool> values_;  // of time, random numbers and ids: true = committed
   std::unordered_set<ExternalKey> external_keys_;
-  std::unordered_set<std::string>
-      splits_;  // attempts that kept a ledger and effects beside the log
+  // Attempts that wrote ledger entries and effect records (split)
+  std::unordered_set<std::string> splits_;
   std::size_t tries_ = 0;
   bool ended_ = false;
   bool redacted_ = false;

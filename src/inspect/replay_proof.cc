@@ -49,13 +49,12 @@ std::string ReplayProof::fault(const State& state, const CommandEmitted& event) 
   return {};
 }
 
-// A recorded value is one that the step's tool may give for the arguments of the plan.
+// A recorded value is one that the step's tool can yield for the plan's arguments.
 std::string ReplayProof::recorded(const State& state, RecordedKind records,
                                   std::string_view effect_id, const Erasable& value) {
   const auto id = step_of_effect(effect_id, records);
   const auto known = id ? state.by_id.find(*id) : state.by_id.end();
-  if (known == state.by_id.end())
-    return {};  // the jitter of a back-off, or nothing that can be applied
+  if (known == state.by_id.end()) return {};  // the jitter of a backoff, or not applicable
   const Step& step = state.steps[known->second];
   if (!is_requested(state, known->second) || state.tool_of(step).records != records) {
     return "is recorded where the plan has no such value";
@@ -87,7 +86,7 @@ std::string ReplayProof::fault(const State& state, const UuidRecorded& event) {
 
 namespace {
 
-// What a probe says is what its answer gives: `fits`, of that.
+// The recorded outcome must be the one that the probe's answer yields, as checked by `fits`.
 std::string fault_of_probe(const State& state, const Step* step, const auto& fits) {
   if (!step || step->phase != StepPhase::probing) return {};
   const auto result = probe_result_of(state, *step, state.steps[step->probe].result);
@@ -110,7 +109,7 @@ std::string ReplayProof::probe_says(const State& state, const DecisionRecorded& 
 
 std::string ReplayProof::fault(const State& state, const ToolInvocationStarted& event) {
   const Step* step = find(state, event.step_id);
-  if (!step || step->call) return {};  // a later try sends what is recorded: the ledger's proof
+  if (!step || step->call) return {};  // LedgerProof checks that a retry sends the recorded call
   if (step->phase != StepPhase::ready) return "is recorded where the plan has no call";
   const ToolPolicy& tool = state.tool_of(*step);
   if (event.tool_name != tool.name) return "calls another tool than the plan's";
@@ -120,18 +119,19 @@ std::string ReplayProof::fault(const State& state, const ToolInvocationStarted& 
   if (event.request_schema_hash && to_hex(*event.request_schema_hash) != tool.schema_digest) {
     return "names another schema than the plan's";
   }
-  // What is told of the budget is what was known when it was decided, which may be less than what is known here.
+  // The budget notice reports what was known at the decision, which may be less than what is known
+  // here.
   const Value& notice = event.arguments.value["notice"];
   const bool turn = step->is_turn() && state.steps[step->node].loop;
   if (turn && state.budget.limits.soft > 0 && event.arguments.erased) return {};
-  // How much was left can be told while the limits are known.
+  // The notice can be checked only while the limits are known.
   if (turn && !state.budget.erased && !is_notice(state, state.steps[step->node], notice)) {
     return "gives its model a wrong budget notice";
   }
   auto arguments = turn ? turn_arguments_of(state, state.steps[step->node], step->turn, notice)
                         : requested_arguments(state, *step);
   if (!arguments) return "has arguments, but " + arguments.error().message;
-  // Without the blind, what is still there is compared itself.
+  // Without the blind, compare what is not erased.
   if (state.blind_erased ? event.arguments.erased || *arguments == event.arguments.value
                          : state.hash_of(*arguments) == to_hex(event.arguments_hash)) {
     return {};
@@ -139,14 +139,14 @@ std::string ReplayProof::fault(const State& state, const ToolInvocationStarted& 
   return "has other arguments than the plan's expressions give";
 }
 
-// What the plan's expressions give, or what the person made of it who approved the call.
+// The arguments that the plan's expressions yield, or those that an approver edited.
 Result<Value> ReplayProof::requested_arguments(const State& state, const Step& step) {
   const bool edited = step.approval && !step.approval->edited_from.empty();
   if (edited && !step.approval->used) return step.approval->arguments;
   return arguments_of(state, step);
 }
 
-// A success is what the plan's schema lets its tool give, or is said to break it.
+// A successful result satisfies the plan's schema, or the event records that it does not.
 std::string ReplayProof::fault(const State& state, const ToolInvocationFinished& event) {
   const Step* step = find(state, event.step_id);
   if (!step || event.outcome != "success" || event.late == true) return {};
@@ -170,10 +170,11 @@ std::string ReplayProof::fault(const State& state, const CommandCommitted& event
   return wrong;
 }
 
-// What is said of a model is what was asked and answered.
+// The recorded model metadata matches the request and the answer.
 std::string ReplayProof::answer(const State& state, const CommandCommitted& event) {
   const Step* step = find(state, event.step_id);
-  if (step && !event.result_of && !event.result.erased) {  // a person or a probe says what it gave
+  if (step && !event.result_of &&
+      !event.result.erased) {  // the result comes from an operator or a probe
     if (auto wrong = fits(state.tool_of(*step), event.result.value); !wrong.empty()) return wrong;
   }
   if (!step || !step->call || step->call->erased || step->erased) return {};
@@ -205,8 +206,8 @@ std::string ReplayProof::branch(const State& state, const DecisionRecorded& even
 
 namespace {
 
-// A choice without the words that a model is told: what they say is recorded, and what is told later follows from that. Another
-// version may say the same in other words.
+// A choice without the texts sent to the model: the recorded texts are used in later requests, and
+// another version may word them differently.
 Value without_model_texts(const Value& choice) {
   Value bare = choice;
   if (choice["repair"].is_string()) bare = bare.with("repair", true);
@@ -221,7 +222,7 @@ Value without_model_texts(const Value& choice) {
 
 }  // namespace
 
-// A loop does what the model's answer asked for, and no more.
+// A loop makes exactly the calls that the model's answer requests.
 std::string ReplayProof::choice(const State& state, const DecisionRecorded& event) {
   const Step* step = find(state, event.step_id);
   if (!step || !step->loop || step->loop->turns.empty()) return {};
@@ -250,7 +251,7 @@ std::string ReplayProof::fault(const State& state, const WaitOpened& event) {
   return key == event.correlation_key ? "" : "has another key than the plan's";
 }
 
-// A person was asked about, or a policy denied, the call that the plan's expressions give.
+// An approval request, or a denial, is about the call that the plan's expressions yield.
 std::string ReplayProof::request(const State& state, const DecisionRecorded& event) {
   const Step* step = find(state, event.step_id);
   const Value& asked = event.payload.value;
@@ -273,7 +274,7 @@ std::string ReplayProof::fault(const State& state, const DecisionRecorded& event
 
 namespace {
 
-// The step of a call whose changes are looked at: one whose result, and with it what it changed, is known.
+// Steps whose changes are checked: the result, and therefore the changes, are known.
 bool shows_changes(const Step* step) {
   if (!step || !step->call || step->call->outcome != OutcomeKind::success || step->failure) {
     return false;
@@ -283,8 +284,9 @@ bool shows_changes(const Step* step) {
 
 }  // namespace
 
-// What a call changed is what its `changes` give of its result, all of it, before its command is committed. A result that
-// stands in the command_committed itself (somebody said that it happened) is looked at there, by whoever says it.
+// The recorded changes are exactly what `changes` yields for the call's result, before its command
+// is committed. A result in the command_committed itself (an operator's `happened`) is checked when
+// that decision is made.
 std::string ReplayProof::fault(const State& state, const StateChanged& event) {
   const Step* step = find(state, event.step_id);
   if (!shows_changes(step)) return {};
@@ -301,7 +303,7 @@ std::string ReplayProof::all_changed(const State& state, const CommandCommitted&
   return step->changed == expected.events.size() ? "" : "leaves out what its call changed";
 }
 
-// What another plan carries is what both plans give.
+// A new plan carries over exactly what both plans yield.
 std::string ReplayProof::fault(const State& state, const PlanGenerated& event) {
   const auto plan = Plan::compile(event.task_graph);
   if (!plan) return "holds no plan";
@@ -311,7 +313,7 @@ std::string ReplayProof::fault(const State& state, const PlanGenerated& event) {
       if (one.is_string()) drop.insert(one.as_string());
     }
   }
-  // An earlier build compared without a limit.
+  // No limit, because an earlier build compared without one.
   const auto replan = replan_of(state, *plan, drop, std::numeric_limits<Work>::max());
   return replan && carried_list(state, *replan) == event.carried
              ? ""
@@ -323,7 +325,7 @@ std::string ReplayProof::fault(const State& state, const JobCompleted& event) {
   return output && *output == event.result.value ? "" : "is not what `output` gives";
 }
 
-// What a fork brings in of a loop that goes on is such a loop.
+// A loop that a fork imports unfinished must be a valid loop.
 std::string ReplayProof::after(const State& state, const Event& event) {
   const auto* fork = as<ForkImported>(event);
   if (fork == nullptr || fork->results.erased) return {};

@@ -1,5 +1,5 @@
-// The replay's proof: what the plan asks for at the state before an event, compared with what stands there. See verify.h.
-// Threads: none of its own.
+// ReplayProof: compares each event with what the plan requires in the state before it. See
+// verify.h. Threads: none of its own.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@ namespace ae::engine {
 
 class ReplayProof {
  public:
-  // Empty, or what is wrong.
+  // Checks an event against the state before it. Empty, or the error.
   std::string before(const State& state, const Event& event);
-  // The same of what only shows when it is applied.
+  // Checks what shows only after the event is applied.
   static std::string after(const State& state, const Event& event);
   std::size_t commands() const { return commands_; }
 
@@ -25,7 +25,7 @@ class ReplayProof {
   static const Step* find(const State& state, const StepId& id);
   static const Step* find(const State& state, const std::optional<StepId>& id);
 
-  // What is wrong with an event of this type.
+  // The error of an event of this type.
   std::string fault(const State& state, const CommandEmitted& event);
   static std::string fault(const State& state, const TimeRecorded& event);
   static std::string fault(const State& state, const RandomRecorded& event);

@@ -1,4 +1,4 @@
-// Fields of events as views show them: an absent one is null. Threads: pure functions.
+// shown: fields of events as JSON for views; an absent field is null. Threads: pure functions.
 #pragma once
 
 #include <cstdint>

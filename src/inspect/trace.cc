@@ -1,4 +1,5 @@
-// One walk over the log gathers what belongs to each step (trace_record.h); a second, over the plan, writes the tree.
+// trace_view: one pass over the log collects the events of each step (trace_record.h); a second
+// pass, over the plan, builds the tree.
 #include "inspect/trace.h"
 
 #include <algorithm>
@@ -29,7 +30,8 @@ Value duration_between(const std::optional<Instant>& from, const std::optional<I
 
 class Tracer {
  public:
-  // `dropped_by`: the number of the plan that did not carry on what is shown; without: it is the job's own.
+  // `dropped_by`: the number of the plan that dropped the steps shown; nullopt: the job's current
+  // plan.
   Tracer(const State& state, TraceRecord& record, std::optional<std::uint32_t> dropped_by = {});
   Value run(const std::vector<Event>& events);
 
@@ -53,10 +55,11 @@ class Tracer {
   const std::optional<std::uint32_t> dropped_by_;
   std::map<std::uint32_t, std::vector<const Step*>> items_;  // by map, in item order
   std::map<std::uint32_t, std::vector<const Step*>> turns_;  // by loop
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const Step*>>
-      calls_;                                                          // by loop and turn
-  std::unordered_map<std::uint32_t, std::vector<const Step*>> sides_;  // by what they are about
-  std::size_t located_ = kStepsLocated;  // failed steps whose field is yet to be found
+  // By loop and turn
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const Step*>> calls_;
+  // By the step that they probe or compensate
+  std::unordered_map<std::uint32_t, std::vector<const Step*>> sides_;
+  std::size_t located_ = kStepsLocated;  // failed steps whose field may still be located
   std::uint64_t done_ = 0, failed_ = 0, skipped_ = 0, tries_ = 0, repeated_ = 0, in_doubt_ = 0,
                 refused_ = 0;
 };
@@ -76,9 +79,9 @@ Tracer::Tracer(const State& state, TraceRecord& record, std::optional<std::uint3
   }
 }
 
-// ---------------------------------------------------------------- judging
+// ---------------------------------------------------------------- status
 
-// The items of a map, the turns of a loop, the calls of a turn.
+// The items of a map, the turns of a loop, or the calls of a turn.
 std::vector<const Step*> Tracer::below(const Step& step) const {
   if (step.role != Role::node || step.item != kNoItem || step.is_loop_call()) return {};
   if (step.is_turn()) {
@@ -108,7 +111,7 @@ std::string_view Tracer::status_of(const Step& step) const {
     if (step.skipped) return "skipped";
     return step.failure ? "failed" : "done";
   }
-  if (dropped_by_ && s_.kind_of(step) == NodeKind::wait) return "not_run";  // nobody waits any more
+  if (dropped_by_ && s_.kind_of(step) == NodeKind::wait) return "not_run";  // the wait was dropped
   if (is_terminal(s_.status) || dropped_by_) {
     if (s_.may_have_happened(step)) return "in_doubt";
     return step.started ? "failed" : "not_run";
@@ -143,7 +146,8 @@ std::string_view Tracer::world_of(const Step& step, const StepSpan& span,
   if (span_try.outcome() == "failure" && span_try.definite()) return "unchanged";
   if (span_try.outcome() == "input_required") return "unchanged";
   if (span_try.resolution == "not_happened") return "unchanged";
-  // A later try under the same external key that went well says what became of an earlier one: it is one effect.
+  // If a later try with the same external key succeeded, the effect of the earlier try is the same
+  // effect.
   for (const TrySpan& other : span.tries) {
     if (other.outcome() == "success" || other.resolution == "happened") return "changed";
   }
@@ -182,7 +186,7 @@ void Tracer::count(const Step& step, const StepSpan& span, std::string_view stat
   if (status == "skipped") skipped_++;
 }
 
-// ---------------------------------------------------------------- writing
+// ---------------------------------------------------------------- views
 
 Value effect_view(const StepSpan& span) {
   if (span.started == nullptr) return {};
@@ -198,12 +202,13 @@ Value effect_view(const StepSpan& span) {
                         {"tool_version", started.tool_version}});
 }
 
-// How its step ended; null: it has not.
+// How the step ended; null: it has not ended.
 Value result_type_of(const StepSpan& span) {
   return span.finished != nullptr ? Value(span.finished->result_type) : Value();
 }
 
-// What a try was, beside what became of the step: one that is followed by another was a failure to be tried again.
+// The result of a try, which may differ from that of its step: if another try follows, it was a
+// retryable failure.
 Value try_result_type(const StepSpan& span, std::size_t index) {
   const TrySpan& one = span.tries[index];
   if (one.outcome() == "success") return "success";
@@ -214,9 +219,9 @@ Value try_result_type(const StepSpan& span, std::size_t index) {
   return failed ? result_type_of(span) : Value();
 }
 
-// Who was asked and who answered, by what name its provider calls it; what that cost.
+// The requested model, the model that answered under its provider's name, and the usage.
 Value model_view(const State& state, const Step& step, const StepSpan& span) {
-  const bool whole = state.node_of(step).loop && !step.is_part();  // its turns are what is asked
+  const bool whole = state.node_of(step).loop && !step.is_part();  // its turns make the requests
   if (state.kind_of(step) != NodeKind::llm || whole) return {};
   static const ToolInvocationStarted no_call;
   static const CommandCommitted none;
@@ -271,7 +276,7 @@ Value wait_view(const WaitSpan& wait) {
                         {"wait_type", opened.wait_type}});
 }
 
-// What a call changed, each with what was last seen of it: null = nobody has looked.
+// What a call changed, with the last verification; null = not verified.
 Value changes_of(const StepSpan& span) {
   std::vector<Value> views;
   for (const StateChanged* change : span.changes) {
@@ -308,7 +313,7 @@ Value attempt_view(const AttemptSpan& span, std::uint64_t last_seq) {
                         {"worker", span.worker}});
 }
 
-// How a step ended badly; of one that another job did, nothing else is known.
+// The error of a step; for an imported step only code and message are known.
 Value error_of(const Step& step, const StepSpan& span) {
   if (!step.imported || !step.failure) {
     return span.finished != nullptr ? shown(span.finished->error) : Value();
@@ -408,7 +413,7 @@ Value Tracer::node_view(const Step& step) {
                         {"world", world_of(step, span)}});
 }
 
-// Under which the call went out (base/trace_context.h).
+// The span id under which the call was sent (base/trace_context.h).
 Value Tracer::span_id(const StepSpan& span, const TrySpan& one) const {
   return span_id_of(s_.job, span.started->invocation_id,
                     static_cast<std::uint32_t>(one.started->try_no));
@@ -430,7 +435,8 @@ Value effects_view(const std::vector<Event>& events, const TraceRecord& record) 
   return Value::array(std::move(effects));
 }
 
-// All that the answer of a turn asked for, in its order: also what was refused before it could begin.
+// All calls that the answer of a turn requested, in its order, including calls that were refused
+// before they began.
 std::vector<Value> Tracer::asked_views(const Step& turn) {
   std::vector<Value> views;
   if (!turn.is_turn()) return views;
@@ -459,7 +465,7 @@ std::vector<Value> Tracer::asked_views(const Step& turn) {
   return views;
 }
 
-// Of the nodes of a plan, in its order, those that had begun and that the next plan does not carry on.
+// The nodes of a plan, in its order, that had begun and that the next plan does not carry over.
 std::vector<Value> Tracer::let_go(const Value& carried) {
   std::set<std::string_view> kept;
   if (carried.is_array()) {
@@ -476,7 +482,8 @@ std::vector<Value> Tracer::let_go(const Value& carried) {
   return views;
 }
 
-// What other plans let go, as it was when they came: the state has forgotten it, the log has not.
+// The steps that other plans dropped, in their state at that time: re-folds the log, because the
+// current state no longer contains them.
 std::vector<Value> Tracer::dropped_views(const std::vector<Event>& events) {
   std::vector<Value> views;
   if (s_.plan_number == 0) return views;

@@ -1,4 +1,4 @@
-// One walk over the log.
+// TraceRecord: one pass over the log.
 #include "inspect/trace_record.h"
 
 #include <utility>
@@ -9,7 +9,7 @@
 namespace ae::engine {
 namespace {
 
-// What was found out about a call that was given up: as a decision about it is shown.
+// A resolution recorded after the job ended, in the form of a decision.
 Value note_view(const Event& event, const OutcomeNoted& note) {
   return Value::object({{"at", to_text(note.at)},
                         {"by", shown(note.by)},
@@ -23,7 +23,7 @@ Value note_view(const Event& event, const OutcomeNoted& note) {
 }
 
 Value decision_view(const Event& event, const DecisionRecorded& decision) {
-  // The value a map goes over can be long, and stands below it, item by item.
+  // The value of a map can be long, and its items are shown separately.
   Value payload = decision.payload.value;
   if (payload.is_array()) payload = Value::object({{"items", std::uint64_t{payload.size()}}});
   return Value::object({{"at", to_text(decision.at.value_or(event.created_at))},
@@ -53,7 +53,7 @@ void TraceRecord::end_attempt(const Event& event, std::string_view how) {
 
 void TraceRecord::begin_attempt(const Event& event, const JobRunning& running) {
   end_attempt(event, "lost");
-  // One process owns the store until it ends: another one means that it did.
+  // One process owns the store until it exits: another owner means that it died.
   if (!attempts.empty() && attempts.back().ended == "lost" && attempts.back().lost.empty()) {
     const bool died = running.opened_at && running.opened_at != attempts.back().opened_at;
     attempts.back().lost = died ? "process_died" : "lease_expired";
@@ -132,7 +132,7 @@ void TraceRecord::take_completed(const Event& event, const WaitCompleted& comple
   }
 }
 
-// What models asked for in the turns that another job had.
+// The choices of models in turns that were imported from another job.
 void TraceRecord::take_imported(const ForkImported& fork) {
   if (!fork.commands.is_array()) return;
   for (const Value& one : fork.commands.items()) {

@@ -1,7 +1,8 @@
-// What a log says of each step of a job, gathered in one walk: the stuff that a trace is made of (inspect/trace.h).
+// TraceRecord: the events of each step of a job, collected in one pass over the log; the input of a
+// trace (inspect/trace.h).
 //
-// It knows neither plan nor state: a step that a later plan let go is in it like any other. It points to the events, which
-// outlive it. Threads: short-lived, one owner.
+// It uses neither plan nor state: a step that a later plan dropped is included like any other. It
+// points to the events, which must outlive it. Threads: short-lived, one owner.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +26,19 @@ struct AttemptSpan {
   std::optional<Instant> ended_at;
   std::string ended;
   std::string lost;  // why it was lost: "process_died" or "lease_expired"
-  // When its process opened the store; absent: many processes share the store.
+  // When the process of the attempt opened the store; absent: several processes share the store.
   std::optional<Instant> opened_at;
 };
 
 struct TrySpan {
   const ToolInvocationStarted* started = nullptr;
-  const ToolInvocationFinished* finished = nullptr;  // null: it is open
+  const ToolInvocationFinished* finished = nullptr;  // null: the try is open
   std::string attempt;
   std::uint64_t seq = 0;
   Instant started_at;
   std::optional<Instant> finished_at;
   Value progress;          // its last report: {at, report}
-  std::string resolution;  // what a person said of it
+  std::string resolution;  // of its unknown outcome, by an operator or a probe
 
   std::string_view outcome() const { return finished ? finished->outcome : std::string_view(); }
   bool definite() const { return finished && finished->definite == true; }
@@ -55,7 +56,7 @@ struct StepSpan {
   std::optional<Instant> started_at, finished_at;
   std::uint64_t finished_seq = 0;
   std::string finished_by;
-  const ToolInvocationStarted* started = nullptr;  // the first
+  const ToolInvocationStarted* started = nullptr;  // of the first try
   const CommandCommitted* committed = nullptr;
   const NodeFinished* finished = nullptr;
   std::optional<std::string> external_id;
@@ -69,14 +70,14 @@ struct StepSpan {
 
 class TraceRecord {
  public:
-  // REQUIRES: all events of the log before it have been taken; the event outlives this.
+  // REQUIRES: all earlier events of the log have been taken; the event outlives this object.
   void take(const Event& event);
 
   std::vector<AttemptSpan> attempts;
-  std::vector<Value> budget;                        // when it was used up, and when raised
+  std::vector<Value> budget;                        // when it was exceeded or raised
   std::unordered_map<std::string, StepSpan> steps;  // by step id
-  std::unordered_map<std::string, Value>
-      choices;  // payloads of tool_choice, by the invocation of their answer
+  // Payloads of tool_choice, by the invocation of the answer
+  std::unordered_map<std::string, Value> choices;
 
  private:
   void take_attempt(const Event& event);

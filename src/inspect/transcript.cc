@@ -1,4 +1,4 @@
-// Each event is applied to the state, then adds its entries.
+// Transcript: applies each event to the state, then adds the event's entries.
 #include "inspect/transcript.h"
 
 #include <algorithm>
@@ -35,13 +35,13 @@ class Transcript {
 
   void take(const Event& event);
   void add(std::string_view kind, std::string_view step_id, Members members);
-  // The value; null when it was erased, and then the entry names it as `as`.
+  // The value; null if it was erased, and then `as` is listed in the entry's `redacted`.
   Value value(const Erasable& field, std::string_view as);
   Value error(const std::optional<RecordedError>& error);
   const Step* step(std::string_view id) const;
   Value call_id_of(const Step* step);
 
-  // Each adds the entries of an event of its type.
+  // Each overload adds the entries of an event of its type.
   void tell(const JobCreated& event);
   void tell(const PlanGenerated& event);
   void tell(const ForkImported& event);
@@ -87,14 +87,14 @@ class Transcript {
   void note_error(std::string_view step_id, const std::string& node_id, std::string_view code);
   void ended(std::string_view status, Members members);
 
-  // A call, by its invocation.
+  // A call; the key in `calls_` is its invocation.
   struct Call {
     std::string step_id, node_id, tool;
   };
-  // A success or a resolution whose command_committed has not come yet.
+  // A success or a resolution whose command_committed has not been read yet.
   struct Uncommitted {
     std::size_t entry;  // its index on the page, or kNotOnPage
-    Value usage;        // of an answer: as the answer has it
+    Value usage;        // of an answer: as the answer reports it
   };
   static constexpr std::size_t kNotOnPage = SIZE_MAX;
   void change(std::size_t entry, Members members);
@@ -102,23 +102,24 @@ class Transcript {
 
   const TranscriptPage page_;
   const PlanSource plans_;
-  State s_;                       // after the event that is taken
-  const Event* event_ = nullptr;  // that is taken
-  std::vector<Value> redacted_;   // of the entry that is made
-  bool imported_ = false;         // so it is of another job
+  State s_;                       // after the current event
+  const Event* event_ = nullptr;  // the current event
+  std::vector<Value> redacted_;   // of the current entry
+  bool imported_ = false;         // the current event imports from another job
   std::vector<Value> entries_;
-  std::size_t added_ = kNotOnPage;  // the entry that was made last
-  std::size_t bytes_ = 0;           // of the entries
-  std::size_t of_event_ = 0;        // entries of this event that are on the page
+  std::size_t added_ = kNotOnPage;  // the last entry
+  std::size_t bytes_ = 0;           // of all entries
+  std::size_t of_event_ = 0;        // entries of the current event on the page
   bool full_ = false, more_ = false;
   std::unordered_map<std::string, Call> calls_;
   std::unordered_map<std::string, Uncommitted> answered_, resolved_;  // by step
-  std::unordered_map<std::string, Value>
-      answers_;  // of a turn's step: its answer, until the choice
-  std::unordered_map<std::string, std::vector<Value>> call_ids_;  // of a turn's step: its calls
-  std::map<std::pair<std::string, std::int64_t>, std::string> turns_;  // node and turn: the step
-  std::unordered_map<std::string, std::string>
-      errors_;  // codes, by step and by "/node": the newest that an entry has
+  // Answer of a turn, by its step, until the tool choice
+  std::unordered_map<std::string, Value> answers_;
+  // Ids of a turn's calls, by its step
+  std::unordered_map<std::string, std::vector<Value>> call_ids_;
+  std::map<std::pair<std::string, std::int64_t>, std::string> turns_;  // step, by node and turn
+  // Last error code that an entry has, by step and by "/node"
+  std::unordered_map<std::string, std::string> errors_;
   std::unordered_set<std::string> called_;  // steps whose tool was called
   std::uint64_t answers_count_ = 0, tool_calls_ = 0, repeated_ = 0, input_ = 0, output_ = 0,
                 total_ = 0;
@@ -138,7 +139,7 @@ std::string node_name(const Value& node_id) {
   return node_id.is_string() ? node_id.as_string() : std::string();
 }
 
-// What a fork brings in; null: it was erased.
+// The results that a fork imports; null: erased.
 const Value& known_results(const ForkImported& fork) {
   static const Value none{};
   return fork.results.erased ? none : fork.results.value;
@@ -214,7 +215,7 @@ Value Transcript::error(const std::optional<RecordedError>& error) {
   return shown(error).with("message", Value());
 }
 
-// ---------------------------------------------------------------- the job, its plans, its origin
+// ---------------------------------------------------------------- job, plans, origin
 
 void Transcript::tell(const JobCreated& event) {
   add("input", {}, {{"input", value(event.input, "input")}});
@@ -291,7 +292,7 @@ void Transcript::imported_call(const ForkImported& fork, const Value& entry) {
        {"try", Value()}});
 }
 
-// The arguments of a loop's call: as in the answer of its turn, or as an approval edited them.
+// The arguments of a loop's call: from the answer of its turn, or as edited by an approval.
 void Transcript::imported_arguments(const ForkImported& fork, const Value& entry) {
   const std::string id(entry.text("step_id"));
   const auto turn = turns_.find({node_name(entry["node_id"]), entry["turn"].as_int()});
@@ -314,7 +315,7 @@ void Transcript::imported_arguments(const ForkImported& fork, const Value& entry
 
 // ---------------------------------------------------------------- calls
 
-// The messages of a model call that no earlier entry has: the prompt, and what is left of the budget.
+// The messages of a model call that no earlier entry has: the prompt and the budget notice.
 void Transcript::messages(std::string_view step_id, const Value& arguments) {
   const auto add_message = [&](const Value& message, std::string_view origin) {
     add("message", step_id,
@@ -327,8 +328,8 @@ void Transcript::messages(std::string_view step_id, const Value& arguments) {
   if (arguments["notice"].is_object()) add_message(notice_message(arguments["notice"]), "budget");
 }
 
-// The arguments of a model's call; nullptr: they were erased. `first`: they hold the prompt; those of a later turn hold at most
-// a notice.
+// The arguments of a model call; nullptr: erased. `first`: they contain the prompt; those of a
+// later turn contain at most a notice.
 void Transcript::sent(std::string_view step_id, const Value* arguments, bool first) {
   if (arguments != nullptr) return messages(step_id, *arguments);
   if (!first) return;
@@ -360,14 +361,14 @@ void Transcript::tell(const ToolInvocationStarted& event) {
   add("model_call", id, {{"model", model_of(tool)}, {"try", event.try_no}});
 }
 
-// The id that the model gave a call of its answer.
+// The id that the model gave a call in its answer.
 Value Transcript::call_id_of(const Step* of) {
   if (of == nullptr || !of->is_loop_call()) return {};
   const auto turn = turns_.find({s_.node_of(*of).id, of->turn});
   const auto choice = turn == turns_.end() ? call_ids_.end() : call_ids_.find(turn->second);
   if (choice == call_ids_.end() || of->nth >= choice->second.size()) return {};
   const Value& id = choice->second[of->nth];
-  if (id.is_null()) redacted_.emplace_back("call_id");  // of an erased choice
+  if (id.is_null()) redacted_.emplace_back("call_id");  // the choice was erased
   return id;
 }
 
@@ -413,7 +414,7 @@ void Transcript::answered(std::string_view step_id, const Answer& got, Members m
   if (ok && !got.late && !imported_) answered_[std::string(step_id)] = {added_, std::move(usage)};
 }
 
-// An answer's model and usage are here, and the result of a call that a person or a probe resolved.
+// Adds model and usage of an answer, and the result of a call that an operator or a probe resolved.
 void Transcript::tell(const CommandCommitted& event) {
   const std::string& id = event.step_id.text;
   if (auto answer = answered_.extract(id)) {
@@ -468,7 +469,7 @@ void Transcript::tell(const ToolInvocationFinished& event) {
   }
 }
 
-// The calls of an answer that are refused, and the repair of an answer that cannot be used.
+// The refused calls of an answer, and the repair message for an unusable answer.
 void Transcript::chosen(std::string_view step_id, const Value& choice) {
   if (!choice.is_object()) return;
   const std::string id(step_id);
@@ -486,7 +487,7 @@ void Transcript::chosen(std::string_view step_id, const Value& choice) {
     const bool known = requested.is_array() && nth < requested.size();
     const Value wanted = known ? requested.items()[nth] : Value();
     if (answer.is_null()) redacted_.emplace_back("arguments");
-    if (call["id"].is_null()) {  // of an erased choice, see left_of
+    if (call["id"].is_null()) {  // the choice was erased
       for (const char* name : {"call_id", "refused.message", "tool"}) redacted_.emplace_back(name);
     }
     add("tool_call", step_id,
@@ -552,7 +553,7 @@ void Transcript::approval_closed(const WaitCompleted& event, std::string_view st
 
 void Transcript::tell(const DecisionRecorded& event) {
   const std::string id(step_of(*event_));
-  if (event.kind == "tool_choice") {  // a decision of the loop, about the answer of a turn
+  if (event.kind == "tool_choice") {  // the loop's decision about the answer of a turn
     const Value& choice = event.payload.left();
     const auto call = calls_.find(std::string(choice.text("of")));
     return call == calls_.end() ? void() : chosen(call->second.step_id, choice);
@@ -595,7 +596,7 @@ void Transcript::tell(const NodeFinished& event) {
   const std::string& id = event.step_id.text;
   if (event.skipped == true) return add("skipped", id, {});
   if (!event.error) return;
-  // A map and a loop fail with the error of a part.
+  // Maps and loops fail with the error of a part.
   const Step* of = step(id);
   const bool part = of != nullptr && of->is_part();
   const std::string known = errors_[part ? id : "/" + event.node_id];
@@ -608,7 +609,7 @@ void Transcript::tell(const NodeFinished& event) {
 void Transcript::tell(const WaitOpened& event) {
   const std::string& key = event.correlation_key;
   for (const char* ours : {"approval/", "resolve/", "input/"}) {
-    if (key.starts_with(ours)) return;  // other entries have them
+    if (key.starts_with(ours)) return;  // covered by other entries
   }
   add("wait", event.step_id.text,
       {{"channel", shown(event.channel)},
@@ -644,7 +645,7 @@ void Transcript::tell(const AgentMessage& event) {
        {"correlation_key", shown(event.correlation_key)}});
 }
 
-// `members`: those of by, error, reason and result that it has.
+// `members`: the present ones of by, error, reason and result.
 void Transcript::ended(std::string_view status, Members members) {
   for (const char* name : {"by", "error", "reason", "result"}) {
     if (std::ranges::find(members, name, &Member::first) == members.end()) {
@@ -668,7 +669,7 @@ void Transcript::tell(const JobCancelled& event) {
   ended("cancelled", {{"by", shown(event.by)}, {"reason", shown(event.reason)}});
 }
 
-// ---------------------------------------------------------------- the walk
+// ---------------------------------------------------------------- dispatch
 
 void Transcript::take(const Event& event) {
   event_ = &event;

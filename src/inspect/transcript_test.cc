@@ -1,4 +1,4 @@
-// A transcript: what models were sent and answered, and each call with its result, in the order of the log.
+// Tests of transcripts: model requests and answers, and each call with its result, in log order.
 #include "inspect/transcript.h"
 
 #include "engine/heart/stored_job_test.h"
@@ -21,7 +21,7 @@ Value shown(const JobFixture& job, const TranscriptPage& page = {}) {
   return shown(job.state.job, job.log, page);
 }
 
-// "kind@node" of each entry, and what matters most of it.
+// "kind@node" of each entry, with its most important member.
 std::string word(const Value& entry) {
   const std::string_view kind = entry.text("kind");
   std::string text(kind);
@@ -295,7 +295,7 @@ AE_TEST(
   EXPECT_TRUE(entry(all, "result")["result"].is_object());
 }
 
-// Two tries of the first turn: the first one times out and answers late, the second one answers in time.
+// Two tries of the first turn: the first times out and answers late, the second answers in time.
 JobFixture answered_late() {
   std::string tools(kTools);
   const std::string_view provider = "'provider': 'openai',";
@@ -336,7 +336,8 @@ AE_TEST("transcript/the result of a resolved call is in its resolution") {
   EXPECT_EQ(entry(shown(job), "resolution")["result"], json("{'paid':true}"));
 }
 
-// A page of one event, and then the next: each is made from all events, and holds the entries of its event only.
+// Reads the pages event by event: each page is built from all events and holds only the entries of
+// its event.
 Value event_by_event(const JobFixture& job) {
   Value all = shown(job);
   std::vector<Value> joined;
@@ -390,7 +391,7 @@ AE_TEST("transcript/entries of one event a page are those of the whole, whatever
     const Value all = shown(job);
     EXPECT_GT(all["entries"].size(), 6u);
     EXPECT_EQ(event_by_event(job), all);
-    // It is the log so far, after each event.
+    // After each event the page equals that of the log up to it.
     for (std::size_t n = 1; n <= job.log.size(); ++n) {
       const std::vector<Event> part(job.log.begin(),
                                     job.log.begin() + static_cast<std::ptrdiff_t>(n));

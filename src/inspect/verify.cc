@@ -1,4 +1,4 @@
-// Five proofs over one log. Each stops at its first fault and names the event.
+// verify: five proofs over one log. Each stops at its first error and names the event.
 #include "inspect/verify.h"
 
 #include <algorithm>
@@ -21,7 +21,8 @@ namespace ae::engine {
 namespace {
 
 constexpr std::size_t kPendingShownMax = 8;
-// Of arguments, prompts, inputs and keys. That two events hold the same hash is proved all the same.
+// Hashes of arguments, prompts, inputs and keys. Equality of the hashes in two events is still
+// checked.
 constexpr std::string_view kBlindErased = "hashes not recomputed: the blind is gone";
 
 Proof failed_proof(std::string why) { return {false, std::move(why)}; }
@@ -72,7 +73,7 @@ Value signature_view(const Head& head) {
                         {"time", to_text(head.time)}});
 }
 
-// What the signed head says of a log whose chain holds.
+// Compares the signed head with a log whose chain is valid.
 Chain signed_chain(const VerifyInput& input, const Head& head, Chain chain) {
   const std::uint64_t last = input.events.back().seq;
   const auto signer = std::ranges::find(input.keys, head.key_id, &PublicKey::id);
@@ -103,9 +104,9 @@ Chain signed_chain(const VerifyInput& input, const Head& head, Chain chain) {
   return chain;
 }
 
-// ---------------------------------------------------------------- all of them
+// ---------------------------------------------------------------- verifier
 
-// The calls that a terminal event lists; null: none.
+// The unknown calls that a terminal event lists; null: none.
 Value doubts_of(const Event& event) {
   return std::visit(
       [](const auto& body) -> Value {
@@ -156,18 +157,19 @@ class Verifier {
   LedgerProof ledger_{in_.job};
   ReplayProof replay_;
   std::string ledger_wrong_, replay_wrong_;
-  std::size_t next_ = 0;  // of the events
+  std::size_t next_ = 0;  // index of the next event
   bool walked_ = false;
   std::optional<IncrementalFold> again_;
-  std::vector<std::string> plans_seen_;  // their hashes, in order
+  std::vector<std::string> plans_seen_;  // hashes, in order
   struct End {
     StepId step;
     std::string path, result_type;
   };
-  std::vector<End> ends_;  // of steps, in this job or before it was forked
+  std::vector<End> ends_;  // of steps of this job or imported from its origin
 };
 
-// The state after `event` is the one that a checkpoint of it holds, if this fold made that.
+// A checkpoint of this event equals the state after it, if this version of the fold made the
+// checkpoint.
 std::string Verifier::compare_checkpoint(const Event& event) const {
   if (!in_.checkpoint || in_.checkpoint->first != event.seq || !state_.plan) return {};
   const auto& [seq, bytes] = *in_.checkpoint;
@@ -177,8 +179,8 @@ std::string Verifier::compare_checkpoint(const Event& event) const {
   return "the checkpoint of event " + std::to_string(seq) + " is not what the log folds to";
 }
 
-// A terminal event lists the calls whose outcome the log leaves unknown, each once and no other. A job_completed of schema 1
-// was written by a program that listed none.
+// A terminal event lists exactly the calls whose outcome the log leaves unknown, each once. A
+// job_completed of schema 1 was written by a version that listed none.
 std::string Verifier::compare_doubts(const Event& event) const {
   const bool lists = event.type == EventType::job_failed ||
                      event.type == EventType::job_cancelled ||
@@ -199,7 +201,7 @@ std::string Verifier::compare_doubts(const Event& event) const {
   return at(event) + " lists other calls than those whose outcome the log leaves unknown";
 }
 
-// One event of the walk.
+// Checks one event.
 void Verifier::look_at(const Event& event) {
   if (ledger_wrong_.empty()) ledger_wrong_ = ledger_.event(event);
   if (ledger_wrong_.empty()) ledger_wrong_ = compare_doubts(event);
@@ -258,7 +260,8 @@ void Verifier::conclude_ledger() {
 
 void Verifier::conclude_replay() {
   if (!replay_wrong_.empty()) {
-    // What an expression read may have been taken out; then only a complete log can prove more.
+    // A value that an expression read may have been erased; only a complete log can be compared in
+    // full.
     if (out_.state_machine.ok && any_redacted()) {
       out_.replay = {true, "values are redacted: arguments and branches cannot all be compared"};
       if (state_.blind_erased) out_.replay.detail += "; " + std::string(kBlindErased);
@@ -277,7 +280,7 @@ void Verifier::conclude_replay() {
   if (state_.blind_erased) out_.replay.detail += "; " + std::string(kBlindErased);
 }
 
-// After the event is applied.
+// Called after the event is applied.
 void Verifier::note_ends(const Event& event) {
   const auto note = [&](const StepId& id, std::string_view result_type) {
     const auto step = state_.by_id.find(id);
@@ -328,7 +331,8 @@ void Verifier::signature(Chain& chain) {
   }
 }
 
-// The row is a copy, by which jobs are found and run; a wrong one leaves the log whole and the job astray.
+// The row is a copy used to find and run jobs; a wrong row does not damage the log, but the job may
+// not be found or run.
 void Verifier::compare_row() {
   if (!in_.row || !out_.state_machine.ok || in_.events.empty()) return;
   const auto differs = [&](std::string_view what, std::string_view row, std::string_view log) {
@@ -346,7 +350,7 @@ void Verifier::compare_row() {
   for (const auto& [name, value] : in_.row->labels) labels.emplace_back(name, value);
   const Value logged = born.labels.is_object() ? born.labels : Value::object({});
   const auto hex = [](const std::optional<Hash>& hash) { return hash ? to_hex(*hash) : ""; };
-  // As numbers: a damaged row may hold a time that has no text.
+  // Compared as numbers: a damaged row may hold a time without a text form.
   const Instant created_at = in_.events.front().created_at;
   if (in_.row->created_at && differ_too_much(*in_.row->created_at, created_at)) {
     differs("created_at", std::to_string(in_.row->created_at->us), std::to_string(created_at.us));

@@ -1,4 +1,4 @@
-// What a log proves, and what each kind of change to it breaks.
+// Tests of verify: what a log proves, and which proof each kind of change breaks.
 #include "inspect/verify.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ VerifyInput input_of(const JobFixture& job) {
 Verification verified(const VerifyInput& input) { return verify(input, uncached_plan_source()); }
 Verification verified(const JobFixture& job) { return verified(input_of(job)); }
 
-// A bit of everything: retries, a crash, a map, a branch, a wait, a person's answer.
+// A job with retries, a crash, a map, a branch, a wait and a human answer.
 JobFixture rich_job() {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':'${ .input.n }'}},
       {'id':'p', 'kind':'tool', 'tool':'pay', 'needs':['a'], 'args':{'n':'${ .steps.a }'}},
@@ -37,7 +37,7 @@ JobFixture rich_job() {
   return job;
 }
 
-// ---------------------------------------------------------------- what holds
+// ---------------------------------------------------------------- valid logs
 
 AE_TEST("verify/an honest log is proved in every respect") {
   const JobFixture job = rich_job();
@@ -111,7 +111,7 @@ AE_TEST("verify/jobs that went the same way share it, whatever came back and in 
   EXPECT_NE(verified(one).execution_hash_hex, verified(shorter).execution_hash_hex);
 }
 
-// ---------------------------------------------------------------- the chain
+// ---------------------------------------------------------------- chain
 
 AE_TEST("verify/the stored form is opened and proved") {
   const JobFixture job = rich_job();
@@ -179,9 +179,9 @@ AE_TEST("verify/a log of a newer program is not called altered") {
   EXPECT_EQ(verified(input).head, "unsigned");
 }
 
-// ---------------------------------------------------------------- the other proofs
+// ---------------------------------------------------------------- other proofs
 
-// The first event of a type, or the one after `skip` others, is changed.
+// Changes the first event of a type, after skipping `skip` of them.
 template <class T>
 VerifyInput with(const JobFixture& job, const std::function<void(T&)>& change, int skip = 0) {
   VerifyInput input = input_of(job);
@@ -245,7 +245,7 @@ AE_TEST("verify/other arguments break ledger and replay") {
   EXPECT_NE(all.ledger.detail.find("arguments_hash"), std::string::npos);
 }
 
-// Arguments with all the hashes and keys that belong to them: only the plan knows better.
+// Arguments with consistent hashes and keys: only the plan shows that they are wrong.
 AE_TEST("verify/consistent arguments that the plan does not give break the replay") {
   const JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':'${ .input.n }'}}]",
                        {.input = "{'n':1}"});
@@ -353,7 +353,7 @@ AE_TEST("verify/a terminal event lists exactly the calls whose outcome the log l
           << all.ledger.detail;
     }
   }
-  // A program that knew schema 1 only listed none.
+  // A version that knew only schema 1 listed none.
   VerifyInput older = with<JobCompleted>(job_that(true), [](auto& end) { end.in_doubt = {}; });
   older.events.back().schema = 1;
   EXPECT_TRUE(verified(older).ledger.ok);
@@ -378,15 +378,15 @@ AE_TEST("verify/effects agree with the log, or are late") {
   effect.record = record(1, {.kind = OutcomeKind::success});
   VerifyInput input = input_of(job);
   input.effects = {effect};
-  EXPECT_TRUE(verified(input).ledger.ok);  // the log does not know yet
+  EXPECT_TRUE(verified(input).ledger.ok);  // the outcome is not in the log yet
 
   job.crash().ok("a");
   input.events = job.log;
-  EXPECT_TRUE(verified(input).ledger.ok);  // its try was closed unknown: late
+  EXPECT_TRUE(verified(input).ledger.ok);  // its try was closed with an unknown outcome
 
   input.effects[0] = {effect.invocation, 2, record(2, {.kind = OutcomeKind::success})};
   EXPECT_TRUE(verified(input).ledger.ok) << verified(input).ledger.detail;
-  // Other contents, each with a checksum of its own.
+  // Other contents, each with a valid checksum.
   for (const Outcome& other :
        {Outcome{.kind = OutcomeKind::failure}, Outcome{.kind = OutcomeKind::success, .result = 7},
         Outcome{.kind = OutcomeKind::success, .external_id = "other"},
@@ -394,7 +394,7 @@ AE_TEST("verify/effects agree with the log, or are late") {
     input.effects[0].record = record(2, other);
     EXPECT_FALSE(verified(input).ledger.ok) << input.effects[0].record;
   }
-  // Without its values the outcome is compared.
+  // Without its values only the outcome is compared.
   const std::string place = effect_location(job.state.job, effect.invocation, 2);
   for (const OutcomeKind kind : {OutcomeKind::success, OutcomeKind::failure}) {
     input.effects[0].record =
@@ -402,7 +402,7 @@ AE_TEST("verify/effects agree with the log, or are late") {
     EXPECT_EQ(verified(input).ledger.ok, kind == OutcomeKind::success) << input.effects[0].record;
     EXPECT_EQ(*erased_effect(place, input.effects[0].record), input.effects[0].record);
   }
-  // Of another attempt, and of a try that never was.
+  // A record of another attempt, and one of a try that never existed.
   const std::string of_first = canonical(with_checksum(
       effect_location(job.state.job, effect.invocation, 2),
       *read_side_record(effect_location(job.state.job, effect.invocation, 1), effect.record)));

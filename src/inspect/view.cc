@@ -1,4 +1,4 @@
-// States as JSON.
+// view: see view.h.
 #include "inspect/view.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace ae::engine {
 namespace {
 
-// Calls that were made, and what models counted.
+// Numbers of calls, and the usage of models.
 Value usage_view(const State& state) {
   std::vector<Member> usage = usage_members(state.models);
   usage.emplace_back("tool_calls", number(state.tries_started - state.models.tries));
@@ -32,7 +32,7 @@ Value use_view(const Usage& use) {
                         {"tool_calls", number(use.tool_calls)}});
 }
 
-// What the job may use, has used, and what its calls under way may use yet; null = it has no budget.
+// Limits, spent and reserved amounts; null = no budget.
 Value budget_view(const Budget& budget) {
   if (!budget.is_tracked()) return {};
   std::vector<Member> limits;
@@ -56,7 +56,8 @@ Value budget_view(const Budget& budget) {
                         {"wall_until", or_null(budget.wall_until)}});
 }
 
-// Raises what was used up: to as much again, or to what the call that waits needs.
+// The command that raises the exceeded limit: to twice its value, or to what the pending call
+// needs.
 Value raise_command(const State& state) {
   const Budget& budget = state.budget;
   if (!budget.exceeded) return {};
@@ -84,14 +85,14 @@ Value item_number(const Step& step) { return step.item == kNoItem ? Value() : nu
 Value turn_number(const Step& step) { return step.turn == kNoTurn ? Value() : number(step.turn); }
 Value nth_number(const Step& step) { return step.nth == kNoTurn ? Value() : number(step.nth); }
 
-// ---------------------------------------------------------------- everything
+// ---------------------------------------------------------------- state_view
 
 std::string_view to_text(Charge charge) {
   constexpr std::string_view kText[] = {"none", "reserved", "spent"};
   return kText[static_cast<std::size_t>(charge)];
 }
 
-// What a tool asks a person, and the answers so far.
+// The questions of a tool, and the answers so far.
 Value questions_view(const Questions* questions) {
   if (questions == nullptr) return {};
   return Value::object({{"answers", questions->answers},
@@ -149,7 +150,7 @@ Value approval_view(const Approval& approval) {
                         {"used", approval.used}});
 }
 
-// Messages and early signals that nobody has waited for.
+// Messages and early signals without an open wait.
 Value buffered_view(const std::map<std::string, std::deque<BufferedMessage>>& all) {
   std::vector<Member> members;
   for (const auto& [name, kept] : all) {
@@ -216,7 +217,7 @@ Value loop_view(const State& state, const LoopProgress& loop) {
                         {"turns", Value::array(std::move(turns))}});
 }
 
-// By position: node, item or turn and call, and what stands beside them in the order of its paths.
+// Sort key: node, item or turn and call; then probes and compensations in the order of their paths.
 auto position(const Step& step) {
   return std::tuple(step.node, step.item + 1, step.turn + 1, step.nth + 1, step.role, step.of,
                     step.of_try);
@@ -262,7 +263,7 @@ Value paths(const State& state, const std::vector<std::uint32_t>& steps) {
   return Value::array(std::move(paths));
 }
 
-// Paths, in order of the steps' positions: an item's index says only when it started.
+// Paths, sorted by the positions of the steps: a step's index depends on when it started.
 Value paths(const State& state, const std::set<std::uint32_t>& steps) {
   std::vector<const Step*> sorted;
   sorted.reserve(steps.size());
@@ -326,11 +327,11 @@ Value closed_waits_view(const State& state) {
   return Value::array(std::move(waits));
 }
 
-// ---------------------------------------------------------------- the parts of a job's page
+// ---------------------------------------------------------------- parts of job_view
 
-constexpr std::size_t kKeyShown = 12;  // digits of a key: enough to name a call
+constexpr std::size_t kKeyShown = 12;  // digits of a key: enough to identify a call
 
-// One word of a shell's command line.
+// Quotes one word of a shell command line.
 std::string shell_word(const std::string& text) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,@%+=";
@@ -340,7 +341,7 @@ std::string shell_word(const std::string& text) {
   return out + "'";
 }
 
-// What a person may answer, each a command that can be run as it stands; the result is theirs to put in.
+// The resolutions of a call as complete commands; the operator replaces RESULT.
 std::vector<Value> resolve_commands(const State& state, const IdempotencyKey& key) {
   const std::string resolve =
       "aetheris resolve " + state.job.text + " " + key.text.substr(0, kKeyShown);
@@ -351,7 +352,8 @@ std::vector<Value> resolve_commands(const State& state, const IdempotencyKey& ke
 constexpr std::size_t kFieldsShown = 64;
 constexpr std::size_t kFieldNameShown = 64;  // bytes
 
-// What stands for a value that nobody has chosen yet: it is no JSON, so that the command is refused as it stands.
+// Placeholder for a value that the user must choose: not valid JSON, so the unedited command is
+// rejected.
 std::string_view placeholder_for(std::string_view type) {
   if (type == "integer") return "<integer>";
   if (type == "number") return "<number>";
@@ -359,7 +361,8 @@ std::string_view placeholder_for(std::string_view type) {
   return type == "array" ? "<list>" : "<text>";
 }
 
-// What a form must have, to be filled in: {"n":<integer>,"who":<text>}. The schema is a server's: anything may stand in it.
+// Template of the required members of a form: {"n":<integer>,"who":<text>}. The schema comes from
+// an MCP server and may contain anything.
 std::string form_template(const Value& schema) {
   if (!schema["required"].is_array()) return "{…}";
   std::set<std::string_view> shown;
@@ -421,7 +424,7 @@ std::vector<Value> waits_view(const State& state) {
   return views;
 }
 
-// What a person found out after the job had ended, or what a late result showed.
+// A resolution recorded after the job had ended, by an operator or from a late result.
 Value noted_view(const NotedOutcome& noted) {
   return Value::object({{"at", to_text(noted.at)},
                         {"by", or_null(noted.by)},
@@ -430,7 +433,7 @@ Value noted_view(const NotedOutcome& noted) {
                         {"result", noted.result}});
 }
 
-// `wait`: of a person who is asked about the call; nullptr: nobody is.
+// `wait`: the open resolve wait of the call; nullptr: none.
 Value unknown_call_view(const State& state, const UnknownCall& call, const Wait* wait) {
   std::string reason = wait ? wait->reason : call.error.code;
   if (reason.empty()) reason = "the outcome is unknown";
@@ -439,7 +442,7 @@ Value unknown_call_view(const State& state, const UnknownCall& call, const Wait*
   const bool is_noted = noted != state.noted.end();
   std::vector<Value> commands;
   if (wait || (ended && !is_noted)) commands = resolve_commands(state, call.key);
-  if (ended && !commands.empty()) commands.pop_back();  // nothing is left to fail
+  if (ended && !commands.empty()) commands.pop_back();  // without `fail`: the job has ended
   const Instant since = wait    ? wait->opened_at
                         : ended ? state.updated_at
                                 : call.ended_at.value_or(state.updated_at);
@@ -466,7 +469,8 @@ Value unknown_call_view(const State& state, const UnknownCall& call, const Wait*
                         {"try", call.try_no > 0 ? number(call.try_no) : Value()}});
 }
 
-// The calls that a person is asked about, then those that were given up; after the end all whose outcome is unknown.
+// Calls to be resolved, then those that were given up; after the end of the job, all with an
+// unknown outcome.
 std::vector<Value> in_doubt_view(const State& state) {
   std::vector<std::pair<std::uint32_t, Value>> doubts;
   for (const auto& [key, wait] : state.waits) {
@@ -485,7 +489,7 @@ std::vector<Value> in_doubt_view(const State& state) {
   return views;
 }
 
-// Calls in doubt that are left alone until their requests are over; then their probe asks.
+// Calls with an unknown outcome that are probed once their requests can no longer take effect.
 std::vector<Value> settling_view(const State& state) {
   std::vector<Value> views;
   if (is_terminal(state.status)) return views;
@@ -506,7 +510,8 @@ std::vector<Value> settling_view(const State& state) {
   return views;
 }
 
-// The steps that a person is asked about, since what they changed is not as it was or cannot be seen.
+// The steps whose verification an operator must decide: a changed resource does not match or cannot
+// be reached.
 std::vector<std::uint32_t> escalated_steps(const State& state) {
   std::set<std::uint32_t> steps;
   if (state.escalated == 0) return {};
@@ -526,7 +531,7 @@ std::vector<Value> confirmation_commands(const State& state, std::uint32_t step)
   return commands;
 }
 
-// One question for each step, with all that it changed.
+// One request per step, with all resources that it changed.
 Value confirmation_view(const State& state, std::uint32_t index) {
   const Step& step = state.steps[index];
   std::vector<Value> resources;
@@ -566,7 +571,7 @@ Value confirmation_view(const State& state, std::uint32_t index) {
 
 Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
   if (state.status != JobStatus::parked) return {};
-  Value command;  // null: nothing that this version has lifts it
+  Value command;  // null: this version has no command for it
   if (const auto escalated = escalated_steps(state); !escalated.empty()) {
     command = confirmation_commands(state, escalated.front()).front();
   }

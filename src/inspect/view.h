@@ -1,10 +1,12 @@
-// view: a state as JSON, for people, for the API and for comparing.
+// view: a state as JSON, for the API, for display and for comparison.
 //
-//   state_view   everything that matters: what two folds of one log must agree on; what `replay --at` shows
-//   job_view     the engine's part of GET /api/jobs/{id}
-//   approvals_view   what people are asked: calls to approve and human waits
+//  state_view     the complete state: two folds of one log must agree on it; `replay --at` shows it
+//  job_view         the engine's part of GET /api/jobs/{id}
+//  approvals_view   open requests: calls to approve, human waits, questions of tools, and
+//                   verifications of external changes
 //
-// Members are always there: what does not apply is null, a list is empty. Threads: pure functions.
+// Every member is always present: null if it does not apply, or an empty list. Threads: pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +20,38 @@ namespace ae::engine {
 
 Value state_view(const State& state);
 
-// {id, agent, status, input, result, error{code, message, node_id, item, turn, tool, model, field, expression, summary}, waiting{wait_type, correlation_key, expires_at, due_at,
-//  node_id, command}, waits[], in_doubt[{idempotency_key, invocation_id, external_key, tool, node_id, step_id, item,
-//  arguments, try, reason, since, resolvable_at, noted{resolution, by, at, note, result}}], parked{reason, until, since, command},
-//  ending{kind, code, message, node_id}, attempt, attempt_id, deadline, not_before, next_due, created_at, updated_at,
-//  compensated[{node_id, step_id, item?}], uncompensated[], labels,
-//  trace_id, budget{limits{tokens, cost_micros, model_calls, tool_calls, wall, soft}, spent, reserved, exceeded, wall_until},
-//  usage{tool_calls, model_calls, input_tokens, output_tokens, total_tokens, cached_tokens, reasoning_tokens}, progress{nodes, done}, plan_hash, execution_version, seq,
-//  settling[{idempotency_key, tool, node_id, step_id, item, until}]}
+// {id, agent, status, input, result, error{code, message, committed, node_id, item, turn, tool,
+//  model, field, expression, reads_input, reads_kept, summary}, waiting, waits[{wait_type,
+//  correlation_key, channel, reason, opened_at, expires_at, due_at, node_id, step_id, command,
+//  commands[]}], in_doubt[{idempotency_key, invocation_id, external_key, tool, node_id, step_id,
+//  item, arguments, try, reason, said, since, resolvable_at, given_up, compensates, commands[],
+//  noted{resolution, by, at, note, result}}], settling[{idempotency_key, tool, node_id, step_id,
+//  item, until}], confirmations[], changes[], parked{reason, until, since, command}, pausing,
+//  ending{kind, code, message, node_id, by}, attempt, attempt_id, deadline, not_before, next_due,
+//  created_at, updated_at, compensated[{node_id, step_id, item?}], uncompensated[], labels,
+//  trace_id, budget{limits{tokens, cost_micros, model_calls, tool_calls, wall, soft}, spent,
+//  reserved, exceeded, wall_until}, usage{tool_calls, model_calls, input_tokens, output_tokens,
+//  total_tokens, cached_tokens, reasoning_tokens, cost_micros, unpriced_calls},
+//  progress{nodes, done}, plan, plan_hash, execution_version, needs_version, forked_from, seq}
 //
-// `settling` are calls in doubt whose requests may still take effect; from `until` on their probes ask.
-// `waiting` is the first open wait of a job that is `waiting`; `waits` are all open ones, whatever the status;
-// `in_doubt` are the calls a person is asked about, and those that stayed unknown when the job ended. `attempt` counts
-// claims from 1, `attempt_id` is null before the first. A `command` is what answers on the command line.
+// `waiting` is the first open wait of a job with the status `waiting`; `waits` are all open waits,
+// whatever the status. `in_doubt` are the calls whose unknown outcome an operator must resolve,
+// those that were given up, and after the end of the job all whose outcome stayed unknown.
+// `settling` are calls with an unknown outcome whose requests may still take effect; at `until`
+// their probes run. `confirmations` are as in approvals_view. `attempt` counts claims from 1;
+// `attempt_id` is null before the first. A `command` is the CLI command that resolves the entry.
+// `needs_version` is always null here.
 Value job_view(const State& state);
 
-// [{id, job_id, node_id, item, step_id, kind: call | wait, tool, tool_version, arguments, arguments_hash, editable, reason,
-//   labels, answer: decision | data, correlation_key, opened_at, expires_at}], in order of the steps. The id is `<job id>.<16 hex digits>`: of the
-// request for this very call, or of the waiting step; it needs no escaping in a URL.
+// [{id, job_id, node_id, item, turn, turn_call, step_id, kind: call | wait | question |
+//   confirmation, tool, tool_version, arguments, arguments_hash, editable, reason, question,
+//   labels, answer: decision | data, correlation_key, opened_at, expires_at}], in the order of the
+//   steps.
+// A confirmation also has `resources` and `commands`. The id is `<job id>.<16 hex digits>`: of the
+// request for exactly this call, or of the step; it needs no escaping in a URL.
 std::vector<Value> approvals_view(const State& state);
 
-// Spelled as in StepPhase.
+// The names of StepPhase.
 std::string_view to_text(StepPhase phase);
 std::string_view to_text(Role role);  // node probe compensation
 

@@ -1,4 +1,4 @@
-// What people see: a job's page, its state, its tree.
+// Tests of job_view, state_view and trace_view.
 #include "inspect/view.h"
 
 #include "engine/heart/job_fixture_test.h"
@@ -14,7 +14,7 @@ std::vector<std::string> members_of(const Value& object) {
   return names;
 }
 
-// The first node of this id in a trace.
+// The first node with this id in a trace.
 Value node(const Value& trace, std::string_view id) {
   for (const Value& node : trace["nodes"].items()) {
     if (node["node_id"] == Value(id)) return node;
@@ -22,7 +22,7 @@ Value node(const Value& trace, std::string_view id) {
   return {};
 }
 
-// ---------------------------------------------------------------- a job's page
+// ---------------------------------------------------------------- job_view
 
 AE_TEST("job_view/every member is always there") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
@@ -148,7 +148,7 @@ AE_TEST("job_view/before its plan, a job has a page too") {
   EXPECT_EQ(trace_view(state, {})["nodes"], json("[]"));
 }
 
-// ---------------------------------------------------------------- everything
+// ---------------------------------------------------------------- state_view
 
 AE_TEST("state_view/tells results, steps, waits and what is next") {
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
@@ -170,7 +170,7 @@ AE_TEST("state_view/is the same for the same log") {
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
-// ---------------------------------------------------------------- the tree
+// ---------------------------------------------------------------- trace_view
 
 AE_TEST("trace/a tool node has its effect, its tries and what it did to the world") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':1}}]");

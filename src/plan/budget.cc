@@ -1,4 +1,4 @@
-// Limits as they are written and stored, and the arithmetic of what is used.
+// Reads and writes limits; computes usage.
 #include "plan/budget.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kCostWholeMax = 9;  // digits of the largest cost before the point
 constexpr std::uint64_t kBytesPerToken = 3;
 
-// Of the stored form, and of job_view.
+// Names in the stored format and in job_view.
 constexpr std::string_view kStored[] = {"tokens", "cost_micros", "model_calls", "tool_calls"};
 
 std::string_view stored_name(Limit limit) { return kStored[static_cast<std::size_t>(limit)]; }
@@ -115,7 +115,7 @@ Result<Limits> limits_of(const Value& value) {
         return fail(Code::plan_invalid, "`budget.soft` must be a whole number from 1 to 100");
       }
       limits.soft = static_cast<std::uint32_t>(member.as_int());
-    } else if (key != "wall_until" && key != "spent") {  // beside the limits of job_created
+    } else if (key != "wall_until" && key != "spent") {  // next to the limits in job_created
       return fail(Code::plan_invalid, "`budget` has the unknown member `" + key + "`");
     }
   }

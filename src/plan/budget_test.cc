@@ -1,4 +1,4 @@
-// Limits as people write them, and what a request is taken for.
+// Tests of limits in requests and of token estimates.
 #include "plan/budget.h"
 
 #include "engine/heart/job_fixture_test.h"
@@ -65,7 +65,7 @@ AE_TEST("budget/a request is taken for a third of its bytes, and an image for it
   const Price price{.input = 2'000'000, .output = 10'000'000};
   EXPECT_EQ(make_reservation(price, 100, 10).cost_micros, 300u);
   EXPECT_EQ(make_reservation(std::nullopt, 100, 10).cost_micros, 0u);
-  Usage all;  // of as many calls as one job may have open
+  Usage all;  // of the maximum number of concurrent calls of a job
   for (int i = 0; i < 64; ++i) {
     const Usage one = model_use(make_reservation(price, kBudgetMax, kBudgetMax));
     ASSERT_TRUE(can_add(all, one)) << i;

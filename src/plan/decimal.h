@@ -1,4 +1,4 @@
-// Amounts of money are whole millionths: what the texts of prices and costs have in common.
+// Parts common to price and cost texts. Amounts of money are whole millionths.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace ae::engine {
 
-constexpr std::uint64_t kNumberMax = (std::uint64_t{1} << 53) - 1;  // what a JSON number holds
+// The largest integer of a JSON number
+constexpr std::uint64_t kNumberMax = (std::uint64_t{1} << 53) - 1;
 constexpr std::uint64_t kMillion = 1'000'000;
 constexpr std::size_t kDecimalsMax = 6;
 

@@ -1,4 +1,4 @@
-// Requests, answers and their cost.
+// Model calls: requests, answers and their cost.
 #include "plan/model_calls.h"
 
 #include <algorithm>
@@ -15,8 +15,9 @@ namespace {
 
 constexpr std::size_t kMessagesMax = 10'000;
 constexpr std::size_t kPartsMax = 256;
-constexpr std::size_t kUrlMax = 4 << 20;  // an image that stands in its URL
-constexpr std::uint64_t kTokenCountMax = (std::uint64_t{1} << 53) - 1;  // what a JSON number holds
+constexpr std::size_t kUrlMax = 4 << 20;  // for images embedded as data: URLs
+// The largest integer of a JSON number
+constexpr std::uint64_t kTokenCountMax = (std::uint64_t{1} << 53) - 1;
 
 std::unexpected<Error> message_error(std::size_t index, std::string_view what) {
   return fail(Code::expression_failed,
@@ -44,7 +45,8 @@ Status check_parts(const Value& parts, const std::string& where) {
   return {};
 }
 
-// Its expressions are evaluated: every part is still what it was written as.
+// Converts the evaluated parts of a content to text; each part keeps the type that it has in the
+// plan.
 Result<Value> parts_of(const Value& parts, std::size_t index) {
   std::vector<Value> said;
   said.reserve(parts.size());
@@ -87,8 +89,8 @@ Result<Value> message_of(const Value& written, const Value& message, std::size_t
   return message.with("content", canonical(content));
 }
 
-// Of a turn of a loop, whose messages stand elsewhere, it is the end of their chain (engine/loop/loop.h).
-// With a blind it is the blinded hash of that end.
+// A turn of a loop does not hold its messages; its prompt hash is the end of their hash chain
+// (engine/loop/loop.h), blinded if the job has a blind.
 std::string prompt_hash_of(std::string_view blind, const Value& arguments) {
   const std::string_view chain = arguments.text("conversation");
   if (chain.empty()) return blinded_hash(blind, canonical(arguments["messages"]));

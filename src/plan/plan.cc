@@ -1,5 +1,6 @@
-// Plan::compile: the last door before a recorded task graph is acted on. Strict: a member that it does not know, or
-// that it misses, is plan_invalid, for what it passed over would be a policy that nobody follows.
+// Plan::compile: the last validation of a recorded task graph before it is used. Strict: an unknown
+// or missing member is plan_invalid, because an ignored member could be a policy that is not
+// enforced.
 #include "plan/plan.h"
 
 #include <algorithm>
@@ -18,7 +19,7 @@ namespace {
 constexpr std::uint32_t kMaxAttemptsMax = 1'000;
 constexpr std::uint32_t kMaxParallelMax = 1'024;
 constexpr double kMultiplierMax = 1'000;
-constexpr std::size_t kChangesMax = 64;  // of one tool
+constexpr std::size_t kChangesMax = 64;  // per tool
 constexpr std::uint32_t kMaxTokensMax = 10'000'000;
 
 // ---- tools
@@ -73,7 +74,7 @@ Status read_approval(const Value& value, ToolPolicy& tool) {
   return {};
 }
 
-// A model only reads: its call may always be sent again, and nobody is asked about it.
+// A model only reads: its call may always be repeated and never needs approval or resolution.
 Status read_model(const Value& value, ToolPolicy& tool) {
   const bool named = tool.name.starts_with(kModelToolPrefix);
   if (named != (value.find("provider") != nullptr)) {
@@ -97,7 +98,8 @@ Status read_model(const Value& value, ToolPolicy& tool) {
   return {};
 }
 
-// A value that is recorded without a call is neither repeated nor in doubt, and changes nothing outside.
+// A value recorded without a call is not retried, has no unknown outcome and changes nothing
+// external.
 Status read_records(const Value& value, ToolPolicy& tool) {
   if (value.find("records") == nullptr) return {};
   AE_ASSIGN(const std::size_t word, required_word_at(value, "records", {"time", "random", "uuid"}));
@@ -127,7 +129,7 @@ Result<Template> read_change(const Value& value) {
   return change;
 }
 
-// What it changes, and who looks at that after a recovery.
+// Reads what the tool changes, and which verifier checks it after a recovery.
 Status read_changes(const Value& value, ToolPolicy& tool) {
   if (const Value* changes = value.find("changes")) {
     if (!changes->is_array() || changes->size() == 0 || changes->size() > kChangesMax) {
@@ -218,7 +220,7 @@ Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
   return tool;
 }
 
-// A probe or a compensation. What it names is looked up when all tools are known.
+// Reads a probe or a compensation. Its tool is resolved once all tools are known.
 Result<SideCall> read_side_call(const Value& value, Keys keys, Keys args_read) {
   AE_TRY(only_keys(value, keys));
   SideCall side;
@@ -321,7 +323,7 @@ class Compiler {
     return {};
   }
 
-  // The mode of all tools that name none.
+  // Sets the mode of all tools whose `verify` has none.
   Status confirm(const Value& graph) {
     if (graph.find("confirm") == nullptr) return {};
     AE_ASSIGN(const std::size_t mode, word_at(graph, "confirm", {"strict", "warn", "human"}));
@@ -454,7 +456,7 @@ class Compiler {
     return {};
   }
 
-  // What a model leads: a loop, or the making of a plan.
+  // A node that a model controls: a loop or a planner.
   Status read_led(const Value& value, Node& node, decltype(&read_loop) read) {
     AE_ASSIGN(node.tool, tool_named(value));
     if (!plan_.tools[node.tool].is_model()) {
@@ -582,7 +584,7 @@ class Compiler {
     return read_call(value["do"], node);
   }
 
-  // ---- what stands between nodes
+  // ---- references between nodes
 
   Status edges(const Value& nodes) {
     needs_.resize(plan_.nodes.size());
@@ -635,7 +637,7 @@ class Compiler {
     return {};
   }
 
-  // SPEC §9: an expression of a node reads only what cannot change any more when it is evaluated.
+  // SPEC §9: a node's expression reads only values that can no longer change when it is evaluated.
   Status check_roots(const Node& node, const Template* part, bool per_item,
                      const TopologicalOrder& order) {
     if (part == nullptr || part->is_constant()) return {};
@@ -732,7 +734,7 @@ Duration RetryPolicy::backoff(std::uint32_t next, std::uint64_t jitter_seed,
                               std::optional<Duration> asked_for) const {
   const auto most = static_cast<double>(max_backoff.count());
   auto wait = static_cast<double>(initial_backoff.count());
-  // The product stops growing at `most`; a multiplier of almost 1 ends at kMaxAttemptsMax.
+  // The product stops growing at `most`; with a multiplier near 1 the loop ends at kMaxAttemptsMax.
   const std::uint32_t times = std::min(next < 2 ? 0 : next - 2, kMaxAttemptsMax);
   for (std::uint32_t i = 0; i < times && wait < most; ++i) wait *= multiplier;
   wait = std::min(wait, most);
@@ -808,7 +810,7 @@ Reachability::Reachability(const Needs& needs, const std::vector<std::uint32_t>&
   for (const std::uint32_t node : order) {
     std::uint64_t* mine = &bits_[words_ * node];
     latest_first = needs[node];
-    // The latest need first: what it sees already need not be looked at again.
+    // Latest need first: nodes that it reaches need no second visit.
     std::ranges::sort(latest_first, std::greater(), [&](std::uint32_t n) { return rank[n]; });
     for (const std::uint32_t need : latest_first) {
       if ((mine[need / 64] >> (need % 64) & 1) != 0) continue;

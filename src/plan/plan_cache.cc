@@ -1,4 +1,4 @@
-// Plans that were compiled before.
+// PlanCache: see plan_cache.h.
 #include "plan/plan_cache.h"
 
 #include <utility>

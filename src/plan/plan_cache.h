@@ -1,8 +1,9 @@
-// PlanCache: compiled plans by their hash. Jobs of one agent share one, and a log that holds its task graph is read
-// without parsing that again (`open`, ValueLookup).
+// PlanCache: compiled plans by hash. Jobs of one agent share a plan, and a log that contains its
+// task graph is read without parsing the graph again (`open`, ValueLookup).
 //
-// A plan is found by its hash only for the very task graph that has this hash; any other is compiled, and says its own.
-// Threads: one loop's; a copy of what it gives away may go anywhere.
+// A cached plan is returned only if the task graph equals its own, not merely for an equal hash;
+// any other graph is compiled.
+// Threads: one loop's; a returned plan may be used in any thread.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ namespace ae::engine {
 
 class PlanCache {
  public:
-  // When as many are kept, all are forgotten.
+  // When the cache is full, it is cleared.
   explicit PlanCache(std::size_t plans_max = 1024);
   PlanCache(const PlanCache&) = delete;
   PlanCache& operator=(const PlanCache&) = delete;
@@ -25,7 +26,7 @@ class PlanCache {
   void keep(std::shared_ptr<const Plan> plan);
   // Fails as Plan::compile does.
   const PlanSource& source() const { return source_; }
-  // Task graphs of the plans that are kept.
+  // Task graphs of the cached plans.
   const ValueLookup& known() const { return known_; }
 
  private:

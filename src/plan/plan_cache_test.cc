@@ -1,4 +1,4 @@
-// PlanCache: what is found, what is compiled, what is forgotten.
+// Tests of PlanCache: hits, compilations, evictions.
 #include "plan/plan_cache.h"
 
 #include <string>

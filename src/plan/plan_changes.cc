@@ -7,7 +7,7 @@
 namespace ae::engine {
 namespace {
 
-// The parts of a task graph that people know by a name: nodes by their id, the members of objects, and the rest.
+// The named parts of a task graph: nodes by id, members of objects, and the other members.
 std::vector<Member> parts_of(const Value& graph) {
   std::vector<Member> parts;
   for (const auto& [name, value] : graph.members()) {
@@ -49,7 +49,7 @@ std::vector<Value> differing_fields(const Value& before, const Value& after) {
 }  // namespace
 
 Value plan_changes(const Value& before, const Value& after) {
-  // Objects of their parts, so that each is found by its path.
+  // As objects, so that parts can be found by path.
   const Value old_parts = Value::object(parts_of(before));
   const Value new_parts = Value::object(parts_of(after));
   std::vector<Value> changes;

@@ -1,4 +1,4 @@
-// Reads a node of kind loop: who leads it, what it is told, what it may call.
+// Reads nodes of kind loop and planner, and `repair`: the model, its prompt, its tools.
 #include "base/hash.h"
 #include "json/json.h"
 #include "plan/plan_read.h"
@@ -11,11 +11,11 @@ constexpr std::uint32_t kParallelToolsMax = 64;
 constexpr std::size_t kLoopToolsMax = 256;
 constexpr std::uint32_t kTokensMax = 10'000'000;
 constexpr std::uint32_t kRepairsMax = 1;
-constexpr std::uint32_t kPlannedMax = 1'000;  // nodes that a model may plan
+constexpr std::uint32_t kPlannedMax = 1'000;  // nodes of a plan that a model makes
 
 std::string digest_of(const Value& value) { return to_hex(sha256(canonical(value))); }
 
-// As a model is told of it.
+// The tool definition that is sent to a model.
 Value tool_definition(const ToolPolicy& tool, const Value& policy) {
   Value parameters = policy["args_schema"];
   if (!parameters.is_object()) parameters = Value::object({{"type", "object"}});
@@ -135,7 +135,8 @@ Result<std::shared_ptr<const LoopSpec>> read_repair_loop(const Value& node) {
   AE_TRY(read_settings(args, *loop));
   AE_TRY(read_schema(args.find("schema"), *loop));
   AE_TRY(read_repair(node, *loop));
-  AE_ASSIGN(loop->prompt, template_of(Value(""), "prompt"));  // its messages are its arguments
+  AE_ASSIGN(loop->prompt,
+            template_of(Value(""), "prompt"));  // the messages are in the node's arguments
   loop->max_turns = loop->parallel_tools = 1;
   return std::shared_ptr<const LoopSpec>(std::move(loop));
 }

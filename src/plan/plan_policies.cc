@@ -1,4 +1,4 @@
-// Reads what the policies say of a tool, and what a tool can do.
+// Reads the policy rules and capabilities of a tool.
 #include <algorithm>
 
 #include "plan/plan_read.h"
@@ -6,12 +6,12 @@
 namespace ae::engine {
 namespace {
 
-constexpr std::size_t kRulesMax = 256;  // that are about one tool
+constexpr std::size_t kRulesMax = 256;  // per tool
 
 Status read_label(const std::string& label, PolicyRule& rule) {
   const std::size_t colon = label.find(':');
   const std::size_t behind = colon == label.npos ? 0 : label.size() - colon - 1;
-  // The agents file demands a value; plans that were made before it did are read as they were.
+  // The agents file requires a value; older plans may have an empty one.
   if (colon == 0 || colon == label.npos || colon > kPolicyLabelMax || behind > kPolicyLabelMax) {
     return fail(Code::plan_invalid, "`label` must be NAME:VALUE, each of at most 256 bytes");
   }

@@ -1,4 +1,4 @@
-// How the parts of a task graph are read: strictly, with words that say what is wrong.
+// Readers of the parts of a task graph: strict, with messages that state what is invalid.
 //
 // Only `Plan::compile` uses it. Threads: pure functions.
 #pragma once
@@ -60,7 +60,7 @@ inline Result<std::uint32_t> count_at(const Value& object, std::string_view key,
   return static_cast<std::uint32_t>(value.as_int());
 }
 
-// One of a few words; absent = the first.
+// Index of one of a few words; absent = the first.
 inline Result<std::size_t> word_at(const Value& object, std::string_view key, Keys words) {
   const Value* value = object.find(key);
   if (value == nullptr) return std::size_t{0};
@@ -70,7 +70,7 @@ inline Result<std::size_t> word_at(const Value& object, std::string_view key, Ke
   return static_cast<std::size_t>(found - words.begin());
 }
 
-// Also for a member that must be there.
+// As word_at, for a required member.
 inline Result<std::size_t> required_word_at(const Value& object, std::string_view key, Keys words) {
   if (object.find(key) == nullptr) return fail(Code::plan_invalid, "without " + quoted(key));
   return word_at(object, key, words);
@@ -89,27 +89,30 @@ inline Result<std::optional<Template>> template_at(const Value& object, std::str
   return compiled;
 }
 
-// A string that is one `${ … }` and nothing else: the only kind whose value need not be a string.
+// Is it a string that consists of exactly one `${ … }`? Only such a template can yield a value that
+// is not a string.
 inline bool is_one_expression(const Value& value) {
   if (!value.is_string()) return false;
   const auto parts = Template::parts(value.as_string());
   return parts && parts->size() == 1 && std::holds_alternative<Expr>(parts->front());
 }
 
-// What the policies say of a tool (`rules`), and what it can do (`capabilities`).
+// Reads the policy rules of a tool (`rules`) and its `capabilities`.
 Status read_policies(const Value& value, ToolPolicy& tool);
 // A list of capabilities, sorted; absent = none.
 Result<std::vector<std::string>> capabilities_at(const Value& object, std::string_view key);
 
-// What is particular to a node of kind loop, by which tools the plan has. The model is looked up by the caller.
+// Reads the members of a loop node. `tool_by_name`: the tools of the plan. The caller looks up the
+// model.
 Result<std::shared_ptr<const LoopSpec>> read_loop(
     const Value& value, const Plan& plan,
     const std::unordered_map<std::string, std::uint32_t>& tool_by_name);
-// The same of a planner.
+// As read_loop, for a planner.
 Result<std::shared_ptr<const LoopSpec>> read_planner(
     const Value& value, const Plan& plan,
     const std::unordered_map<std::string, std::uint32_t>& tool_by_name);
-// The same of a node of kind llm that says `repair`: its checked request, asked once and perhaps once more.
+// As read_loop, for a node of kind llm with `repair`: its request is sent once, and at most once
+// more.
 Result<std::shared_ptr<const LoopSpec>> read_repair_loop(const Value& node);
 
 }  // namespace ae::engine

@@ -1,4 +1,4 @@
-// Plan: what a recorded task graph means, and everything that is refused at the last door.
+// Tests of Plan::compile: the meaning of a task graph, and everything that is rejected.
 #include "plan/plan.h"
 
 #include <string>
@@ -235,7 +235,7 @@ AE_TEST("retry/no policy overflows the wait") {
 }
 
 AE_TEST("plan/order and reach agree with a slow walk") {
-  // 0 ← 1 ← 2 ← 3, 0 ← 4, 5 alone
+  // 0 ← 1 ← 2 ← 3, 0 ← 4; 5 is separate
   const Needs needs = {{}, {0}, {1}, {2, 0}, {0}, {}};
   const TopologicalOrder order = topological_order(needs);
   EXPECT_TRUE(order.cycles.empty());

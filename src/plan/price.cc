@@ -1,4 +1,4 @@
-// Decimals, and sums of products that fit into 128 bits.
+// Parses decimals; computes costs in 128 bits.
 #include "plan/price.h"
 
 #include "plan/decimal.h"

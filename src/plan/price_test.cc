@@ -1,4 +1,4 @@
-// Prices as they are written, and what answers cost by them: exact, whatever the numbers.
+// Tests of price texts and of the cost of answers, which is exact for all numbers.
 #include "plan/price.h"
 
 #include <string>
@@ -47,7 +47,7 @@ AE_TEST("price/an answer costs its tokens: what the cache held at its own price"
   EXPECT_EQ(cost(R"({"input_tokens":1000,"output_tokens":100})"), 3'500u);
   EXPECT_EQ(cost(R"({"input_tokens":1000,"output_tokens":100,"cached_tokens":400})"), 2'600u);
   EXPECT_EQ(cost(R"({"input_tokens":0,"output_tokens":0})"), 0u);
-  // More out of the cache than was read at all: a provider that cannot count.
+  // More cached than input tokens: the provider miscounts.
   EXPECT_EQ(cost(R"({"input_tokens":1000,"output_tokens":0,"cached_tokens":5000})"), 250u);
   const Price plain{.input = 2'500'000, .output = 10'000'000, .cached = {}};
   EXPECT_EQ(
@@ -64,7 +64,7 @@ AE_TEST("price/a cost is rounded once, to the nearest millionth, a half up") {
   EXPECT_EQ(cost(500'000, 1), 1u);
   EXPECT_EQ(cost(1, 1'499'999), 1u);
   EXPECT_EQ(cost(1, 1'500'000), 2u);
-  // Each direction alone would be rounded away.
+  // Each direction alone would be rounded to 0.
   EXPECT_EQ(cost_micros({.input = 250'000, .output = 250'000, .cached = {}},
                         usage(R"({"input_tokens":1,"output_tokens":1})")),
             1u);

@@ -10,10 +10,11 @@ namespace {
 
 constexpr std::size_t kConcurrentMax = 16;
 constexpr std::uint32_t kTriesMax = 4;
-constexpr Duration kPauseFirst = std::chrono::milliseconds(200);  // then five times as long
+constexpr Duration kPauseFirst =
+    std::chrono::milliseconds(200);  // each later pause is kPauseGrows times longer
 constexpr std::uint32_t kPauseGrows = 5;
-constexpr Duration kCheckMax =
-    std::chrono::minutes(2);  // verifiers have shorter limits of their own
+// Verifiers have shorter limits of their own
+constexpr Duration kCheckMax = std::chrono::minutes(2);
 
 CheckResult unreachable(std::string reason) {
   return {.verdict = CheckVerdict::unreachable,
@@ -60,7 +61,7 @@ void Confirmer::start_next() {
 void Confirmer::start(const std::string& key) {
   PendingCheck& pending = checks_.at(key);
   pending.tries++;
-  // The first answer counts; when none comes in time, that is one.
+  // The first answer counts; the timeout counts as one.
   const auto late = std::make_shared<std::optional<async::TimerId>>();
   const auto answer = [weak = std::weak_ptr(self_), key, seq = pending.seq,
                        late](CheckResult sighting) {
@@ -90,7 +91,7 @@ void Confirmer::on_result(const std::string& key, std::uint64_t seq, CheckResult
       if (auto it = checks.find(key); it != checks.end() && it->second.seq == seq) {
         return (*self)->start(key);
       }
-      (*self)->running_--;  // it has changed meanwhile: the new one is in the queue
+      (*self)->running_--;  // the resource has changed meanwhile: its new check is in the queue
       (*self)->start_next();
     });
     return;

@@ -1,7 +1,9 @@
-// Confirmer: has those resources looked at that decide wants to be confirmed, for one attempt at one job (SPEC §8).
+// Confirmer: runs the verifiers of changed resources that `decide` wants verified, for one attempt
+// of one job (SPEC §8).
 //
-// A few at a time. What cannot be reached is asked for again, with pauses; then that is what was seen. Whatever it has
-// seen is of use to this attempt only: the next one looks anew. Threads: the loop's.
+// Runs a limited number of checks concurrently. An unreachable resource is retried with backoff;
+// after the last try the result is `unreachable`. Results are valid for this attempt only: the next
+// attempt verifies again. Threads: the loop's.
 #pragma once
 
 #include <deque>
@@ -18,14 +20,16 @@ namespace ae::runtime {
 
 class Confirmer {
  public:
-  // `on_checked` is called when there is something new in `confirmations`. Borrows all but `on_checked`.
+  // `on_checked` is called after each new entry in `confirmations`. Borrows everything except
+  // `on_checked`.
   Confirmer(async::Loop& loop, ToolRegistry& tool_registry, std::function<void()> on_checked);
   ~Confirmer();
   Confirmer(const Confirmer&) = delete;
   Confirmer& operator=(const Confirmer&) = delete;
 
-  // What decide asked for: keys of the state's changes. Those under way are not asked for twice. `versions`: of the plan's
-  // tools, as this job uses them; a change is checked by the verifier of that version.
+  // Requests the checks that `decide` returned. `keys`: keys of `State::changes`; a check that is
+  // already pending is not started again. `versions`: the versions of the plan's tools that this
+  // job uses; a change is checked by the verifier of that version.
   void check(const engine::State& state, const std::vector<std::string>& keys,
              const std::vector<std::string>& versions);
   const engine::Confirmations& confirmations() const { return results_; }
@@ -44,11 +48,11 @@ class Confirmer {
   async::Loop& loop_;
   ToolRegistry& tool_registry_;
   std::function<void()> on_checked_;
-  std::map<std::string, PendingCheck> checks_;  // asked for, and not seen yet
-  std::deque<std::string> queue_;               // of them, those that have not begun
+  std::map<std::string, PendingCheck> checks_;  // requested, without a result yet
+  std::deque<std::string> queue_;               // keys of `checks_` that have not started
   std::size_t running_ = 0;
   engine::Confirmations results_;
-  // What is called back when this is gone finds nobody.
+  // Callbacks hold a weak reference, so they do nothing after the Confirmer is destroyed.
   std::shared_ptr<Confirmer*> self_ = std::make_shared<Confirmer*>(this);
 };
 

@@ -1,8 +1,9 @@
-// A process dies, another takes its job over and looks at what it changed: what the runtime does with what is seen, and
-// with what is not.
+// Tests of the Confirmer: a process dies, another takes its job over and verifies what it changed;
+// how the runtime handles results and missing results.
 //
-// Method: a Process is a runtime on a disk in memory that outlives it; its tool `make` changes a thing, `use` changes nothing, and
-// both answer when the test says so. So does the verifier. Time moves only by `advance`.
+// Method: a Process is a runtime on an in-memory disk that outlives it. Its tool `make` changes a
+// resource, `use` changes nothing; the test answers both, and the verifier. Time moves only by
+// `advance`.
 #include "runtime/confirmer.h"
 
 #include <algorithm>
@@ -158,7 +159,7 @@ class Process final : public RuntimeObserver {
   std::optional<Runtime> runtime;
 };
 
-// A process made the thing and died while it used it; another one has taken the job over.
+// One process made the resource and died while it used it; a second process has taken the job over.
 struct TakeoverFixture {
   explicit TakeoverFixture(std::string_view mode, Durability durability = Durability::fused) {
     first.emplace(env, 1, true, durability);

@@ -1,4 +1,4 @@
-// Forking: what another job's log says becomes the beginning of a new one.
+// Runtime::fork: creates a job from the log of another job.
 #include <algorithm>
 #include <utility>
 
@@ -70,7 +70,7 @@ void Runtime::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
         .audit = std::nullopt,
         .traceparent = std::move(request.traceparent),
         .tracestate = std::move(request.tracestate)};
-    // Values of one job go into the log of another.
+    // The audit entry: values of one job are copied into the log of another.
     wish.audit =
         store::AuditEntry{.at = world_.store.now(),
                           .by = request.by,

@@ -1,4 +1,4 @@
-// Jobs that go on otherwise: forks, other plans, probes, and what is undone.
+// Tests of forks, replacement plans, probes and compensations.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -156,7 +156,7 @@ Result<ForkResult> fork(TestEnvironment& env, WorkerFixture& worker, ForkRequest
   wish.origin = kJob;
   std::optional<Result<ForkResult>> forked;
   worker.runtime->fork(std::move(wish), [&](Result<ForkResult> made) { forked = std::move(made); });
-  env.loop.advance(500ms);  // whose outcome is unknown is looked at again
+  env.loop.advance(500ms);  // a commit with an unknown outcome is retried
   AE_CHECK(forked.has_value(), "nobody answers");
   return *std::move(forked);
 }
@@ -259,7 +259,7 @@ AE_TEST("replan/whoever holds the job takes the plan in, and gives the job to wh
     worker.runtime->start();
     worker.create(plan("at_most_once", kTwoCalls));
     worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
-    // Not sent, and tried again in a moment: the job is held, and nothing is under way.
+    // Not sent, so a retry follows soon: the job stays leased, and nothing is in flight.
     worker.answer(1, {.kind = OutcomeKind::failure,
                       .definite = true,
                       .retryable = true,
@@ -292,7 +292,7 @@ AE_TEST("replan/a plan is not said to be accepted when a call began before the h
     worker.runtime->start();
     worker.create(plan("at_most_once", kOneCall));
     not_sent(worker, 0);
-    // The commit that declares the next try is under way: nobody who reads the log sees it.
+    // The commit that declares the next try is in flight: a reader of the log does not see it.
     bool slow = true;
     worker.script = [&](const store::Call& call) {
       const bool now = call.method == Method::commit && std::exchange(slow, false);

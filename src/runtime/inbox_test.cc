@@ -1,4 +1,5 @@
-// What people and clocks want of a job: signals, acts, doubts, pauses and timers, whoever holds it and whoever does not.
+// Tests of control requests and timers, with and without a lease holder: signals, resolutions,
+// pauses.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -15,7 +16,7 @@ AE_TEST("inbox/an expiry loses to a signal that was accepted before it") {
     worker.runtime->start();
     worker.create(plan("idempotent", kWaitAndCall));
     env.loop.advance(9s);
-    // It stands in the inbox, and whoever holds the job has not been told.
+    // The signal is in the inbox, and the lease holder has not been notified.
     WorkerFixture other(env, "other", {.owned = false});
     ASSERT_TRUE(other.signal("k", "s1"));
     env.loop.advance(5s);
@@ -36,8 +37,9 @@ AE_TEST("inbox/a refused commit records its outcomes anew, and calls nothing aga
                        "[{'id':'w', 'kind':'wait', 'wait': {'type':'signal', 'key':'k'}},"
                        " {'id':'a', 'kind':'tool', 'tool':'do'}]"));
     WorkerFixture other(env, "other", {.owned = false});
-    ASSERT_TRUE(other.signal("k", "s1"));  // the holder is not told
-    // With this outcome the job would go to rest and give its claim back: refused, there is a signal.
+    ASSERT_TRUE(other.signal("k", "s1"));  // the lease holder is not notified
+    // With this outcome the job would become idle and release its claim: the commit fails, because
+    // the inbox holds a signal.
     worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
     EXPECT_TRUE(worker.warned("inbox")) << "the refusal was reached";
     const auto read = worker.read();
@@ -67,7 +69,7 @@ AE_TEST(
                " {'id':'v', 'kind':'wait', 'wait': {'type':'human', 'key':'v', 'expires':'10s',"
                " 'on_expire':'continue'}},"
                " {'id':'a', 'kind':'tool', 'tool':'do'}]"));
-      ASSERT_TRUE(answer("w", "s1"));  // whoever holds the job does not see it any more
+      ASSERT_TRUE(answer("w", "s1"));  // the lease holder does not see it any more
     }
     env.loop.advance(20s);
     const auto again = answer("w", "s2");
@@ -138,7 +140,7 @@ AE_TEST("inbox/an entry that gives no event does not hold up an expiry") {
       ASSERT_TRUE(other.signal("k", "s1"));
       ASSERT_TRUE(other.signal("k", "s2"));  // accepted too; it will find the wait closed
     }
-    env.loop.advance(20s);  // nobody runs it, and the other wait expires
+    env.loop.advance(20s);  // no process runs the job, and the other wait expires
     WorkerFixture next(env, "next", {.owned = true, .durability = durability, .seed = 99});
     next.runtime->start();
     env.loop.advance(5s);
@@ -192,7 +194,8 @@ AE_TEST("inbox/what the end overtakes is listed as undelivered") {
             json("[{'correlation_key':'k', 'signal_id':'s1'}]"));
 }
 
-// An accepted act as some program would write it: its place and checksum are right, whatever it says.
+// An accepted request as another version might write it: location and checksum are valid, whatever
+// it contains.
 store::InboxEntry entry_of(const std::string& id, std::string_view act) {
   return {.number = 0,
           .id = id,
@@ -204,7 +207,7 @@ AE_TEST_SLOW("limits/a job accepts 10,000 signals; the next one is refused and n
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
   worker.create(
-      plan("idempotent", kWaitAndCall));  // its call keeps it held: signals stay in the inbox
+      plan("idempotent", kWaitAndCall));  // its call keeps it leased: signals stay in the inbox
   WorkerFixture other(env, "other", {.owned = false});
   const auto put = [&](const std::string& id) {
     const store::InboxEntry entry = entry_of(
@@ -269,7 +272,8 @@ AE_TEST("inbox/an act of a newer version stays there, and the job is left to who
       EXPECT_TRUE(std::ranges::any_of(left.events, [](const Event& event) {
         return event.type == EventType::tool_invocation_finished;
       })) << "what was seen is recorded";
-      // Another process of this version reads no more of it than this one, and neither claims it again.
+      // Another process of this version can read no more of it than this one, and neither claims it
+      // again.
       WorkerFixture other(env, "other", {.owned = false, .durability = durability, .seed = 99});
       other.runtime->start();
       env.loop.advance(300s);
@@ -282,7 +286,7 @@ AE_TEST("inbox/an act of a newer version stays there, and the job is left to who
       ASSERT_EQ(after.inbox.size(), 3u);
       EXPECT_EQ(after.inbox[1].id, "n1");
       EXPECT_TRUE(after.row.claim) << "who is in the inbox's way goes to the inbox";
-      // What is accepted now comes behind it.
+      // A request that is accepted now comes after it.
       ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::pause, .id = "p1"}));
       EXPECT_EQ(load().inbox.size(), 4u);
       EXPECT_EQ(worker.calls.size(), 1u);
@@ -360,7 +364,7 @@ AE_TEST("hint/one for jobs that others run, and a job that others run, starts no
   EXPECT_TRUE(worker.runtime->is_leased(ours));
 }
 
-// The claim under way had looked before the job was there, and its answer says that there is nothing.
+// The pending claim read the store before the job existed, and returns no job.
 AE_TEST("hint/one that comes while a claim is under way is not forgotten") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = false, .delay = 100ms});
@@ -489,7 +493,8 @@ AE_TEST("inbox/an answer says accepted only if it came before what closed its wa
     worker.runtime->start();
     worker.create(plan("idempotent", kWaitAndCall));
     env.loop.advance(9s);
-    // The other reads the job while the wait is open; the expiry is written before its post arrives.
+    // The other process reads the job while the wait is open; the expiry is committed before its
+    // inbox entry arrives.
     WorkerFixture other(env, "other", {.owned = false});
     other.script = [&](const store::Call& call) {
       if (call.method == Method::put_inbox) env.loop.advance(5s);
@@ -533,7 +538,7 @@ AE_TEST(
     WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
     worker.runtime->start();
     worker.create(plan("idempotent", kWaitAndCall));
-    WorkerFixture other(env, "other", {.owned = false});  // the holder is not told
+    WorkerFixture other(env, "other", {.owned = false});  // the lease holder is not notified
     const auto first = other.submit(answer_to("k", "s1", json("1")));
     ASSERT_TRUE(first);
     EXPECT_EQ((*first)["accepted"], Value(true));
@@ -547,7 +552,7 @@ AE_TEST(
     ASSERT_TRUE(same);
     EXPECT_EQ((*same)["applied"], Value(true)) << "it says the same";
     EXPECT_EQ(other.read().inbox.size(), 1u) << "nothing was written";
-    // Its own answer sent again is no other one; with other words it is.
+    // The same answer sent again is accepted; with another payload it is a second answer.
     const auto again = other.submit(answer_to("k", "s1", json("1")));
     ASSERT_TRUE(again);
     EXPECT_EQ((*again)["accepted"], Value(true)) << canonical(*again);
@@ -567,7 +572,7 @@ AE_TEST("inbox/of two answers that are posted at once the later one is told so")
   worker.create(plan("idempotent", kWaitAndCall));
   WorkerFixture quick(env, "quick", {.owned = false, .seed = 7});
   WorkerFixture slow(env, "slow", {.owned = false, .seed = 8});
-  // Between the reading of the one and its post, the other posts.
+  // Between the read by `slow` and its inbox entry, `quick` writes its own.
   bool posted = false;
   slow.script = [&](const store::Call& call) {
     if (call.method == Method::put_inbox && !std::exchange(posted, true)) {
@@ -639,12 +644,12 @@ AE_TEST("inbox/an early answer that turns out to be none is never dropped: the e
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
     worker.runtime->start();
-    // Nobody can tell before `a` has answered that the key is that of a person's wait.
+    // Until `a` has answered, nothing shows that the key is that of a human wait.
     worker.create(plan("idempotent",
                        "[{'id':'a', 'kind':'tool', 'tool':'do'},"
                        " {'id':'w', 'kind':'wait', 'needs':['a'],"
                        "  'wait':{'type':'human','key':'${ .steps.a }'}}]"));
-    WorkerFixture other(env, "other", {.owned = false});  // the holder is not told
+    WorkerFixture other(env, "other", {.owned = false});  // the lease holder is not notified
     engine::ControlRequest none = answer_to("k", "s1", json("{'note':'hm'}"));
     none.buffer = true;
     const auto early = other.submit(none);
@@ -702,7 +707,7 @@ AE_TEST("inbox/what is sent early to a busy job is kept, and delivered once") {
              " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal','key':'k'}},"
              " {'id':'m', 'kind':'wait', 'needs':['w'],"
              "  'wait':{'type':'message','channel':'c'}}]"));
-    WorkerFixture other(env, "other", {.owned = false});  // the holder is not told
+    WorkerFixture other(env, "other", {.owned = false});  // the lease holder is not notified
     const auto early = other.submit({.kind = engine::ControlRequest::Kind::signal,
                                      .id = "1",
                                      .correlation_key = "k",
@@ -749,7 +754,7 @@ AE_TEST("pause/is durable once accepted: the holder parks the job, or the next o
     WorkerFixture worker(env, "w", {.owned = true});
     worker.runtime->start();
     worker.create(plan("idempotent", kOneCall));
-    WorkerFixture other(env, "other", {.owned = false});  // the holder is not told
+    WorkerFixture other(env, "other", {.owned = false});  // the lease holder is not notified
     const auto said = other.submit({.kind = engine::ControlRequest::Kind::pause});
     ASSERT_TRUE(said);
     EXPECT_EQ((*said)["accepted"], Value(true));
@@ -835,7 +840,8 @@ AE_TEST("doubt/who made the call in doubt must wait until it has settled") {
   const auto early = worker.resolve("not_happened");
   ASSERT_FALSE(early) << "this process lives: its call may still be under way";
   EXPECT_EQ(early.error().code, Code::not_settled);
-  // Another process has opened the store since: the caller is gone, and what it sent may still arrive.
+  // Another process has opened the store since: the caller has exited, but its request may still
+  // take effect.
   const Instant settles = worker.read().state.steps[0].call->deadline + 30s;
   worker.runtime.reset();
   WorkerFixture next(env, "next", {.owned = true, .seed = 99});
@@ -903,7 +909,7 @@ AE_TEST("doubt/an answer counts from when it was asked to be taken, however long
     const bool is_load = of.method == Method::load && std::exchange(slow, false);
     return is_load ? Fault::delay : Fault::none;
   };
-  act.looked_at = settles + 1h;  // its giver's clock is ahead
+  act.looked_at = settles + 1h;  // the caller's clock is ahead
   worker.runtime->submit_request(kJob, act,
                                  [&](Result<Value> answer) { said.emplace(std::move(answer)); });
   env.loop.advance(101s);
@@ -944,7 +950,7 @@ AE_TEST("doubt/the holder judges what stands in the inbox by when its giver look
   ASSERT_TRUE(read.row.claim) << "the other call keeps the job held";
   const Instant settles = read.state.steps[0].call->deadline + 30s;
   env.loop.advance(settles + 1s - env.loop.now());
-  // Whoever let it in: this one was seen too early.
+  // However it got into the inbox: this resolution was made too early.
   engine::ControlRequest early = not_happened(read);
   early.id = "early";
   early.looked_at = settles - 1s;
@@ -993,14 +999,14 @@ AE_TEST("inbox/a wait does not open beside an entry that would answer it") {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
     worker.runtime->start();
-    // While the wait opens another call goes on, so that the job is not given back.
+    // Another call is in flight while the wait opens, so that the job is not released.
     worker.create(plan("idempotent",
                        "[{'id':'a', 'kind':'tool', 'tool':'do'},"
                        " {'id':'long', 'kind':'tool', 'tool':'do'},"
                        " {'id':'w', 'kind':'wait', 'needs':['a'],"
                        "  'wait':{'type':'signal','key':'k'}}]"));
     ASSERT_EQ(worker.calls.size(), 2u);
-    WorkerFixture other(env, "other", {.owned = false});  // the holder is not told
+    WorkerFixture other(env, "other", {.owned = false});  // the lease holder is not notified
     ASSERT_TRUE(other.submit({.kind = engine::ControlRequest::Kind::signal,
                               .id = "1",
                               .correlation_key = "k",

@@ -1,4 +1,4 @@
-// Jobs at rest, in the order of their last use.
+// JobCache: an LRU list of idle jobs.
 #include "runtime/job_cache.h"
 
 namespace ae::runtime {

@@ -1,8 +1,9 @@
-// JobCache: the jobs that this process held or looked at last, folded, so that the next look reads only what has come
-// since. A conversation that is woken for each message costs what the message costs, not what its log does.
+// JobCache: folded states of the jobs that this process ran or read last, so that the next read
+// loads only newer events. The cost of waking a job for a message does not grow with its log.
 //
-// What rests here is a copy like a checkpoint: it is used only when the log still goes through the event that it ends
-// with, and losing it costs a reading of the log. Bounded in bytes; what was used least lately goes first.
+// An entry is a copy, like a checkpoint: it is used only if the log still contains the entry's last
+// event with the same hash, and losing it costs one read of the log. Bounded in bytes; the least
+// recently used entry is evicted first.
 // Threads: the loop's.
 #pragma once
 
@@ -24,11 +25,11 @@ namespace ae::runtime {
 struct CachedJob {
   engine::State state;
   Hash head;              // of event state.seq
-  std::size_t bytes = 0;  // about what the state holds: the size of what it was folded from
+  std::size_t bytes = 0;  // approximate size of the state: the bytes that it was folded from
   std::uint64_t checkpoint_seq = 0, checkpoint_bytes = 0;  // of the newest checkpoint
 };
 
-// About what stays in memory once it is folded.
+// Approximate memory that the folded state occupies.
 std::size_t bytes_of(const store::LoadedJob& loaded);
 std::size_t bytes_of(const SealedBatch& sealed);
 
@@ -36,14 +37,14 @@ class JobCache {
  public:
   static constexpr std::size_t kBytesMax = 32u << 20, kJobBytesMax = 2u << 20;
 
-  // Takes the job out.
+  // Removes the job from the cache and returns it.
   std::optional<CachedJob> take(const JobId& job);
-  // REQUIRES: the state is the fold of the log up to its seq, and nothing else.
+  // REQUIRES: the state is exactly the fold of the log up to its seq.
   void put(const JobId& job, CachedJob cached);
 
  private:
   using Entry = std::pair<JobId, CachedJob>;
-  std::list<Entry> by_use_;  // the last used first
+  std::list<Entry> by_use_;  // most recently used first
   std::map<JobId, std::list<Entry>::iterator> by_job_;
   std::size_t bytes_ = 0;
 };

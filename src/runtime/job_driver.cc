@@ -1,4 +1,4 @@
-// The actor that drives one job.
+// JobDriver: the actor that runs one job.
 #include "runtime/job_driver.h"
 
 #include <algorithm>
@@ -24,11 +24,12 @@ namespace {
 
 constexpr Duration kRetryFirst = std::chrono::milliseconds(50);
 constexpr Duration kRetryMax = std::chrono::seconds(5);
-// A call's reports are written this far apart, and later ones farther: a 64th of the time that it has run. So many are
-// written as the logarithm of that time: about 130 in the first three minutes, 600 in a day.
+// Minimum interval between two recorded progress reports of a call. It grows to 1/64 of the time
+// that the call has run, so the number of reports grows with the logarithm of that time: about 130
+// in the first three minutes, 600 in a day.
 constexpr Duration kReportInterval = std::chrono::seconds(1);
 constexpr int kReportIntervalShare = 64;
-// So long one job has the loop for itself: then what it has decided is committed.
+// One job occupies the loop for at most this long; then the events decided so far are committed.
 constexpr Duration kSliceMax = std::chrono::milliseconds(50);
 
 std::string_view ledger_state(const Outcome& outcome) {
@@ -38,13 +39,13 @@ std::string_view ledger_state(const Outcome& outcome) {
     case OutcomeKind::failure:
       return outcome.definite ? "FAILED" : "UNKNOWN";
     case OutcomeKind::input_required:
-      return "FAILED";  // nothing is in doubt; another try follows
+      return "FAILED";  // no unknown outcome; another try follows
     default:
       return "UNKNOWN";
   }
 }
 
-// `note`: what a tool wants a later process to know, perhaps null.
+// `note`: data that a tool leaves for a later process, may be null.
 store::LedgerRow ledger_row(const JobId& job, const engine::Invocation& call,
                             std::string_view state, const Value& note = {}) {
   Value record = Value::object({{"arguments_hash", call.arguments_hash},
@@ -91,7 +92,8 @@ JobDriver::JobDriver(World& world, JobDriverHost& host, JobId job, store::Lease 
       worker_(std::move(worker)),
       slice_name_(RunningSlot::name_of(job_, lease_.fence)) {}
 
-// Only where it is used: the random source is asked once for each decision otherwise.
+// Random words only for plans that need them; otherwise the random source is read only once per
+// decision.
 std::array<std::uint64_t, 4> JobDriver::entropy() {
   std::array<std::uint64_t, 4> entropy{};
   if (state_.plan && state_.plan->needs_entropy()) {
@@ -103,7 +105,8 @@ std::array<std::uint64_t, 4> JobDriver::entropy() {
 engine::DecisionContext JobDriver::context() {
   const Instant now = world_.store.now();
   const bool owned = world_.store.owned();
-  // Nobody else can claim from a store that this process owns: its leases bind nobody but an earlier process.
+  // No other process can claim from a store that this process owns: its leases matter only to an
+  // earlier process.
   return {.now = now,
           .lease_until = owned ? now + std::chrono::hours(1) : lease_.lease_until,
           .owned = owned && !host_.left_call_in_doubt(job_),
@@ -114,10 +117,10 @@ engine::DecisionContext JobDriver::context() {
           .confirmations = confirmer_ ? &confirmer_->confirmations() : nullptr};
 }
 
-// ---------------------------------------------------------------- beginning
+// ---------------------------------------------------------------- start
 
 void JobDriver::begin() {
-  committing_ = true;  // nothing else is done until the log is read
+  committing_ = true;  // blocks other work until the log is read
   load_state(world_.store, job_, host_.plans(), host_.take_cached(job_),
              [self = shared_from_this()](Result<LoadedState> loaded_state) {
                self->on_loaded(std::move(loaded_state));
@@ -135,7 +138,8 @@ void JobDriver::on_loaded(Result<LoadedState> loaded_state) {
   }
   failures_ = 0;
   store::LoadedJob* const loaded = &loaded_state->loaded;
-  if (loaded->row.claim != lease_.fence) return on_lease_lost();  // this took longer than the lease
+  if (loaded->row.claim != lease_.fence)
+    return on_lease_lost();  // loading took longer than the lease
   durable_seq_ = loaded->row.last_seq;
   if (!loaded_state->state) return release_claim(loaded_state->state.error());
   state_ = std::move(*loaded_state->state);
@@ -158,14 +162,15 @@ void JobDriver::on_loaded(Result<LoadedState> loaded_state) {
   take_over(*loaded);
 }
 
-// A strict job of another execution version: a process that offers it takes the job, or else it parks (SPEC §12).
+// A strict job of another execution version: a process that offers the version takes the job,
+// otherwise it parks (SPEC §12).
 void JobDriver::defer_to_other_version(std::shared_ptr<store::LoadedJob> loaded) {
   host_.check_offered_elsewhere(
       loaded->row, state_.execution_version,
       [self = shared_from_this(), loaded](Result<bool> offered) {
         if (self->ended_) return;
         if (!offered) return self->release_claim(offered.error());
-        // This process may have got other agents meanwhile.
+        // This process may have loaded other agents meanwhile.
         self->version_ = self->host_.version_of(self->state_.agent);
         if (!*offered || !engine::has_wrong_version(self->state_, self->context())) {
           if (auto tools = self->resolve_tools(); !tools) return self->release_claim(tools.error());
@@ -183,8 +188,8 @@ void JobDriver::take_over(const store::LoadedJob& loaded) {
   inbox_ = loaded.inbox;
   perform_declared();
   batch_time_ = world_.store.now();
-  const bool has_plan =
-      state_.plan != nullptr;  // without a plan the job ends, and no attempt begins
+  // Without a plan the job ends, and no attempt begins
+  const bool has_plan = state_.plan != nullptr;
   const bool takes_over = has_plan && state_.attempt != lease_.fence.attempt;
   const bool recovers = takes_over && engine::is_recovery(state_);
   engine::Found found{.pending = state_.open_tries};
@@ -203,7 +208,7 @@ void JobDriver::take_over(const store::LoadedJob& loaded) {
   pump();
 }
 
-// A row is derived from the log, and can be damaged apart from it.
+// A row is derived from the log and can be damaged independently of it.
 Status JobDriver::check_row(const store::JobRow& row) const {
   if (engine::is_terminal(state_.status)) {
     return fail(Code::log_corrupt, "its row is runnable, but by its log it has ended");
@@ -231,7 +236,8 @@ void JobDriver::begin_attempt() {
   const AttemptId& ours = lease_.fence.attempt;
   const bool recovers = engine::is_recovery(state_);
   EventBody recovery = engine::recovery_started_event(state_, ours);
-  // This process ran it, lives, and could not give it back: that attempt did not die of its job.
+  // This process ran that attempt, is alive, and could not release it: the attempt did not die
+  // because of its job.
   if (state_.status == engine::JobStatus::running && host_.lost_to_outage(job_, state_.attempt)) {
     add(engine::requeued_event("store_unavailable", std::nullopt));
   }
@@ -244,7 +250,8 @@ void JobDriver::begin_attempt() {
   }
 }
 
-// What this attempt declared, is durable, and was not sent yet. The ledger sees to it that it is sent once.
+// Queues the calls that this attempt declared durably and has not sent yet. The ledger ensures that
+// each is sent once.
 void JobDriver::perform_declared() {
   for (std::uint32_t index : state_.calling) {
     const engine::Step& step = state_.steps[index];
@@ -259,20 +266,22 @@ void JobDriver::perform_declared() {
   }
 }
 
-// This process cannot run the job; another may. Nothing is appended and no attempt counted (SPEC §1).
+// This process cannot run the job; another may. Nothing is appended and no attempt is counted (SPEC
+// §1).
 void JobDriver::release_claim(Error problem) {
   store::Batch batch;
   batch.job = job_;
   batch.authority = store::Batch::Leased{lease_.fence};
   batch.expected_seq = durable_seq_;
   batch.release = true;
-  // If this is refused or lost, the claim ends with its lease; an entry in the inbox is taken by who claims next.
+  // If this commit fails, the claim ends with its lease; the next claim reads the inbox.
   world_.store.commit(std::move(batch), [](Result<store::CommitResult>) {});
   end(std::move(problem));
 }
 
-// An accepted act that only a newer program can read, if there is one. It stays where it is, and so does what stands
-// beside it: in which order they count is for who can read all of them.
+// Returns an error if the inbox holds a control request that only a newer version can read. That
+// request and all others stay in the inbox: only a process that can read all of them knows their
+// order.
 std::optional<Error> JobDriver::find_newer_request(
     const std::vector<store::InboxEntry>& inbox) const {
   for (const store::InboxEntry& entry : inbox) {
@@ -288,7 +297,8 @@ std::optional<Error> JobDriver::find_newer_request(
   return std::nullopt;
 }
 
-// The plan's tools, as this process offers them. A strict job of another version calls none of them.
+// Finds this process's versions of the plan's tools. A strict job of another execution version
+// calls no tool.
 Status JobDriver::resolve_tools() {
   tool_versions_.clear();
   if (!state_.plan) return {};
@@ -301,7 +311,7 @@ Status JobDriver::resolve_tools() {
                          ", this process has " + *version_);
   }
   for (const engine::ToolPolicy& tool : state_.plan->tools) {
-    if (!tool.makes_call()) {  // the engine itself gives its value
+    if (!tool.makes_call()) {  // the engine supplies the value
       tool_versions_.push_back(tool.version);
       continue;
     }
@@ -323,7 +333,7 @@ Status JobDriver::resolve_tools() {
   return {};
 }
 
-// Nothing that an earlier process started under one of our open tries may still run.
+// Ends everything that an earlier process left running for this job's open tries.
 Status JobDriver::end_leftover_calls(const store::LoadedJob& loaded) {
   for (const store::LedgerRow& row : loaded.ledger) {
     auto record = read_ledger(job_, row);
@@ -341,7 +351,8 @@ Status JobDriver::end_leftover_calls(const store::LoadedJob& loaded) {
   return {};
 }
 
-// What an earlier attempt made durable beside the log and could not write into it (SPEC §5: W3, W4).
+// Imports side records that an earlier attempt made durable but could not write into the log (SPEC
+// §5: W3, W4).
 Status JobDriver::catch_up(const store::LoadedJob& loaded) {
   AE_ASSIGN(std::vector<EventBody> events,
             engine::import_stored_effects(state_, stored_effects(loaded.effects)));
@@ -358,7 +369,7 @@ void JobDriver::repair_ledger(const store::LoadedJob& loaded) {
       if (host_.durability() == Durability::fused) {
         ledger_erase_.emplace_back(row.invocation, row.try_no);
       } else {
-        // An earlier try than the newest was closed by the one after it, which nobody had heard of.
+        // A try older than the newest one: the next try closed it with an unknown outcome.
         const bool newest = step.call->try_no == row.try_no;
         const bool success = newest && step.call->outcome == OutcomeKind::success;
         const std::string_view state = success                         ? "COMMITTED"
@@ -386,7 +397,7 @@ void JobDriver::adopt(engine::State state, const Hash& head, std::size_t bytes) 
   pump();
 }
 
-// ---------------------------------------------------------------- what comes in
+// ---------------------------------------------------------------- input
 
 void JobDriver::on_inbox_notify() {
   if (ended_) return;
@@ -411,7 +422,7 @@ void JobDriver::on_inbox_loaded(Result<store::LoadedJob> loaded) {
 
 void JobDriver::on_lease_lost() {
   if (ended_) return;
-  // It was asked while it still held: that this was not heard in time was the store's doing.
+  // The renewal was sent while the lease was valid: the late reply is the store's fault.
   if (!pending_heartbeats_.empty() && *pending_heartbeats_.begin() < lease_.lease_until)
     on_renewal_failed();
   host_.warn(job_, "lease lost; another worker may hold the job now");
@@ -490,7 +501,7 @@ void JobDriver::add(EventBody draft) {
   if (host_.durability() == Durability::split) drafted.row = row_of(state_);
 }
 
-// Something that follows from what is in the log: it may stand on a call's having left no result.
+// Adds an event that follows from the log. It may depend on a call having left no result.
 void JobDriver::add_decided(EventBody draft) {
   auto slot = engine::decided_effect_slot(state_, draft);
   add(std::move(draft));
@@ -504,7 +515,8 @@ void JobDriver::add_outcome(ObservedOutcome observed) {
   if (!step.call || !step.call->open || step.call->try_no != sent.try_no) return;
   in_flight_.erase(sent.step);
   ledger_.forget(sent.invocation, sent.try_no);
-  // Cut off by us while draining: the try stays open and is left to SPEC §6, as after a crash.
+  // Cut off by this process while draining: the try stays open and is handled by SPEC §6, as after
+  // a crash.
   if (calls_cut_off_ && observed.outcome.kind != OutcomeKind::success && !observed.outcome.definite)
     return;
   has_outcomes_ = true;
@@ -543,12 +555,13 @@ void JobDriver::apply_inbox() {
     acts.push_back(json ? engine::ControlRequest::from_json(*json)
                         : Result<engine::ControlRequest>(std::unexpected(json.error())));
   }
-  // Another plan closes waits: what was accepted for them comes before it.
+  // A plan request closes waits: requests accepted for those waits are applied first.
   std::ranges::stable_partition(acts, [](const Result<engine::ControlRequest>& act) {
     return !act || act->kind != engine::ControlRequest::Kind::plan;
   });
   for (const Result<engine::ControlRequest>& act : acts) {
-    // A hint that something came late, or is due: that is looked at in any case, after what was accepted.
+    // Only a hint that a late result or a due timer exists: both are checked in any case, after the
+    // accepted requests.
     if (act && act->kind == engine::ControlRequest::Kind::timers) continue;
     auto taken = act ? engine::apply_request(state_, *act, context())
                      : Result<engine::AppliedRequest>(std::unexpected(act.error()));
@@ -561,15 +574,16 @@ void JobDriver::apply_inbox() {
                            taken.error().message);
     }
     for (EventBody& draft : events) {
-      // Under another plan it goes to whoever has the tools of that.
+      // With the new plan the job goes to a worker that has its tools.
       release_ = release_ || std::holds_alternative<JobRequeued>(draft);
       add_decided(std::move(draft));
     }
   }
 }
 
-// Nothing new is begun. What is on its way is awaited and recorded; then the job is left to others, with its inbox: the
-// claim ends with its lease, since a job that nobody holds has an empty inbox.
+// Starts nothing new. Calls in flight are awaited and recorded; then the job is left to other
+// workers, with its inbox: the claim ends with its lease, because a job without a lease must have
+// an empty inbox.
 void JobDriver::stop_for_newer_request() {
   if (!in_flight_.empty() || !to_perform_.empty()) return;
   if (state_.status == engine::JobStatus::running) {
@@ -578,14 +592,14 @@ void JobDriver::stop_for_newer_request() {
   is_leaving_ = true;
 }
 
-// Turns all that came in into events, and asks what follows, until there is nothing left to say.
+// Turns all input into events and decides until there are no more events.
 void JobDriver::collect_events() {
   add_progress_reports();
   while (!pending_outcomes_.empty()) {
     ObservedOutcome observed = std::move(pending_outcomes_.front());
     pending_outcomes_.pop_front();
     add_outcome(std::move(observed));
-    if (!pending_outcomes_.empty() && is_slice_over()) return;  // this much is committed first
+    if (!pending_outcomes_.empty() && is_slice_over()) return;  // commit these first
   }
   apply_inbox();
   next_decision_at_.reset();
@@ -613,7 +627,7 @@ void JobDriver::collect_events() {
       unfinished_ = decision.unfinished;
       if (!unfinished_) break;
       if (world_.steady.since_start() - slice_started_ < kSliceMax) continue;
-      next_decision_at_ = at.now;  // others have their turn
+      next_decision_at_ = at.now;  // other jobs run first
       break;
     }
     for (EventBody& draft : decision.events) {
@@ -621,7 +635,7 @@ void JobDriver::collect_events() {
       const bool declares = declared != nullptr;
       const StepId step = declares ? declared->step_id : StepId();
       if (declares &&
-          async::failpoint_handler != nullptr) {  // by node, so that one job can be chosen
+          async::failpoint_handler != nullptr) {  // by node, so that a test can select one job
         static_cast<void>(AE_FAILPOINT("decided." + declared->node_id));
       }
       add_decided(std::move(draft));
@@ -630,7 +644,7 @@ void JobDriver::collect_events() {
         drafts_.back().ledger = ledger_row(job_, call, "INFLIGHT");
       }
     }
-    unfinished_ = decision.unfinished;  // `add` has let go of the last one
+    unfinished_ = decision.unfinished;  // `add` has reset it
     for (StepId& step : decision.perform) to_perform_.push_back(std::move(step));
     if (decision.release) {
       release_ = true;
@@ -639,9 +653,9 @@ void JobDriver::collect_events() {
   }
 }
 
-// ---------------------------------------------------------------- making it durable
+// ---------------------------------------------------------------- commit
 
-// fused: one commit. split: SPEC §5's order, each phase in its own transaction.
+// fused: one commit. split: the order of SPEC §5, each phase in its own transaction.
 void JobDriver::plan_commits() {
   PendingCommit pending_commit;
   const auto flush = [&] {
@@ -696,7 +710,8 @@ void JobDriver::plan_commits() {
   has_outcomes_ = false;
 }
 
-// Other jobs and clients have their turn while what is drafted is committed. What follows is decided after that.
+// Other jobs and clients run while the drafts are committed. The next decision follows after the
+// commit.
 bool JobDriver::is_slice_over() const {
   return !drafts_.empty() && world_.steady.since_start() - slice_started_ >= kSliceMax;
 }
@@ -735,7 +750,7 @@ void JobDriver::pump() {
   plan_commits();
   if (pending_commits_.empty()) {
     if (is_leaving_) return end(newer_request_);
-    if (!to_perform_.empty()) return on_all_durable();  // declared before the log was read again
+    if (!to_perform_.empty()) return on_all_durable();  // declared before the log was reloaded
     std::optional<Instant> next = next_report_at();
     if (next_decision_at_) next = std::min(*next_decision_at_, next.value_or(*next_decision_at_));
     if (next) schedule_pump(*next);
@@ -744,8 +759,8 @@ void JobDriver::pump() {
   commit_next();
 }
 
-// Not each time a job grows, since a checkpoint is as large as the job: over a job's life they cost a few bytes for each
-// of its events.
+// A checkpoint is as large as the job, so it is not written each time the job grows: over a job's
+// life, checkpoints cost a few bytes per event.
 bool JobDriver::wants_checkpoint(bool release) const {
   constexpr std::uint64_t kBytesPerEvent = 128;
   if (engine::is_terminal(state_.status)) return false;
@@ -754,11 +769,11 @@ bool JobDriver::wants_checkpoint(bool release) const {
   return since >= std::max(release ? every / 4 : every, checkpoint_bytes_ / kBytesPerEvent);
 }
 
-// Of the event before this note, since none can name its own hash; the note itself changes nothing, and the checkpoint
-// covers it.
+// Adds the event that names the checkpoint: hash and seq of the event before it, because no event
+// can contain its own hash. The event changes no state, and the checkpoint covers it.
 void JobDriver::note_checkpoint(PendingCommit& pending_commit, const SealInput& sealing) {
   auto before = seal(sealing, pending_commit.events);
-  if (!before) return;  // the same is found, and said, when the commit is sealed
+  if (!before) return;  // sealing the commit reports the same error
   EventBody note = StateCheckpointed{
       .detail = Value::object({{"hash", to_hex(before->head)}, {"seq", before->last_seq}})};
   Status applied = engine::apply(state_, note, batch_time_, host_.plans().source());
@@ -801,7 +816,7 @@ void JobDriver::commit_next() {
     sealed_head_ = sealed->head;
     batch.sealed = std::move(*sealed);
     batch.row = pending_commit.row ? *std::move(pending_commit.row) : row_of(state_);
-    if (!pending_commits_.empty()) {  // the last part says how the job stands
+    if (!pending_commits_.empty()) {  // the last commit sets the status
       batch.row.status = "running";
       batch.row.not_before.reset();
     }
@@ -828,7 +843,8 @@ void JobDriver::send() {
   });
 }
 
-// Nothing changed, or nobody knows: the same bytes are sent again, which changes nothing when they are there already.
+// Nothing was committed, or the outcome is unknown: sends the same bytes again, which changes
+// nothing if they are already committed.
 void JobDriver::retry_commit(const Error& error) {
   if (calls_cut_off_) return end(cannot_write());
   if (failures_ == 0) host_.warn(job_, "a commit failed and is retried: " + error.message);
@@ -845,7 +861,7 @@ void JobDriver::on_committed(Result<store::CommitResult> result) {
         return retry_commit(result.error());
       case Code::inbox_pending:
         return reload("the inbox was not empty");
-      case Code::sequence_conflict:  // nobody else writes the log of a job that is held
+      case Code::sequence_conflict:  // no other process writes the log of a leased job
         return reload("a late result has arrived");
       case Code::stale_attempt:
       case Code::not_found:
@@ -884,7 +900,8 @@ void JobDriver::on_all_durable() {
   pump();
 }
 
-// Whose job ends, or whose step is over, waits for no answer. What a later try went on with is not there any more.
+// Abandons questions whose job is ending or whose step is done. A question that a later try
+// continued is no longer pending.
 void JobDriver::abandon_open_questions() {
   std::erase_if(open_questions_, [&](const OpenQuestion& question) {
     const auto at = state_.by_id.find(question.step);
@@ -898,8 +915,8 @@ void JobDriver::abandon_open_questions() {
   });
 }
 
-// The job is cancelled. What tools are doing is awaited; nobody needs what a model has not said yet, and every word of it
-// costs. Nothing is left in doubt: a model only reads.
+// The job is cancelled. Tool calls are awaited. Model calls are abandoned, because the rest of
+// their output is not needed and costs money. No outcome becomes unknown: a model call only reads.
 void JobDriver::cancel_model_calls() {
   for (const auto& [step_id, call] : std::map(in_flight_)) {
     const auto step = state_.by_id.find(step_id);
@@ -909,18 +926,19 @@ void JobDriver::cancel_model_calls() {
   }
 }
 
-// ---------------------------------------------------------------- the world
+// ---------------------------------------------------------------- calls
 
-// The one path that performs an effect. Its permit comes from the ledger, after the declaration is durable.
+// The only path that performs an effect. Its permit comes from the ledger, after the declaration is
+// durable.
 void JobDriver::perform(const StepId& step_id) {
   const auto found = state_.by_id.find(step_id);
-  if (found == state_.by_id.end()) return;  // its declaration did not come to be
+  if (found == state_.by_id.end()) return;  // the declaration was not committed
   const engine::Step& step = state_.steps[found->second];
   auto permit = ledger_.permit(state_, step);
   if (!permit) return;
   const engine::Invocation& call = *step.call;
   const std::uint32_t try_no = call.try_no;
-  // Shared by the two that may hear of the call.
+  // Shared by the two callbacks that may receive the outcome.
   const auto sent = std::make_shared<const engine::SentTry>(engine::sent_try_of(state_, step));
   auto answer = [weak = weak_from_this(), host = host_.handle(), job = job_,
                  sent](Outcome outcome) {
@@ -948,7 +966,7 @@ void JobDriver::perform(const StepId& step_id) {
   if (AE_FAILPOINT("tool.before") != async::FailpointAction::go)
     return withdraw("failpoint tool.before");
   auto sendable = engine::sent_request(state_, step);
-  if (!sendable) {  // nobody is asked what the log does not hold
+  if (!sendable) {  // the log does not hold the request: nothing is sent
     world_.loop.post([answer, why = sendable.error().message]() mutable {
       answer({.kind = OutcomeKind::failure,
               .definite = true,
@@ -997,8 +1015,8 @@ void JobDriver::perform(const StepId& step_id) {
   request.late = [host = host_.handle(), job = job_, sent](Outcome outcome) {
     if (auto has_outcome = host.lock()) (*has_outcome)->on_late_result(job, *sent, outcome);
   };
-  // Asked last, of the latest that the store's time can be: what the tool measures from here on counts suspend, and what
-  // was slept before, at any point since the lease was asked for, is in this answer.
+  // Computed last, from the latest possible store time: the tool's clock includes suspend from here
+  // on, and any suspend since the lease was requested is included in this value.
   request.send_within = call.send_by - world_.store.latest_now();
   if (request.send_within.count() <= 0) return withdraw("its send deadline had passed");
   entry->tool->perform(std::move(*permit), std::move(request), std::move(answer));
@@ -1015,11 +1033,12 @@ void JobDriver::on_progress(const StepId& step, std::uint32_t try_no, Value valu
   if (ended_ || draining_ || call == in_flight_.end() || call->second.try_no != try_no) return;
   const bool fresh =
       progress_reports_.insert_or_assign(step, ProgressReport{try_no, std::move(value)}).second;
-  // Nothing is to be decided for one that only replaces another: its time is already planned.
+  // A report that replaces a pending one needs no decision: its write is already scheduled.
   if (fresh) pump();
 }
 
-// What calls in flight have reported, when it may be written; the last one also when the call has ended.
+// Records the reports of calls in flight once they may be written, and the last report when the
+// call has ended.
 void JobDriver::add_progress_reports() {
   const Instant now = world_.store.now();
   for (auto it = progress_reports_.begin(); it != progress_reports_.end();) {
@@ -1056,7 +1075,7 @@ std::optional<Instant> JobDriver::next_report_at() const {
   return next;
 }
 
-// The verifiers look; what they have seen comes to the next decision.
+// Starts the verifiers; their results are input of the next decision.
 void JobDriver::start_checks(const std::vector<std::string>& keys) {
   if (!confirmer_) {
     confirmer_.emplace(world_.loop, world_.tool_registry, [weak = weak_from_this()] {
@@ -1076,14 +1095,14 @@ void JobDriver::schedule_pump(Instant at) {
   });
 }
 
-// What was drafted did not come to be: read the log again. What was seen of the world is recorded anew; calls in flight
-// go on.
+// The drafts were not committed: reads the log again. Outcomes are recorded again; calls in flight
+// continue.
 void JobDriver::reload(std::string_view why) {
   host_.warn(job_, "reloading the job: " + std::string(why));
   pending_commits_.clear();
   batch_.reset();
   drafts_.clear();
-  to_perform_.clear();  // what an earlier part has made durable is found again by perform_declared
+  to_perform_.clear();  // calls that an earlier part made durable are found by perform_declared
   ledger_put_.clear();
   ledger_erase_.clear();
   applied_inbox_.clear();
@@ -1097,7 +1116,8 @@ void JobDriver::reload(std::string_view why) {
     pending_outcomes_.push_front(std::move(*it));
   }
   uncommitted_outcomes_.clear();
-  // committing_ stays set until the log is read. A second time in a row is odd: not so fast.
+  // `committing_` stays set until the log is read. A second reload in a row is unusual: wait before
+  // it.
   if (reloads_++ == 0) return begin();
   retry_later(&JobDriver::begin);
 }
@@ -1115,7 +1135,7 @@ void JobDriver::retry_later(void (JobDriver::*what)()) {
 void JobDriver::end(std::optional<Error> problem) {
   using ExitState = JobDriverHost::ExitState;
   if (std::exchange(ended_, true)) return;
-  // What was seen and could not be recorded is of use to whoever holds the job next.
+  // Outcomes that could not be recorded are stored as late results for the next lease holder.
   for (const ObservedOutcome& observed : std::exchange(uncommitted_outcomes_, {})) {
     host_.on_late_result(job_, observed.sent, observed.outcome);
   }
@@ -1132,7 +1152,7 @@ void JobDriver::end(std::optional<Error> problem) {
   const ExitState exit_state = leaves_doubt ? ExitState::in_doubt
                                : finished   ? ExitState::finished
                                             : ExitState::resumable;
-  const bool cache_job = !problem && !finished;  // all that was drafted is durable
+  const bool cache_job = !problem && !finished;  // all drafts are durable
   if (cache_job) {
     host_.cache_job(job_,
                     {std::move(state_), head_, log_bytes_, checkpoint_seq_, checkpoint_bytes_});

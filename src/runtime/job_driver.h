@@ -1,10 +1,12 @@
-// Holder: one job, held by this process: decide → seal → commit → perform → absorb, until it rests.
+// JobDriver: runs one job whose lease this process holds: decide → seal → commit → perform → record
+// outcome, until the job is idle.
 //
-// An actor on the loop. Outcomes and inbox entries queue up; `pump` turns all of them into events, asks `decide` until
-// nothing is left to say, and commits everything as one batch (fused) or in the order of SPEC §5 (split). Calls
-// declared by a commit are performed only after it is durable. One commit is under way at a time.
-// What it holds in memory is what it wrote: it does not read the log again between steps.
-// Whatever goes wrong with a write is answered here, in one place: `on_committed`.
+// An actor on the loop. Outcomes and inbox entries are queued; `pump` turns all of them into
+// events, calls `decide` until it returns no events, and commits everything as one batch (fused) or
+// in the order of SPEC §5 (split). Calls declared by a commit are performed only after it is
+// durable. One commit is in flight at a time.
+// The state in memory is what the driver wrote: it does not read the log again between steps.
+// All errors of a write are handled in one place: `on_committed`.
 // Threads: the loop's. See docs/architecture.md and docs/decisions/0007-callback-actors.md.
 #pragma once
 
@@ -33,7 +35,7 @@ enum class Durability { fused, split };
 
 struct LoadedState;
 
-// A try that ended with a question: here may be a call that is kept open for the answer (Tool::abandon).
+// A try that ended with a question: its tool may keep the call open for the answer (Tool::abandon).
 struct OpenQuestion {
   StepId step;
   std::string tool;
@@ -41,12 +43,12 @@ struct OpenQuestion {
   std::uint32_t try_no;
 };
 std::vector<OpenQuestion> open_questions_of(const engine::State& state);
-// Nobody will be asked for it: its call is given up, if it is kept here.
+// The question will not be answered: abandons its call if this process keeps it open.
 void abandon_question(ToolRegistry& tool_registry, const OpenQuestion& question);
 
 class JobDriver;
 
-// What the runtime that owns a holder wants to know and provides.
+// What a JobDriver needs from the Runtime that owns it.
 class JobDriverHost {
  public:
   virtual ~JobDriverHost() = default;
@@ -55,32 +57,36 @@ class JobDriverHost {
   virtual bool is_resident() const = 0;
   virtual const std::string& version_of(const std::string& agent) const = 0;
   virtual std::uint64_t checkpoint_every() const = 0;
-  // Events became durable.
+  // Called after events became durable.
   virtual void on_committed_events(const JobId& job, const std::vector<Event>& events) = 0;
-  // The holder is done with the job (released, lost, or given up). It is destroyed after this call returns.
+  // The driver has finished with the job (released, lost, or given up). It is destroyed after this
+  // call returns.
   enum class ExitState {
     resumable,
     finished,
     in_doubt
-  };  // in_doubt: a call of this process may still be under way
+  };  // in_doubt: a call of this process may still be in flight
   virtual void on_driver_exit(const JobDriver& driver, std::optional<Error> problem,
                               ExitState exit_state) = 0;
-  // What this process remembers of a job that rests, taken out; and the other way.
+  // Removes and returns the cached state of an idle job; `cache_job` stores it.
   virtual std::optional<CachedJob> take_cached(const JobId& job) = 0;
   virtual void cache_job(const JobId& job, CachedJob cached) = 0;
-  // Did an earlier attempt of this process leave a call in doubt?
+  // Did an earlier attempt of this process leave a call with an unknown outcome?
   virtual bool left_call_in_doubt(const JobId& job) const = 0;
-  // Did this attempt of this process lose the job since the store did not answer? Then it is no lost claim.
+  // Did this attempt of this process lose the job because the store was unavailable? Then it does
+  // not count as a lost claim.
   virtual bool lost_to_outage(const JobId& job, const AttemptId& attempt) const = 0;
-  // What was seen of a call that nobody here holds any more: what is certain goes into the effect store alone.
+  // Result of a call whose job this process no longer runs: a certain outcome goes only into the
+  // effect store.
   virtual void on_late_result(const JobId& job, const engine::SentTry& sent,
                               const Outcome& outcome) = 0;
   // For callbacks that may outlive the host.
   virtual std::weak_ptr<JobDriverHost*> handle() = 0;
-  // Does another process that shares the store offer this execution version, and all else that the job needs?
+  // Does another process that shares the store offer this execution version and all other
+  // capabilities that the job needs?
   virtual void check_offered_elsewhere(const store::JobRow& row, const std::string& version,
                                        async::Done<Result<bool>> done) = 0;
-  // The store writes nothing more until the process starts anew: every holder is given up.
+  // The store accepts no more writes until the process restarts: all drivers give up.
   virtual void store_stopped(const Error& error) = 0;
   virtual void warn(const JobId& job, const std::string& what) = 0;
 };
@@ -89,31 +95,34 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
  public:
   JobDriver(World& world, JobDriverHost& host, JobId job, store::Lease lease, std::string worker);
 
-  // A job that was claimed: read its log, end what a crash left behind, begin the attempt, go on.
+  // Starts a claimed job: reads its log, ends calls left over by a crash, begins the attempt and
+  // continues.
   void begin();
-  // A job created and claimed in one commit: `state` holds what was written, in `bytes`.
+  // Starts a job that was created and claimed in one commit. `state` is the fold of the written
+  // events, whose size is `bytes`.
   void adopt(engine::State state, const Hash& head, std::size_t bytes);
 
-  // There are entries in the job's inbox.
+  // The job's inbox has new entries.
   void on_inbox_notify();
   void on_lease_renewed(Instant lease_until) {
     lease_.lease_until = lease_until;
     store_unavailable_ = false;
   }
-  // The lease could not be renewed: the store did not take it.
+  // The lease could not be renewed because the store was unavailable.
   void on_renewal_failed() { store_unavailable_ = true; }
   bool is_store_unavailable() const { return store_unavailable_; }
-  // It is asked to be renewed; that question has its answer, whatever it is.
+  // A heartbeat was sent; on_heartbeat_answered: its reply arrived, whatever it is.
   void on_heartbeat_sent(Instant at) { pending_heartbeats_.insert(at); }
   void on_heartbeat_answered(Instant at) {
     if (const auto it = pending_heartbeats_.find(at); it != pending_heartbeats_.end())
       pending_heartbeats_.erase(it);
   }
-  // The lease is lost: stop at once, write nothing more but late results.
+  // The lease is lost: stops at once and writes nothing more except late results.
   void on_lease_lost();
-  // Nothing can be written any more: calls that were answered since the last commit are in doubt.
+  // Nothing more can be written: calls answered since the last commit have an unknown outcome.
   void give_up();
-  // Stop politely: start nothing new, await calls in flight for `grace`, then cut them off and give the job back.
+  // Graceful shutdown: starts nothing new, waits up to `grace` for calls in flight, then cuts them
+  // off and releases the job.
   void drain(Duration grace);
 
   const store::Fence& fence() const { return lease_.fence; }
@@ -130,14 +139,14 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
     std::vector<std::pair<InvocationId, std::uint32_t>> effects_absent, ledger_erase;
     std::vector<std::uint64_t> inbox_applied;
     std::vector<std::string_view> failpoints;
-    std::optional<store::RowState> row;  // nullopt: as the state has it
+    std::optional<store::RowState> row;  // nullopt: computed from the state
     bool release = false;
   };
   struct ObservedOutcome {
     engine::SentTry sent;
     Outcome outcome;
   };
-  struct ProgressReport {  // the newest of a call, not written yet
+  struct ProgressReport {  // the latest report of a call, not written yet
     std::uint32_t try_no;
     Value value;
   };
@@ -200,76 +209,80 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   JobId job_;
   store::Lease lease_;
   std::string worker_;
-  const std::string slice_name_;  // in the running slot
+  const std::string slice_name_;  // name of this job's slice in the running slot
   Ledger ledger_;
 
-  engine::State state_;  // with everything drafted; equals the log once all parts are durable
-  std::uint64_t durable_seq_ = 0;  // last seq that is
+  engine::State state_;  // includes all drafts; equals the log once all commits are durable
+  std::uint64_t durable_seq_ = 0;  // last durable seq
   Hash head_;
-  std::size_t log_bytes_ = 0;  // of the log, as CachedJob counts them
+  std::size_t log_bytes_ = 0;  // size of the log, as in CachedJob::bytes
   // The execution version that this process offered for the job's agent when the attempt began.
   std::optional<std::string> version_;
   std::vector<std::string> tool_versions_;
-  std::uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0;  // of the newest one
+  std::uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0;  // of the newest checkpoint
 
-  std::optional<Confirmer> confirmer_;  // begun when decide wants something to be confirmed
+  std::optional<Confirmer> confirmer_;  // created when `decide` first requests a verification
 
   std::deque<ObservedOutcome> pending_outcomes_;
   std::deque<InFlightNote> notes_;
   std::vector<store::InboxEntry> inbox_;
   bool inbox_notified_ = false;
 
-  // What is being made durable: drafts with what goes beside them, cut into commits by plan_commits.
+  // What will be committed: event drafts with their side records; plan_commits divides them into
+  // commits.
   struct DraftedEvent {
     EventBody event;
-    // An unknown call is decided here: a result that has come meanwhile refuses the commit.
+    // The event decides a call with an unknown outcome: a result that arrives meanwhile makes the
+    // commit fail.
     std::optional<std::pair<InvocationId, std::uint32_t>> slot;
-    std::optional<store::EffectRow> effect;  // split: its own commit before this event
-    std::optional<store::LedgerRow> ledger;  // split: beside a declaration, after a record
-    std::optional<store::RowState> row;      // split: as the log has it with this event
+    std::optional<store::EffectRow> effect;  // split: committed before this event
+    // split: with a declaration, or after a recorded outcome
+    std::optional<store::LedgerRow> ledger;
+    std::optional<store::RowState> row;  // split: the row as of this event
   };
   std::vector<DraftedEvent> drafts_;
   std::vector<StepId> to_perform_;
-  std::vector<std::uint64_t> applied_inbox_;  // inbox entries
-  std::vector<store::LedgerRow> ledger_put_;  // notes of what is in flight, repairs
+  std::vector<std::uint64_t> applied_inbox_;  // numbers of inbox entries
+  std::vector<store::LedgerRow> ledger_put_;  // in-flight notes and repairs
   std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase_;
   std::vector<async::Done<Status>> pending_note_callbacks_;
   std::optional<Instant> next_decision_at_;
-  std::optional<engine::DecisionCursor>
-      unfinished_;                // of the last decision, when nothing was added since
-  std::uint64_t inbox_read_ = 0;  // the last entry of the inbox that was read
+  // Cursor of the last decision, while no event was added since
+  std::optional<engine::DecisionCursor> unfinished_;
+  std::uint64_t inbox_read_ = 0;  // number of the last inbox entry that was read
   bool release_ = false;
-  std::optional<Error>
-      newer_request_;        // its inbox holds what a newer program is to read: it is being left
-  bool is_leaving_ = false;  // … and all is recorded
-  // A wait opens, expires or is cancelled: not past what the inbox has accepted, which is taken in first.
+  // The inbox holds a request that only a newer version can read; the driver stops
+  std::optional<Error> newer_request_;
+  bool is_leaving_ = false;  // stopping for `newer_request_`, and everything is recorded
+  // The drafts open, expire or cancel a wait: commit only if all accepted inbox entries have been
+  // read, because they come first.
   bool must_read_inbox_ = false;
   bool has_outcomes_ = false;
-  // Outcomes in these drafts; if the commit is refused they are recorded anew, or late.
+  // Outcomes in these drafts; if the commit fails, they are recorded again, or as late results.
   std::vector<ObservedOutcome> uncommitted_outcomes_;
   std::deque<PendingCommit> pending_commits_;
-  std::optional<store::Batch> batch_;  // under way; kept to be sent again
+  std::optional<store::Batch> batch_;  // in flight; kept so that it can be sent again
   bool committing_ = false;
-  Duration slice_started_{};    // of the steady clock
-  std::uint32_t failures_ = 0;  // of a write or a read, in a row
-  std::uint32_t reloads_ = 0;   // in a row
+  Duration slice_started_{};    // steady clock
+  std::uint32_t failures_ = 0;  // consecutive failed reads and writes
+  std::uint32_t reloads_ = 0;   // consecutive reloads
 
   struct InFlightCall {
     tools::Tool* tool;
     InvocationId invocation;
     std::uint32_t try_no;
     Instant sent;
-    std::optional<Instant> last_reported = std::nullopt;  // when a report was written last
+    std::optional<Instant> last_reported = std::nullopt;  // when a report was last written
     Instant may_report_at() const;
   };
   std::map<StepId, InFlightCall> in_flight_;
   std::vector<OpenQuestion> open_questions_;
-  std::map<StepId, ProgressReport> progress_reports_;  // of these
-  Instant batch_time_;                                 // of all events drafted together
-  std::map<InvocationId, std::uint32_t> noted_tries_;  // with an in-flight row to erase
-  std::multiset<Instant> pending_heartbeats_;          // to renew the lease, and not answered yet
+  std::map<StepId, ProgressReport> progress_reports_;  // of calls in `in_flight_`
+  Instant batch_time_;                                 // time of all events drafted together
+  std::map<InvocationId, std::uint32_t> noted_tries_;  // calls with an in-flight row to erase
+  std::multiset<Instant> pending_heartbeats_;          // lease renewals without a reply
   std::optional<async::TimerId> timer_, drain_timer_;
-  std::vector<Event> sealed_events_;  // of the commit under way
+  std::vector<Event> sealed_events_;  // events of the commit in flight
   Hash sealed_head_;
   bool ended_ = false, draining_ = false, calls_cut_off_ = false, store_unavailable_ = false;
 };

@@ -1,4 +1,4 @@
-// Leases and claims that are lost, results that come late, and what a recovery does with both.
+// Tests of leases and claims that are lost, of late results, and of recoveries from both.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -31,7 +31,7 @@ AE_TEST("late/what was seen and refused with a lost lease is kept for whoever ho
     first.runtime->start();
     first.create(plan("at_most_once", kOneCall));
     ASSERT_EQ(first.calls.size(), 1u);
-    first.script = [](const store::Call& call) {  // it hears nothing of its lease
+    first.script = [](const store::Call& call) {  // its heartbeats and claims get no reply
       const bool silent = call.method == Method::heartbeat || call.method == Method::claim;
       return silent ? Fault::delay : Fault::none;
     };
@@ -60,7 +60,7 @@ NewJobRequest one_call(bool start_here) {
   return request;
 }
 
-// The call that is under way is answered, and the job goes on with the holder of the newer lease.
+// The call in flight is answered, and the job continues under the newer lease.
 void expect_goes_on(TestEnvironment& env, WorkerFixture& worker) {
   EXPECT_EQ(worker.read().state.epoch, 2u);
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
@@ -75,7 +75,8 @@ AE_TEST("lease/a newer lease of a job that is held here ends the older holder fi
   for (const bool by_name : {false, true}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.delay = 40s});
-    // The claim is under way while the job is created here, and nothing is heard of the lease that runs out.
+    // The claim is in flight while the job is created here, and no reply reports that the lease
+    // expired.
     worker.script = [](const store::Call& call) {
       const bool slow = call.method == Method::heartbeat || call.method == Method::claim ||
                         call.method == Method::claim_job;
@@ -130,7 +131,7 @@ AE_TEST(
     for (const Durability durability : {Durability::fused, Durability::split}) {
       TwoWorkersFixture two(effect, durability);
       two.first.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
-      two.env.loop.advance(60s);  // lease and grace are over: the next holder decides
+      two.env.loop.advance(60s);  // lease and grace period are over: the next lease holder decides
       EXPECT_EQ(two.second.status(), "completed") << effect;
       EXPECT_EQ(two.second.calls.size(), 0u) << effect;
       const auto read = two.second.read();
@@ -179,7 +180,7 @@ AE_TEST("late/a person's decision and a late result do not both count") {
   TwoWorkersFixture two("at_most_once");
   two.env.loop.advance(700s);
   ASSERT_EQ(two.second.status(), "parked");
-  // The late result is written between the reading of the job and the writing of the decision.
+  // The late result is stored between the read of the job and the commit of the decision.
   two.second.script = [&](const store::Call& call) {
     if (call.method == Method::commit && !two.first.calls.empty()) {
       two.first.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
@@ -194,7 +195,7 @@ AE_TEST("late/a person's decision and a late result do not both count") {
   EXPECT_EQ(two.second.calls.size(), 0u) << "it happened: it is not sent again";
 }
 
-// A job that ended while its call was in flight: a person said that it happened.
+// A job that ended while its call was in flight: an operator resolved the call as `happened`.
 struct EndedJobFixture : TwoWorkersFixture {
   EndedJobFixture() : TwoWorkersFixture("at_most_once") {
     env.loop.advance(700s);
@@ -337,7 +338,7 @@ AE_TEST("recovery/what was done is injected, what stands beside the log is caugh
                     " {'id':'c', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
   first.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   ASSERT_EQ(first.calls.size(), 3u);
-  // The effect of `b` is kept; then nothing more of this worker arrives.
+  // The effect record of `b` is stored; then no commit of this worker succeeds.
   int commits = 0;
   first.script = [&](const store::Call& call) {
     if (call.method == Method::commit && commits++ == 0) return Fault::none;
@@ -363,7 +364,7 @@ AE_TEST("claims/an outage of the store is no lost claim of a process that outliv
     worker.create(plan("idempotent", kOneCall));
     for (std::uint64_t time = 1; time <= 3; ++time) {
       outage(env, worker);
-      env.loop.advance(32s);  // its call has settled, and is made again
+      env.loop.advance(32s);  // its call has settled and is retried
       ASSERT_TRUE(worker.runtime->is_leased(kJob));
       const auto read = worker.read();
       EXPECT_EQ(read.state.lost_claims, 0u);
@@ -374,7 +375,8 @@ AE_TEST("claims/an outage of the store is no lost claim of a process that outliv
   }
 }
 
-// It was asked in time, and answers when the lease is over: first a heartbeat, or first a commit.
+// The request was sent in time; its reply arrives after the lease expired. Either a heartbeat or a
+// commit comes first.
 AE_TEST("claims/a store that stalls for longer than a lease, and then answers, is no lost claim") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     for (const bool writes : {false, true}) {
@@ -391,7 +393,7 @@ AE_TEST("claims/a store that stalls for longer than a lease, and then answers, i
         EXPECT_FALSE(worker.runtime->is_leased(kJob));
         EXPECT_EQ(worker.outages, "") << "every question was answered";
         worker.script = [](const store::Call&) { return Fault::none; };
-        env.loop.advance(75s);  // claims that are late, and the grace of the call
+        env.loop.advance(75s);  // late claims, and the grace period of the call
         ASSERT_TRUE(worker.runtime->is_leased(kJob));
         const auto read = worker.read();
         const auto requeued = all_of<JobRequeued>(read.events);
@@ -412,7 +414,7 @@ AE_TEST(
   WorkerFixture worker(env, "w", {});
   worker.runtime->start();
   worker.create(plan("idempotent", kOneCall));
-  // It did not ask in time: the store is well.
+  // The worker sent no heartbeat in time, while the store was available.
   env.loop.skip_time(60s);
   env.loop.advance(20s);
   EXPECT_GE(worker.read().state.epoch, 2u);
@@ -438,7 +440,7 @@ AE_TEST(
   ASSERT_TRUE(worker.resolve("happened"));
 }
 
-// ---------------------------------------------------------------- after the end
+// ---------------------------------------------------------------- after shutdown
 
 // Its call was given up, and the job has failed.
 void fail_job_of_unknown_call(TestEnvironment& env, WorkerFixture& worker) {

@@ -1,8 +1,9 @@
-// Ledger: the only maker of permits (SPEC §4).
+// Ledger: the only source of permits (SPEC §4).
 //
-// With one database the ledger is a projection of the log: a try may be performed when its declaration is durable, its
-// attempt is the one that holds the job, and no answer is recorded. `engine::admit` judged before the declaration was
-// written; this is the last gate before the world. Threads: the loop's.
+// With one database the ledger is a projection of the log: a try may be performed if its
+// declaration is durable, its attempt is the one that holds the lease, and no outcome is recorded.
+// `engine::admit` checked the call before its declaration was written; this is the last check
+// before the call is performed. Threads: the loop's.
 #pragma once
 
 #include <optional>
@@ -15,15 +16,17 @@ namespace ae::runtime {
 
 class Ledger {
  public:
-  // A permit for the open try of `step`, once. REQUIRES: the state holds only what is durable. nullopt: not declared
-  // by this attempt, answered already, or permitted before.
+  // Returns a permit for the open try of `step`, once. REQUIRES: the state holds only durable
+  // events. nullopt: not declared by this attempt, already has an outcome, or a permit was issued
+  // before.
   std::optional<tools::Permit> permit(const engine::State& durable, const engine::Step& step) {
     if (!step.call || !durable.is_live(step)) return std::nullopt;
     auto [it, fresh] = given_.emplace(step.call->id.text + "/" + std::to_string(step.call->try_no));
     if (!fresh) return std::nullopt;
     return tools::Permit(step.call->id, step.call->try_no);
   }
-  // The try is recorded: it cannot be asked for again (the log says so), so it need not be remembered.
+  // The outcome of the try is recorded, so the log prevents another permit and the entry can be
+  // dropped.
   void forget(const InvocationId& invocation, std::uint32_t try_no) {
     given_.erase(invocation.text + "/" + std::to_string(try_no));
   }

@@ -1,4 +1,4 @@
-// Reading a job's log back from the store.
+// Reads a job's log from the store.
 #include <memory>
 #include <utility>
 
@@ -57,7 +57,7 @@ Result<std::vector<Event>> LogOpener::take() {
 
 namespace {
 
-// REQUIRES: `loaded` outlives it.
+// REQUIRES: `loaded` outlives the result.
 BlobSource blobs_of(const store::LoadedJob& loaded) {
   return [&loaded](const Hash& hash) -> Result<std::string> {
     for (const Blob& blob : loaded.blobs) {
@@ -67,7 +67,7 @@ BlobSource blobs_of(const store::LoadedJob& loaded) {
   };
 }
 
-// What follows event `seq`, whose hash is `head`.
+// Opens the events after event `seq`, whose hash is `head`.
 Result<std::vector<Event>> open_from(const JobId& job, const store::LoadedJob& loaded,
                                      std::uint64_t seq, const Hash& head,
                                      const ValueLookup& known) {
@@ -95,7 +95,8 @@ Result<Event> open_job_created(const JobId& job, const store::LoadedJob& loaded)
 
 namespace {
 
-// `state`, whose last event has the hash `head`, and what came after it. Nothing when the log does not go through there.
+// Extends `state`, whose last event has the hash `head`, by the newer events. nullopt: the log does
+// not contain that event.
 std::optional<engine::State> extend_state(const JobId& job, const store::LoadedJob& loaded,
                                           engine::State state, const Hash& head,
                                           const engine::PlanCache& plans) {
@@ -154,7 +155,7 @@ void load_from_checkpoint(std::shared_ptr<LoadRequest> request) {
           return finish_load(*request, std::move(*loaded), std::move(*state));
         }
         if (!loaded->checkpoint) return fold_full_log(*request, std::move(*loaded));
-        // One that does not fit: what it stands for is read.
+        // The checkpoint does not match the log: the whole log is read.
         request->store.load(request->job, 1, [request](Result<store::LoadedJob> all) {
           if (!all) return request->done(std::unexpected(all.error()));
           fold_full_log(*request, std::move(*all));
@@ -197,7 +198,7 @@ bool has_own_call_in_doubt(const engine::State& state, const AttemptId& attempt)
     const auto& call = state.steps[wait.step].call;
     if (wait.resolve && call && call->attempt == attempt) return true;
   }
-  return std::ranges::any_of(state.todo, [&](std::uint32_t index) {  // yet to be asked about
+  return std::ranges::any_of(state.todo, [&](std::uint32_t index) {  // calls to be probed
     const engine::Step& step = state.steps[index];
     return step.call && step.call->attempt == attempt && state.may_probe(step);
   });

@@ -1,4 +1,5 @@
-// LogOpener: opens the commits of a loaded log one at a time, for decoding a long log takes long.
+// LogOpener: opens the commits of a loaded log one at a time, because decoding a long log takes
+// long.
 //
 // Threads: a value.
 #pragma once
@@ -20,18 +21,18 @@ namespace ae::runtime {
 
 class LogOpener {
  public:
-  // Of what follows event `seq`, whose hash is `head`. Borrows `loaded`.
+  // Opens the commits after event `seq`, whose hash is `head`. Borrows `loaded`.
   LogOpener(const JobId& job, const store::LoadedJob& loaded, ValueLookup known,
             std::uint64_t seq = 0, const Hash& head = {});
   LogOpener(const LogOpener&) = delete;
   LogOpener& operator=(const LogOpener&) = delete;
 
-  bool next();  // false: no commit is left, or one could not be opened
+  bool next();  // false: no commit is left, or one failed to open
   // The events opened since the last call.
   std::vector<Event> take_opened();
   // Fails with log_corrupt, needs_version. REQUIRES: `next` returned false.
   Status complete() const;
-  // All events, when none was taken before. Fails as `complete`.
+  // All events, if none was taken before. Fails as `complete`.
   Result<std::vector<Event>> take();
 
  private:

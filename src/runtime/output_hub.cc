@@ -21,11 +21,11 @@ struct OutputHub::State {
   };
   PartialOutputLimits limits;
   std::map<JobId, std::vector<std::shared_ptr<PartialOutput>>> open;
-  std::size_t bytes = 0, open_outputs = 0;  // of what is open
+  std::size_t bytes = 0, open_outputs = 0;  // of open buffers
   std::map<JobId, std::vector<std::weak_ptr<Listener>>> listeners;
   std::size_t listener_count = 0;
 
-  // Is it still open? Its bytes are counted as long as it is.
+  // Is the buffer still open? Its bytes are counted only while it is.
   bool is_open(const JobId& job, const std::shared_ptr<PartialOutput>& output) const {
     const auto of_job = open.find(job);
     return of_job != open.end() && std::ranges::count(of_job->second, output) > 0;
@@ -46,7 +46,7 @@ struct OutputHub::State {
     notify(job);
   }
 
-  // Who hears may leave, and others may come, while they are told.
+  // Works on a copy, because a callback may remove or add listeners.
   void notify(const JobId& job) {
     const auto of_job = listeners.find(job);
     if (of_job == listeners.end()) return;
@@ -56,7 +56,7 @@ struct OutputHub::State {
     }
   }
 
-  // One of those who listened to the job has gone.
+  // Called after a listener of the job was destroyed.
   void remove_listener(const JobId& job) {
     --listener_count;
     const auto of_job = listeners.find(job);

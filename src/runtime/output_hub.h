@@ -1,8 +1,9 @@
-// Sayings: what answers of models say while they are still coming, for whoever looks on.
+// OutputHub: buffers partial model output and streams it to subscribers.
 //
-// No part of the record: it is gone when the answer is durable, and with the process. So nobody can take half an answer for
-// one; what was said is then in the log, the same bytes. A try of a call is one saying, and begins at 0: a later try is
-// another one. Within limits: what goes beyond them is not kept, and is read in the log. Decision: 0053-streaming.md.
+// Partial output is never recorded: it is dropped when the final result is durable or the process
+// exits, so a partial answer cannot be mistaken for a result. The committed result contains the
+// same bytes. Each try of a call has its own buffer, starting at offset 0. Output beyond the limits
+// is not buffered; subscribers read it from the log. Decision: 0053-streaming.md.
 // Threads: the loop's.
 #pragma once
 
@@ -24,14 +25,14 @@ struct PartialOutput {
   InvocationId invocation;
   std::uint32_t try_no = 1;
   std::string text;   // so far
-  bool full = false;  // a limit was reached: nothing is added any more
+  bool full = false;  // a limit was reached: nothing more is appended
 };
 
 struct PartialOutputLimits {
-  std::size_t text_max = 4u << 20;   // bytes of one saying
-  std::size_t all_max = 64u << 20;   // bytes of all of them
-  std::size_t listeners_max = 1024;  // at once, of all jobs
-  std::size_t outputs_max = 10'000;  // open at once
+  std::size_t text_max = 4u << 20;   // bytes of one buffer
+  std::size_t all_max = 64u << 20;   // bytes of all buffers
+  std::size_t listeners_max = 1024;  // concurrent subscribers, over all jobs
+  std::size_t outputs_max = 10'000;  // concurrent buffers
 };
 
 class OutputHub {
@@ -41,22 +42,25 @@ class OutputHub {
   OutputHub(const OutputHub&) = delete;
   OutputHub& operator=(const OutputHub&) = delete;
 
-  // A call is about to be made: what it says is to be given to this. Does nothing once the saying has ended, and may
-  // outlive us. `output.text` is empty.
+  // Starts the buffer of a call that is about to be made; the returned function appends output to
+  // it. The function does nothing once the buffer has ended, and may outlive the hub. `output.text`
+  // is empty.
   std::move_only_function<void(tools::TextDelta)> begin(const JobId& job, PartialOutput output);
-  // Its end is durable: who listens reads it in the log.
+  // The outcome is durable: subscribers read it from the log.
   void end(const JobId& job, const InvocationId& invocation, std::uint32_t try_no);
-  // The job is no longer held here.
+  // This process no longer runs the job.
   void end_all(const JobId& job);
 
-  // What is being said, in the order in which it began. Shared with readers that are slower than what they read.
+  // The open buffers of the job, in the order in which they began. Shared, because readers may be
+  // slower than the output.
   std::vector<std::shared_ptr<const PartialOutput>> of(const JobId& job) const;
-  // Calls `on_delta` after each piece of this job, until what it gives is dropped. nullptr: too many listen.
+  // Calls `on_delta` after each piece of output of this job until the returned handle is dropped.
+  // nullptr: too many subscribers.
   std::shared_ptr<void> listen(const JobId& job, std::function<void()> on_delta);
 
  private:
   struct State;
-  std::shared_ptr<State> state_;  // shared with calls in flight and with those who listen
+  std::shared_ptr<State> state_;  // shared with calls in flight and subscribers
 };
 
 }  // namespace ae::runtime

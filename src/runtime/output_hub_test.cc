@@ -1,4 +1,4 @@
-// What is being said: heard while it comes, kept within limits, gone when its end is durable.
+// Tests of OutputHub: streaming, limits, removal when the outcome is durable.
 #include "runtime/output_hub.h"
 
 #include <string>

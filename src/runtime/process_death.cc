@@ -34,12 +34,12 @@ void retry_later(const std::shared_ptr<CrashRecording>& recording) {
   });
 }
 
-// The attempt may have died before its job_running was durable; a job that is queued cannot be requeued.
+// The attempt may have died before its job_running was durable; a queued job cannot be requeued.
 std::vector<EventBody> death_events(const RunningSlot::SliceName& interrupted,
                                     const store::JobRow& row, const engine::State& state) {
   std::vector<EventBody> events;
   const bool begun = state.attempt == interrupted.fence.attempt;
-  if (begun && state.status != engine::JobStatus::running) return events;  // it is recorded
+  if (begun && state.status != engine::JobStatus::running) return events;  // already recorded
   if (!begun) {
     events.push_back(engine::running_event(interrupted.fence.attempt, interrupted.fence.epoch,
                                            row.claim_worker, std::nullopt));
@@ -82,7 +82,8 @@ void record(const std::shared_ptr<CrashRecording>& recording, LoadedState loaded
   for (std::size_t i = 0; i < events.size(); ++i) {
     const Status applied = engine::apply(state, events[i], now, recording->plans.source());
     if (!applied) return recording->done(std::unexpected(applied.error()));
-    // No attempt begins: what it would take in first may be what kills it.
+    // Parks the job without beginning an attempt: what the attempt would apply first may be what
+    // kills it.
     if (i + 1 == events.size() && state.status == engine::JobStatus::queued &&
         state.is_worn_out()) {
       events.push_back(engine::paused_event(engine::kWornOut));
@@ -105,7 +106,8 @@ void record(const std::shared_ptr<CrashRecording>& recording, LoadedState loaded
   batch.authority = store::Batch::Leased{interrupted.fence};
   batch.expected_seq = row.last_seq;
   batch.row = row_of(state);
-  // With acts in its inbox a job is given back by the end of its lease; one that parks keeps them until a claim takes them in.
+  // If the inbox has entries, the claim ends with its lease; a job that parks keeps the entries
+  // until a claim applies them.
   const bool parks = state.status == engine::JobStatus::parked;
   batch.release = parks || loaded_state.loaded.inbox.empty();
   batch.keeps_inbox = parks;

@@ -1,7 +1,9 @@
-// Death: notes in a job's log that the process which ran a slice of the job died in it.
+// record_process_death: records in a job's log that the process died while it ran a slice of that
+// job.
 //
-// Written with the claim of the attempt that died, before this process claims anything: nothing of the job is decided for it.
-// After two deaths without a new command between them `decide` parks the job (SPEC §11).
+// Written under the claim of the attempt that died, before this process claims anything: it decides
+// nothing for the job. After two deaths without a new command in between, `decide` parks the job
+// (SPEC §11).
 // Threads: the loop's. See docs/decisions/0064-worn-out-jobs.md.
 #pragma once
 
@@ -15,9 +17,10 @@
 
 namespace ae::runtime {
 
-// The events that stand in the log now. None: the attempt holds the job no longer, or its death is recorded. Asks the store
-// again for as long as it does not answer. Fails with log_corrupt, needs_version, store_stopped. Borrows world and plans; they
-// are there as long as `alive` is, and without it there is no answer.
+// Returns the events that were appended. None: the attempt no longer holds the job, or the death is
+// already recorded. Retries until the store responds. Fails with log_corrupt, needs_version,
+// store_stopped. Borrows world and plans, which exist while `alive` does; once it has expired,
+// `done` is not called.
 void record_process_death(World& world, const engine::PlanCache& plans,
                           const RunningSlot::SliceName& interrupted,
                           std::weak_ptr<JobDriverHost*> alive,

@@ -1,4 +1,5 @@
-// The running slot, and what the next process makes of it: the death is in the log before the job is claimed again.
+// Tests of the running slot and record_process_death: the death is in the log before the job is
+// claimed again.
 #include "runtime/process_death.h"
 
 #include <array>
@@ -83,7 +84,7 @@ AE_TEST("slot/a page that was never written, or is damaged, names nothing") {
   EXPECT_EQ(named(damaged), "");
 }
 
-// What stands in the page when a decision declares a call.
+// The contents of the page when a decision declares a call.
 class SlotSnapshot final : public async::FailpointHandler {
  public:
   explicit SlotSnapshot(const Page& page) : page_(page) { async::failpoint_handler = this; }
@@ -98,7 +99,8 @@ class SlotSnapshot final : public async::FailpointHandler {
   const Page& page_;
 };
 
-// A process that dies in a slice of the job: nothing that it drafts there becomes durable. Gives what is left in its page.
+// A process that dies in a slice of the job: nothing that it drafts there becomes durable. Returns
+// its page.
 Page run_until_death(TestEnvironment& env, const std::string& name, bool owned, Page page,
                      const std::function<void(WorkerFixture&)>& before = {}) {
   RunningSlot slot(page);
@@ -274,7 +276,7 @@ AE_TEST("death/answers count in order also to a job that was parked with its inb
   EXPECT_EQ(last.read().state.closed_waits.at("on").payload, Value(7));
 }
 
-// What a process leaves that dies with the job on the processor, its newest call sent.
+// The page of a process that dies in a slice of the job after it sent its newest call.
 Page die_in_slice(TestEnvironment& env, std::uint64_t seed, Page left) {
   RunningSlot before(left);
   WorkerFixture worker(env, "sender", {.owned = true, .seed = seed, .slot = &before});
@@ -302,7 +304,7 @@ AE_TEST("death/a cancelled job that was parked with its inbox loses no message")
   ASSERT_EQ(worker.read().inbox.size(), 1U);
   ASSERT_TRUE(
       worker.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c", .by = "ann"}));
-  // From here on any commit may be the one that ends the job, also of a process that claims none.
+  // From here on any commit may end the job, also one of a process that claims nothing.
   const auto read = worker.read();
   const auto kept = all_of<AgentMessage>(read.events);
   ASSERT_EQ(kept.size(), 1U);
@@ -380,7 +382,7 @@ AE_TEST("death/what came late for a worn-out job that is cancelled is not lost")
 AE_TEST("death/is recorded once, whenever the process that records it dies") {
   TestEnvironment env;
   const Page left = run_until_death(env, "first", true, Page{}, create_queued);
-  for (int i = 0; i < 3; ++i) {  // none of these erased the page
+  for (int i = 0; i < 3; ++i) {  // none of these cleared the page
     Page page = left;
     RunningSlot slot(page);
     WorkerFixture worker(

@@ -16,9 +16,9 @@
 namespace ae::runtime {
 namespace {
 
-constexpr int kPruneTries = 8;  // in a row that others were quicker
+constexpr int kPruneTries = 8;  // consecutive conflicts with other writers
 
-// "1-64,70". REQUIRES: rising.
+// Formats as "1-64,70". REQUIRES: ascending order.
 std::string ranges_of(const std::vector<std::uint64_t>& numbers) {
   std::string text;
   for (std::size_t i = 0; i < numbers.size();) {
@@ -31,7 +31,8 @@ std::string ranges_of(const std::vector<std::uint64_t>& numbers) {
   return text;
 }
 
-// SHA-256 of "aetheris.prune.v1", then of each job its id, the byte 0 and the hash of its last event.
+// SHA-256 of "aetheris.prune.v1", then for each job its id, the byte 0 and the hash of its last
+// event.
 Hash hash_of(const std::vector<store::JobRow>& rows) {
   std::string text = "aetheris.prune.v1";
   for (const store::JobRow& row : rows) {
@@ -87,7 +88,7 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
     load_page();
   }
 
-  // The next ones that go together.
+  // Selects the jobs of the next transaction.
   void fill_batch() {
     batch_.clear();
     pruning_ = {};
@@ -110,7 +111,7 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
 
   void read(std::size_t i) {
     if (i == batch_.size()) return archive();
-    if (bytes_ > kPruneArchiveBytes) {  // the others come with the next ones
+    if (bytes_ > kPruneArchiveBytes) {  // the remaining jobs go into the next transaction
       while (batch_.size() > i) {
         rows_.push_front(std::move(batch_.back()));
         batch_.pop_back();
@@ -181,7 +182,7 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
     });
   }
 
-  // From behind the last one that was deleted.
+  // Continues after the last deleted job.
   void reload_page() { load_page(); }
 
   Value detail() const {
@@ -230,7 +231,7 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
   store::Pruning pruning_;
   std::vector<Archive::File> files_;
   std::size_t bytes_ = 0;
-  std::set<JobId> skipped_;  // not met again
+  std::set<JobId> skipped_;  // not listed again
   int tries_ = 0;
 };
 

@@ -1,4 +1,5 @@
-// Pruning by the runtime's hands: what it gathers, archives and deletes, and what a failing store or archive leaves.
+// Tests of prune: what it selects, archives and deletes, and what remains when the store or the
+// archive fails.
 #include "runtime/prune.h"
 
 #include <map>
@@ -17,7 +18,7 @@
 namespace ae::runtime {
 namespace {
 
-// Keeps files as a folder would.
+// Keeps files like a folder.
 class MemoryArchive final : public Archive {
  public:
   explicit MemoryArchive(async::Loop& loop) : loop_(loop) {}
@@ -44,7 +45,7 @@ struct PruneFixture {
   std::shared_ptr<MemoryArchive> archive = std::make_shared<MemoryArchive>(loop);
   std::uint64_t next_id = 0;
 
-  // A job of two narrative events, as far as the store can tell ended.
+  // A job of two narrative events whose row has an ended status.
   void job(const std::string& id, const std::string& status = "completed") {
     store::Batch batch{.job = JobId(id), .authority = store::Batch::Create{{.agent = "a"}}};
     std::vector<EventBody> drafts;

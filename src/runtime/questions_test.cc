@@ -1,4 +1,4 @@
-// What the runtime tells a tool that asks people in the middle of its call.
+// Tests of the information that a tool with questions receives from the runtime.
 #include "runtime/worker_fixture_test.h"
 
 namespace ae::runtime::testing {
@@ -31,7 +31,7 @@ AE_TEST("asking/a try is told which earlier one may have been sent, and how long
   ASSERT_EQ(worker.calls.size(), 2u);
   EXPECT_EQ(worker.calls[1].call.sent_before, 1u);
   EXPECT_EQ(worker.calls[1].call.inputs.text("state"), "s");
-  // Withdrawn before it was sent: what the next one answers is still the first.
+  // Withdrawn before it was sent: the next try still answers the question of the first try.
   worker.answer(1, {.kind = OutcomeKind::failure,
                     .definite = true,
                     .retryable = true,
@@ -43,7 +43,7 @@ AE_TEST("asking/a try is told which earlier one may have been sent, and how long
   worker.answer(2, {.kind = OutcomeKind::unknown, .retryable = true, .error_code = "reset"});
   env.loop.advance(1s);
   ASSERT_EQ(worker.status(), "parked");
-  env.loop.advance(700s);  // its deadline and its grace are over
+  env.loop.advance(700s);  // its deadline and grace period are over
   ASSERT_TRUE(worker.resolve("not_happened"));
   env.loop.advance(1s);
   ASSERT_EQ(worker.calls.size(), 4u);

@@ -16,10 +16,10 @@
 namespace ae::runtime {
 namespace {
 
-// One transaction holds as much, whichever comes first.
+// Limits of one transaction, whichever is reached first.
 constexpr std::size_t kBatchJobs = 50;
 constexpr std::size_t kBatchBytes = 8u << 20;
-// Of a job that goes on: a claim reads as many events without a checkpoint, and no more.
+// Checkpoint of a job that has not ended: a claim reads at most this many events without one.
 constexpr std::uint64_t kCheckpointFrom = 250;
 constexpr std::size_t kPlansMax = 64;
 
@@ -76,7 +76,8 @@ class Projector {
     return {};
   }
 
-  // Whoever knows the log to be longer, or to have gone otherwise, is a witness.
+  // Records whether the log contains the ends that the store's row and the signed head know: a
+  // longer or different log would prove missing or changed commits.
   void match_known_ends(const Event& event) {
     if (log_.end && event.seq == log_.end->last_seq) end_found_ = event.hash == log_.end->head;
     if (signed_head_ && event.seq == signed_head_->count)
@@ -128,8 +129,9 @@ class Projector {
     return {};
   }
 
-  // One that stands is compared at its event. One that is wrong about it, or that another version of the fold made, is
-  // made at the end of the log; so is one that is missing, when whoever goes on would have much to read.
+  // An existing checkpoint is compared at its event. If it is wrong about that event, or was made
+  // by another version of the fold, it is replaced by one at the end of the log. A missing one is
+  // created if a claim would otherwise have to read many events.
   void choose_checkpoint() {
     if (!state_.plan) return;
     if (checkpoint_bytes_) {
@@ -147,8 +149,8 @@ class Projector {
   bool end_found_ = false, signed_head_found_ = false;
   engine::State state_;
   Event job_created_;
-  engine::VersionPolicy versions_ =
-      engine::VersionPolicy::warn;  // of the plan that it was created with
+  // Of the plan that the job was created with
+  engine::VersionPolicy versions_ = engine::VersionPolicy::warn;
   std::optional<std::string> checkpoint_bytes_;
   store::Projection out_;
 };

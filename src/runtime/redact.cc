@@ -24,7 +24,7 @@ namespace ae::runtime {
 namespace {
 
 constexpr int kRedactTries = 8;
-// A job's blind, as a value that can be named.
+// The field name of a job's blind.
 constexpr std::string_view kBlind = "blind";
 
 std::string join_names(const std::vector<std::string>& names) {
@@ -33,7 +33,7 @@ std::string join_names(const std::vector<std::string>& names) {
   return text;
 }
 
-// What of one event is still there.
+// The value fields of an event that are not erased.
 std::vector<std::string> present_fields(const Event& event) {
   std::vector<std::string> there;
   if (!event.salts.is_object()) return there;
@@ -57,13 +57,13 @@ Value names_json(const std::vector<ValueName>& names) {
   return Value::array(std::move(list));
 }
 
-// A log, read; and then once more without what is to go.
+// Reads a log and builds its redacted copy.
 class RedactionBuilder {
  public:
   RedactionBuilder(const RedactRequest& request, const store::LoadedJob& loaded)
       : request_(request), loaded_(loaded) {}
 
-  // nullopt: nothing is to be written.
+  // nullopt: nothing to write.
   Result<std::optional<store::Redaction>> make(RedactResult& result) {
     AE_TRY(read());
     AE_TRY(has_ended(request_.job, state_, loaded_));
@@ -141,7 +141,7 @@ class RedactionBuilder {
                         "\"" + (there.empty() ? "" : "; it has " + join_names(there)));
       }
     }
-    // Without it no hash confirms a guess of what is erased.
+    // Without the blind no hash confirms a guess of an erased value.
     const JobCreated& created = birth_of(events_.front());
     blinded_ = is_blinded(created);
     if (!drop_.empty() && !request_.keep_blind && blind_of(created)) {
@@ -161,7 +161,7 @@ class RedactionBuilder {
   void take(const Event& event, const std::vector<std::string>& fields, RedactResult&) {
     for (const std::string& field : fields) drop_.insert({event.seq, field});
     if (fields.empty()) return;
-    // The record of the call's effect holds its result too.
+    // The call's effect record holds its result too.
     std::visit(
         [this](const auto& body) {
           if constexpr (requires { body.invocation_id; }) {
@@ -175,7 +175,7 @@ class RedactionBuilder {
     if (const auto* unknown = as<UnknownEvent>(event)) take_unknown(*unknown);
   }
 
-  // An event of a newer program may name a call as those of this program do.
+  // An event of a newer version may name a call with the same fields.
   void take_unknown(const UnknownEvent& event) {
     for (const char* name : {"invocation_id", "result_of"}) {
       const std::string invocation(event.payload.text(name));
@@ -183,7 +183,7 @@ class RedactionBuilder {
     }
   }
 
-  // The log without them must still be one: what the job's course follows from stays.
+  // The redacted log must still fold: values that the job's course follows from are kept.
   Status rewrite(store::Redaction& redaction) {
     Hash head;
     std::vector<Event> events;
@@ -214,7 +214,8 @@ class RedactionBuilder {
     return {};
   }
 
-  // What came late is in no event. Of each effect it stays known that it happened. Gives how many are changed.
+  // Late results are in no event. For each effect it is kept that it happened. Returns the number
+  // of changed effects.
   Result<std::size_t> erase_effects(store::Redaction& redaction) const {
     std::size_t erased = 0;
     redaction.effects = loaded_.effects;
@@ -242,7 +243,7 @@ class RedactionBuilder {
 void try_redact(store::Store& store, std::shared_ptr<RedactRequest> request,
                 async::Done<Result<RedactResult>> done, int tries);
 
-// Nobody knows whether it stands: the same again writes nothing when it does.
+// The outcome may be unknown: repeating the same write changes nothing if it was committed.
 void write(store::Store& store, std::shared_ptr<RedactRequest> request,
            std::shared_ptr<const store::Redaction> redaction, RedactResult result,
            async::Done<Result<RedactResult>> done, int tries, bool may_be_written = false) {
@@ -254,9 +255,9 @@ void write(store::Store& store, std::shared_ptr<RedactRequest> request,
     if (code == Code::unknown_outcome && tries < kRedactTries) {
       return write(store, request, redaction, std::move(result), std::move(done), tries + 1, true);
     }
-    // Of this try nothing stands; of the one before, nobody knows.
+    // This try was not committed; the previous one may have been.
     if (code == Code::unavailable && may_be_written) written.error().code = Code::unknown_outcome;
-    // Somebody else was quicker: what stands there is read again.
+    // Another writer was faster: reads the job again.
     if (code == Code::sequence_conflict && tries < kRedactTries) {
       return try_redact(store, request, std::move(done), tries + 1);
     }
@@ -292,15 +293,16 @@ std::vector<ValueName> redacted_values(const std::vector<Event>& events) {
 
 namespace {
 
-// What another job of the family holds: it has copies of values, and the same blind.
+// A job of the same fork family: it may hold copies of values and the same blind.
 struct Relative {
   JobId job;
-  bool values = false;               // that `redact --all` would drop
-  std::optional<std::string> blind;  // nullopt = it has none, or it is erased
+  bool values = false;               // has values that `redact --all` would erase
+  std::optional<std::string> blind;  // nullopt = it has none, or it was erased
   bool unread = false;               // its log cannot be read
 };
 
-// A redaction of a job and, with `tree`, of its forks. The audit log says which job was forked from which.
+// The redaction of a job and, with `tree`, of its forks. The audit log records which job was forked
+// from which.
 class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
  public:
   FamilyRedaction(store::Store& store, RedactRequest request,
@@ -319,7 +321,7 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
  private:
   using Then = std::function<void(const Status&)>;
 
-  // The entries behind those that were read.
+  // Reads the audit entries after `audit_seq_`.
   void read_audit(Then then) {
     store_.read_audit_log(audit_seq_, [self = shared_from_this(), then = std::move(then)](
                                           Result<store::AuditLog> log) mutable {
@@ -341,7 +343,7 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
     origins_.insert_or_assign(fork, JobId(std::string(entry->text("job"))));
   }
 
-  // Each fork stands after the job that it was forked from.
+  // Appends all forks of `job`, each after the job that it was forked from.
   void add_forks(const JobId& job, std::vector<JobId>& to) const {
     const auto made = forks_of_.find(job.text);
     if (made == forks_of_.end()) return;
@@ -352,7 +354,7 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
     }
   }
 
-  // Every job that may hold the blind: all forks of the first origin. Those of this job come first.
+  // Every job that may hold the blind: all forks of the first origin. Forks of this job come first.
   std::vector<JobId> family() {
     std::vector<JobId> all, line{request_.job};
     add_forks(request_.job, all);
@@ -370,7 +372,7 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
 
   bool is_fork(const JobId& job) const { return std::ranges::find(forks_, job) != forks_.end(); }
 
-  // The forks are written first, so the job must be known to be redactable before them.
+  // The forks are written first, so it is checked before them that the job can be redacted.
   void load_own() {
     store_.load(request_.job, 1, [self = shared_from_this()](Result<store::LoadedJob> loaded) {
       if (!loaded) return self->done_(std::unexpected(loaded.error()));
@@ -389,10 +391,10 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
     return has_ended(request_.job, state, loaded);
   }
 
-  // All forks that are to be redacted must have ended before the first one is.
+  // All forks to be redacted must have ended before the first one is redacted.
   void load_relative(std::size_t i) {
     if (i == family_.size()) return start_writing();
-    // Of a job that is not redacted, only the blind matters.
+    // Of a job that is not redacted, only the blind is needed.
     const std::uint64_t from = is_fork(family_[i]) ? 1 : store::kFirstCommit;
     store_.load(family_[i], from, [self = shared_from_this(), i](Result<store::LoadedJob> loaded) {
       const JobId& job = self->family_[i];
@@ -416,7 +418,9 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
 
   void add_relative(const JobId& job, const store::LoadedJob& loaded) {
     const auto created = open_job_created(job, loaded);
-    Relative relative{.job = job, .unread = !created.has_value()};  // its log hinders nothing
+    Relative relative{
+        .job = job,
+        .unread = !created.has_value()};  // an unreadable log does not stop the redaction
     if (created) relative.blind = blind_of(birth_of(*created));
     relatives_.push_back(std::move(relative));
   }
@@ -460,7 +464,7 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
     next();
   }
 
-  // The newest fork first, the job itself last: what fails on the way is found again.
+  // Newest fork first, the job itself last: after a failure the rest can still be found.
   void next() {
     RedactRequest one = request_;
     const bool fork = request_.tree && !forks_with_values_.empty();
@@ -498,17 +502,17 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
     }
   }
 
-  // What an erased blind was, no log says: one that may be the same counts.
+  // Nothing records the value of an erased blind, so every blind that may be the same counts.
   bool may_have_blind(const Relative& relative) const {
     if (relative.unread) return true;
     return relative.blind && (!blind_ || *blind_ == *relative.blind);
   }
 
-  // A fork that was made after the audit log was read has the values that were there then.
+  // A fork created after the audit log was read has the values that existed then.
   void check_new_forks(const std::shared_ptr<RedactResult>& own) {
     if (own->dropped.empty() && own->forks.empty()) return erase_dropped_values(own);
     read_audit([self = shared_from_this(), own](const Status& read) {
-      if (!read) {  // the values are erased: this is no error of the redaction
+      if (!read) {  // the values are erased: not an error of the redaction
         own->kept.push_back({"copies of values", "forks made during the redaction",
                              "whether there are such is not known (" + read.error().message +
                                  "): redact the job again"});
@@ -525,11 +529,12 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
     });
   }
 
-  // Also when nothing was dropped now: an earlier redaction may have ended before this.
+  // Also runs when nothing was erased by this request: an earlier redaction may have failed before
+  // this step.
   void erase_dropped_values(const std::shared_ptr<RedactResult>& own) {
     store_.erase_dropped_values([self = shared_from_this(),
                                  own](Result<std::vector<store::ResidualCopy>> left) {
-      if (!left) {  // the values are erased: this is no error of the redaction
+      if (!left) {  // the values are erased: not an error of the redaction
         own->kept.push_back(
             {"copies of values", "the files of the store",
              "old copies were not removed (" + left.error().message + "): redact the job again"});
@@ -549,15 +554,15 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
   store::Store& store_;
   const RedactRequest request_;
   async::Done<Result<RedactResult>> done_;
-  std::uint64_t audit_seq_ = 0;  // entries of the audit log that were read
-  std::map<std::string, std::vector<JobId>>
-      forks_of_;                          // forks, by the job that they were forked from
-  std::map<std::string, JobId> origins_;  // and that job, by the fork
+  std::uint64_t audit_seq_ = 0;  // last audit entry that was read
+  // forks, by the job that they were forked from
+  std::map<std::string, std::vector<JobId>> forks_of_;
+  std::map<std::string, JobId> origins_;  // origin, by fork
   std::vector<JobId> forks_, family_, forks_with_values_;
   std::vector<Relative> relatives_;
   std::set<std::string> written_;     // jobs that this redaction writes
   bool blinded_ = false;              // the job has, or had, a blind
-  std::optional<std::string> blind_;  // nullopt: it is erased
+  std::optional<std::string> blind_;  // nullopt: none, or erased
   std::vector<RedactResult> redacted_;
 };
 

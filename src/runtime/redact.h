@@ -1,10 +1,13 @@
-// Redact: drops values of a job that has ended. Value and salt go, the commitment stays, and with it the chain; so do the
-// copies beside the log (effect records, checkpoint) and a value that stood apart and that nobody else names.
+// redact: erases values of a job that has ended. The value and its salt are deleted; the commitment
+// stays, and with it the chain. Copies in side records (effect records, checkpoint) and blobs that
+// no other job references are deleted too.
 //
-// With any value goes the job's blind (base/ids.h), so that no hash of a value confirms a guess with what this job's log holds.
-// A fork has the blind of its origin: each job that still has it is listed, as is all else that stays.
-// A job that has not ended goes on with its values and is refused.
-// Threads: the loop's. See docs/decisions/0026-redaction-and-audit.md, docs/decisions/0072-blind-and-erasure.md.
+// With any value the job's blind (base/ids.h) is erased, so that no hash in this job's log can
+// confirm a guess of a value. A fork has the blind of its origin: the result lists each job that
+// still has it, and everything else that is kept.
+// A job that has not ended is refused, because it still uses its values.
+// Threads: the loop's. See docs/decisions/0026-redaction-and-audit.md,
+// docs/decisions/0072-blind-and-erasure.md.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +28,10 @@ struct ValueName {
 struct RedactRequest {
   JobId job;
   std::vector<ValueName> values;
-  bool all = false;  // every value of the job that may go
-  bool keep_blind =
-      false;  // the job's blind stays: its hashes can still be computed, and a guess be confirmed by them
-  // Of forks, which hold copies, or only the blind: `tree` redacts them too (with `all`), `keep_forks` leaves them. Else the
-  // request is refused.
+  bool all = false;         // every erasable value of the job
+  bool keep_blind = false;  // keeps the job's blind, so that its hashes can still confirm a guess
+  // Forks hold copies, or only the blind: `tree` redacts them too (requires `all`), `keep_forks`
+  // leaves them. Without either the request is refused.
   bool tree = false, keep_forks = false;
   std::string by, reason;
 };
@@ -41,18 +43,19 @@ struct RetainedValue {
 
 struct RedactResult {
   JobId job;
-  std::vector<ValueName> dropped;  // now
-  std::vector<ValueName> gone;     // those that were asked for and had been dropped before
+  std::vector<ValueName> dropped;  // by this request
+  std::vector<ValueName> gone;     // requested, but erased before
   std::vector<RetainedValue> kept;
-  std::vector<RedactResult> forks;  // with `tree`, each before what it was forked from
+  std::vector<RedactResult> forks;  // with `tree`; each fork precedes its origin
 };
 
-// Values of these events that were dropped.
+// The erased values of these events.
 std::vector<ValueName> redacted_values(const std::vector<Event>& events);
 
-// Each job's is written to the audit log in the same transaction. Fails with not_settled (the job, or one of its forks, has
-// not ended) · input_invalid (no such value, or one that the job's course follows from; forks, and neither `tree` nor
-// `keep_forks`) · not_found · log_corrupt · needs_version · unavailable · unknown_outcome.
+// The redaction of each job is recorded in the audit log, in the same transaction. Fails with
+// not_settled (the job or one of its forks has not ended) · input_invalid (no such value, or the
+// job's course follows from it; there are forks, and neither `tree` nor `keep_forks` is set) ·
+// not_found · log_corrupt · needs_version · unavailable · unknown_outcome.
 void redact(store::Store& store, RedactRequest request, async::Done<Result<RedactResult>> done);
 
 }  // namespace ae::runtime

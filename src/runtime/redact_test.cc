@@ -1,4 +1,4 @@
-// Redaction of a job and its forks: what is checked before the first write, and what the answer lists.
+// Tests of redact with forks: the checks before the first write, and the contents of the result.
 #include "runtime/redact.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr std::string_view kTwoCalls =
     " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a'], 'args':{'to':'${ .input }'}}]";
 const JobId kFork("job-2");
 
-// One worker, and a job of two calls that waits for the answer to the first.
+// One worker, and a job of two calls, of which the first is not answered yet.
 struct RedactFixture {
   explicit RedactFixture() : worker(env, "w", {.owned = true}) {
     worker.runtime->start();
@@ -36,7 +36,7 @@ struct RedactFixture {
   void settle() {
     for (int i = 0; i < 20; ++i) env.loop.advance(100ms);
   }
-  // Answers every call that waits, until no new one comes.
+  // Answers all pending calls until no new one starts.
   void end_all() {
     for (; answered < worker.calls.size(); settle()) answer_one();
   }
@@ -133,7 +133,7 @@ AE_TEST("redact/the answer names each job that keeps the blind, the origin and o
   e.fork(kJob, kThird);
   e.settle();
   e.end_all();
-  // Both times: the second one writes nothing, and cannot compare the blinds any more.
+  // Both times: the second run writes nothing and can no longer compare the blinds.
   for (int i = 0; i < 2; ++i) {
     const auto done = e.redact({.job = kFork, .all = true});
     ASSERT_TRUE(done) << done.error().message;

@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kNoValue =
     "it is not a value field: its text is in the hash chain unchanged";
 
-// Made by the runtime, or names of parts of the plan: one entry speaks of all of them.
+// Set by the runtime, or names of parts of the plan: one entry covers all of them.
 constexpr auto kNames = std::to_array<std::string_view>(
     {"agent", "approval_id", "attempt_id", "command_id", "effect_id", "execution_version",
      "external_key", "input_ref", "llm_model", "llm_provider", "node_id", "planned_by",
@@ -38,7 +38,7 @@ std::string events_text(const std::vector<std::uint64_t>& seqs) {
   return text;
 }
 
-// Of a decision, what is left is told as what it is.
+// Describes what is kept of an erased value.
 std::string residue_name(const Event& event) {
   const auto* decision = as<DecisionRecorded>(event);
   const std::string_view kind = decision != nullptr ? decision->kind : std::string_view();

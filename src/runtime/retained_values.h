@@ -1,6 +1,8 @@
-// kept: what stays readable of a job after its values were erased, for whoever must know that it is all.
+// retained_values: lists what stays readable of a job after its values were erased, so that the
+// operator has the complete list.
 //
-// Names, keys and texts that are no value fields, by field and event; what is beside the log; what is elsewhere.
+// Names, keys and texts that are not value fields, by field and event; side records; copies
+// elsewhere.
 // Threads: pure functions. See docs/guarantees.md, "What hashes give away".
 #pragma once
 
@@ -12,7 +14,8 @@
 
 namespace ae::runtime {
 
-// Of a job whose values go. `all`: what is in its log too, not only what holds copies.
+// Of a job whose values are being erased. With `request.all` also what its log retains, else only
+// the copies.
 std::vector<RetainedValue> retained_values(const JobId& job, const std::vector<Event>& events,
                                            const store::LoadedJob& loaded,
                                            const RedactRequest& request);

@@ -33,8 +33,8 @@ RepeatableCalls may_repeat(const engine::State& state) {
   return found;
 }
 
-// Walks the jobs of one status after the other, newest first. Those that are parked come first, so that nobody is met
-// twice.
+// Iterates over the jobs of one status after the other, newest first. Parked jobs come first, so
+// that no job is processed twice.
 class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
  public:
   RollbackParker(store::Store& store, Runtime& runtime, std::string by, std::string token,
@@ -92,14 +92,15 @@ class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
         });
   }
 
-  // Before it is parked, so that the last event is one that the store had.
+  // Reads the job before it is parked, so that the last event is one that the rolled-back store
+  // had.
   void check_repeatable(const JobId& job) {
     if (result_.may_repeat.size() == kRepeatJobsMax) {
       result_.more = true;
       return park_one(job);
     }
     runtime_.read_state(job, [self = shared_from_this(), job](Result<Runtime::JobSnapshot> read) {
-      if (read) {  // the act reports what is wrong with the log
+      if (read) {  // the pause request reports an error of the log
         RepeatableCalls found = may_repeat(read->state);
         if (!found.calls.empty()) self->result_.may_repeat.push_back(std::move(found));
       }

@@ -1,5 +1,6 @@
-// Rollback: what becomes of the jobs of a store that went backwards. Each that has not ended is parked, until somebody has
-// looked and resumes it: what it did since may have happened, and its log does not know.
+// park_rolled_back: parks the jobs of a store that was rolled back. Each job that has not ended is
+// parked until an operator checks and resumes it: what it did since may have happened, and its log
+// does not contain it.
 //
 // Threads: the loop's. See docs/decisions/0025-a-store-that-went-backwards.md.
 #pragma once
@@ -12,28 +13,30 @@
 
 namespace ae::runtime {
 
-// A job that goes on from what the store knows: the calls that may have been made already by the store that was lost.
+// Calls of a job that may already have been made by the lost store and would be repeated when the
+// job resumes.
 struct RepeatableCalls {
   JobId job;
-  std::uint64_t seq = 0;  // of the last event that the store has
-  Instant at;             // its time
-  // "NODE (TOOL, EFFECT)" of each call that is not finished and does more than read; of a loop or planner each of its tools.
+  std::uint64_t seq = 0;  // last event in the store
+  Instant at;             // time of that event
+  // "NODE (TOOL, EFFECT)" of each unfinished call that does more than read; for a loop or planner,
+  // of each of its tools.
   std::vector<std::string> calls;
   std::size_t more = 0;  // calls that are not listed
 };
 inline constexpr std::size_t kRepeatJobsMax = 100, kRepeatCallsMax = 20;
 
 struct ParkResult {
-  std::uint64_t parked = 0;  // now, or for another reason before
-  std::uint64_t pausing =
-      0;  // parks before it starts anything more: whoever goes on with it takes that in first
-  std::uint64_t ending = 0;  // it only awaits calls and undoes what it did; that cannot be held up
-  std::vector<RepeatableCalls> may_repeat;  // the first kRepeatJobsMax jobs that have such calls
-  bool more = false;                        // there may be others
+  std::uint64_t parked = 0;  // by this request, or before for another reason
+  // Parks before it starts anything new: the lease holder applies the pause first
+  std::uint64_t pausing = 0;
+  std::uint64_t ending = 0;  // only waits for calls and compensates; cannot be paused
+  std::vector<RepeatableCalls> may_repeat;  // the first kRepeatJobsMax jobs with such calls
+  bool more = false;                        // there may be other such jobs
 };
 
-// Repeated after a failure it does nothing twice. `token` names the loss: the same again is the same.
-// Fails with what the store or a job's log failed with; then some jobs may be parked already.
+// Idempotent: a repetition after a failure does nothing twice. `token` identifies the rollback.
+// Fails with the error of the store or of a job's log; some jobs may then be parked already.
 void park_rolled_back(store::Store& store, Runtime& runtime, std::string by, std::string token,
                       async::Done<Result<ParkResult>> done);
 

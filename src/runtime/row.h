@@ -1,4 +1,5 @@
-// Row: what a job's row says, made of what its log says. Written with each commit; made anew by a rebuild.
+// row_of: the contents of a job's row, computed from its log. Written with each commit; rewritten
+// by a rebuild.
 //
 // Threads: pure functions.
 #pragma once
@@ -25,38 +26,40 @@ using Labels = std::vector<std::pair<std::string, std::string>>;
 Value labels_value(const Labels& labels);
 Labels labels_of(const Value& object);  // in canonical order
 
-// Of the request that made a job: the same idempotency key with another hash is a conflict.
+// The request that created a job: the same idempotency key with another hash is a conflict.
 struct JobRequest {
   std::string agent;
   Value input;
   Value labels;       // an object
-  Value forked_from;  // null: it is no fork
+  Value forked_from;  // null: not a fork
   Value asked;        // NewJobRequest::asked
 };
-// `blind`: of that job (base/ids.h); "" = it has none.
+// `blind`: of that job (base/ids.h); "" = none.
 Hash request_hash(std::string_view blind, const JobRequest& request);
-// The birth of a job: its first event; an empty one if that is another event.
+// The job_created event of the job, which is its first event; empty if `first` has another type.
 const JobCreated& birth_of(const Event& first);
 JobRequest request_of(const JobCreated& created);
 
-// Did this request make the job that begins with this event? `known`: the request_hash of its row.
+// Did this request create the job that begins with this event? `known`: the request_hash of its
+// row.
 enum class SameRequest : std::uint8_t {
   no,
   yes,
-  as_far_as_known,  // the input was erased, and with it the blind: all else is the same
+  as_far_as_known,  // input and blind were erased; everything else is the same
 };
 SameRequest same_request(const Event& first, const Hash& known, const JobRequest& request);
 
-// The same from the first event; nullopt: its input was redacted.
+// The hash, computed from the first event; nullopt: the input or the blind was erased.
 std::optional<Hash> request_hash_of(const Event& first);
-// Has, or had, the job a blind? And which; nullopt: it has none, or it is erased.
+// is_blinded: the job has a blind, or had one before it was erased. blind_of: nullopt = none, or
+// erased.
 bool is_blinded(const JobCreated& created);
 std::optional<std::string> blind_of(const JobCreated& created);
 
-// A job that only processes of its own version claim (`route`) needs it like any other capability. No name that a user may give has
-// a colon.
+// The capability of an execution version. A job with the version policy `route` requires it, so
+// only a process of that version claims it. Capability names of users cannot contain a colon.
 std::string version_capability(std::string_view agent, std::string_view version);
-// What a worker must offer: what the request named, and perhaps the version.
+// What a worker must offer: the capabilities of the request and, with `route`, the version.
 std::vector<std::string> needed_capabilities(std::vector<std::string> required,
                                              std::string_view agent, std::string_view version,
                                              engine::VersionPolicy versions);

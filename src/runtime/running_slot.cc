@@ -57,7 +57,7 @@ std::string RunningSlot::name_of(const JobId& job, const store::Fence& fence) {
   return job.text + "\n" + fence.attempt.text + "\n" + std::to_string(fence.epoch);
 }
 
-// The length is stored last and erased first: a process that dies in between names nothing.
+// The length is stored last and cleared first: a process that dies in between leaves no name.
 void RunningSlot::set_running(const std::string* name) {
   if (interrupted_ || name == running_) return;
   store_length(0);

@@ -1,11 +1,13 @@
-// RunningSlot: names the job whose slice runs now, in memory that outlives the process.
+// RunningSlot: names the job whose slice is running, in memory that outlives the process.
 //
-// A job whose decision aborts or stalls the process is taken up again at each start and stops all others, because nothing of
-// that slice is in the log. The slot is a page of a file that is mapped into memory: the kernel keeps what was stored there
-// when the process is killed. A slice begins with a copy of the name and ends with one store; neither is a system call.
-// The next process reads the name and records the death in the job's log (runtime/process_death.h).
-// Stored: 8 bytes `ae-run-1`, 8 bytes length of the name (little-endian; 0 = no slice runs), the name: job, attempt and epoch,
-// one a line. Threads: the loop's. See docs/decisions/0064-worn-out-jobs.md.
+// A job whose decision aborts or hangs the process would be claimed again at each start and block
+// all other jobs, because nothing of that slice is in the log. The slot is a page of a
+// memory-mapped file: the kernel keeps its contents when the process is killed. A slice begins with
+// a copy of the name and ends with one store; neither is a system call. The next process reads the
+// name and records the death in the job's log (runtime/process_death.h).
+// Stored: 8 bytes `ae-run-1`, 8 bytes length of the name (little-endian; 0 = no slice is running),
+// the name: job, attempt and epoch, one per line. Threads: the loop's. See
+// docs/decisions/0064-worn-out-jobs.md.
 #pragma once
 
 #include <cstddef>
@@ -28,18 +30,20 @@ class RunningSlot {
     store::Fence fence;
   };
 
-  // Borrows the memory. While it names a job of an earlier process, nothing else is written to it. REQUIRES: kBytes.
+  // Borrows the memory. While it names a job of an earlier process, nothing else is written to it.
+  // REQUIRES: at least kBytes.
   explicit RunningSlot(std::span<std::byte> memory);
 
-  // Whose slice ran when an earlier process died; nullopt: none, or its death is recorded.
+  // The slice that was running when an earlier process died; nullopt: none, or cleared.
   const std::optional<SliceName>& interrupted() const { return interrupted_; }
-  // The death is recorded, or cannot be: from now on slices of this process are named.
+  // The death is recorded, or cannot be: slices of this process are named again.
   void clear_interrupted();
 
   static bool has_interrupted_slice(std::span<const std::byte> memory);
   static std::string name_of(const JobId& job, const store::Fence& fence);
 
-  // A slice of the job for as long as this object lives. One inside of another names its own job until it ends.
+  // Marks a slice of the job as running while this object lives. A nested slice names its own job
+  // until it ends.
   class Slice {
    public:
     // Borrows both; `slot` may be null.

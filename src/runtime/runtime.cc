@@ -1,4 +1,4 @@
-// Claiming, creating, acting, timing; the holders do the rest.
+// Runtime: claims, creates, applies control requests, fires timers; the drivers run the jobs.
 #include "runtime/runtime.h"
 
 #include <algorithm>
@@ -23,17 +23,22 @@ namespace ae::runtime {
 namespace {
 
 constexpr int kUnknownTries = 8;
-// A late result that cannot be kept for about ten minutes is given up; its call is in doubt, and is said to be.
+// A late result that cannot be stored for about ten minutes is dropped; its call has an unknown
+// outcome, and a warning is logged.
 constexpr int kLateTries = 30;
-constexpr std::size_t kDuePage = 256;      // jobs that are looked up and fired at once
+constexpr std::size_t kDuePage = 256;      // jobs that are listed and fired at once
 constexpr std::size_t kOutagesMax = 4096;  // jobs lost to outages that are remembered
-// A plan in the inbox is looked after for about ten seconds, ever more slowly, until its holder has taken it or not.
+// A plan in the inbox is checked for about ten seconds, with growing intervals, until the lease
+// holder has applied or rejected it.
 constexpr int kPlanChecks = 20;
-// Between two sweeps for jobs whose versions this process offers: one may have parked while the earlier one went by.
+// Interval between two sweeps for jobs whose versions this process offers: a job may park while a
+// sweep is running.
 constexpr Duration kSweepEvery = std::chrono::minutes(1);
-constexpr int kRequestTries = 64;  // an act that loses this many races in a row answers unavailable
+// A request that loses this many races in a row fails with unavailable
+constexpr int kRequestTries = 64;
 
-// One act is one entry, however often it is sent; acts that are about different things may use the same id.
+// A request has one inbox entry, however often it is sent; requests about different subjects may
+// use the same id.
 std::string inbox_id(const engine::ControlRequest& act) {
   return to_hex(sha256(canonical(Value::object({{"about", act.correlation_key + act.approval},
                                                 {"channel", act.channel},
@@ -41,7 +46,8 @@ std::string inbox_id(const engine::ControlRequest& act) {
                                                 {"kind", static_cast<int>(act.kind)}}))));
 }
 
-// May these two be about one wait, or one call? An answer names its wait by its key or by its id among the approvals.
+// May these two requests concern the same wait or the same call? A request names its wait by its
+// correlation key or by its approval id.
 bool concern_same_wait(const engine::ControlRequest& before, const engine::ControlRequest& act) {
   using Kind = engine::ControlRequest::Kind;
   const auto answers = [](const engine::ControlRequest& a) {
@@ -52,9 +58,9 @@ bool concern_same_wait(const engine::ControlRequest& before, const engine::Contr
   return !keys || before.correlation_key == act.correlation_key;
 }
 
-// What stands in the inbox before the act comes first; whoever holds the job has not taken it in yet. A pause is asked for,
-// so that `resume` takes it back; a wait has its answer, a call its resolution, so that a second one is told so. True: the
-// state is ahead of the log.
+// Applies the requests that precede `wanted` in the inbox and that the lease holder has not applied
+// yet: a pause, so that `resume` withdraws it; an answer to the same wait or a resolution of the
+// same call, so that a second one is rejected. Returns true if the state is now ahead of the log.
 bool apply_earlier_requests(engine::State& state, const std::vector<store::InboxEntry>& inbox,
                             const engine::ControlRequest& wanted,
                             const engine::DecisionContext& context,
@@ -67,7 +73,8 @@ bool apply_earlier_requests(engine::State& state, const std::vector<store::Inbox
     auto json = parse_json(entry.act);
     auto act = json ? engine::ControlRequest::from_json(*json) : std::unexpected(json.error());
     if (!act) continue;
-    // Itself, sent again, and what is behind it. With another payload it is another answer under one id.
+    // The same request, sent again, and everything after it. With another payload it is another
+    // answer with the same id.
     if (entry.id == own && act->payload == wanted.payload && act->arguments == wanted.arguments) {
       break;
     }
@@ -84,9 +91,9 @@ bool apply_earlier_requests(engine::State& state, const std::vector<store::Inbox
   return ahead;
 }
 
-// The messages of a channel, and the answers to a wait or a call, count in the order in which they were accepted,
-// also where a job was parked with its inbox: those that it holds come before a later one. The inbox's numbers of
-// what `events` got.
+// Messages of a channel, and answers to a wait or a call, apply in the order in which they were
+// accepted. If a job was parked with its inbox, its earlier entries are applied before `wanted`.
+// Appends their events to `events` and returns the numbers of their inbox entries.
 Result<std::vector<std::uint64_t>> collect_earlier_requests(
     engine::State& state, const std::vector<store::InboxEntry>& inbox,
     const engine::ControlRequest& wanted, const engine::DecisionContext& context,
@@ -102,19 +109,20 @@ Result<std::vector<std::uint64_t>> collect_earlier_requests(
                               wanted.kind == act->kind && act->channel == wanted.channel;
     if (!same_channel && !(act && concern_same_wait(*act, wanted))) continue;
     auto taken = engine::apply_request(state, *act, context);
-    if (!taken) continue;  // the job is ending: its holder says what becomes of it
+    if (!taken) continue;  // the job is ending: `apply_remaining_requests` handles this entry
     for (EventBody& draft : taken->events) {
       AE_TRY(engine::apply(state, draft, context.now, plans));
       events.push_back(std::move(draft));
     }
     numbers.push_back(entry.number);
-    if (entry.id == own) break;  // itself, sent again
+    if (entry.id == own) break;  // the same request, sent again
   }
   return numbers;
 }
 
-// What an end in this commit would lose: the acts that the job was parked with. They are taken in as a holder does it.
-// `numbers`: of the acts that are in the log already; those of the others are added.
+// Applies the rest of the inbox that the job was parked with, as a lease holder does; ending the
+// job in this commit would lose it. `numbers`: entries that are already in the log; the others are
+// added.
 Status apply_remaining_requests(const engine::State& state,
                                 const std::vector<store::InboxEntry>& inbox,
                                 const engine::DecisionContext& context,
@@ -143,8 +151,8 @@ engine::ControlRequest plan_request(const PlanReplacement& replacement) {
                                     {"task_graph", replacement.plan->task_graph}})};
 }
 
-// Taking in what came late may be what kills the process: of a worn-out job its next attempt does it. These acts stand on no
-// outcome of a call.
+// Importing a late result may be what kills the process: for a worn-out job, its next attempt does
+// that. These requests do not depend on the outcome of a call.
 bool skips_late_results(const engine::State& state, const engine::ControlRequest& act) {
   using Kind = engine::ControlRequest::Kind;
   switch (act.kind) {
@@ -153,7 +161,7 @@ bool skips_late_results(const engine::State& state, const engine::ControlRequest
     case Kind::cancel:
     case Kind::timers:
     case Kind::version:
-      // Of a job that has ended a late result is only noted.
+      // After the job ended, a late result is only noted.
       return state.is_worn_out() && !engine::is_terminal(state.status);
     default:
       return false;
@@ -169,7 +177,7 @@ Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
       plans_(world.plans != nullptr ? *world.plans : own_plans_),
       version_sweeper_(world.store,
                        [this](const store::JobRow& row, async::Done<Result<bool>> resumed) {
-                         // A job that this process resumed and cannot claim would park again.
+                         // A job that this process resumes but cannot claim would park again.
                          if (!missing_capabilities(row).empty()) return resumed(false);
                          offer_versions(row.id, std::move(resumed));
                        }) {
@@ -194,7 +202,7 @@ void Runtime::offer(std::vector<std::string> agents,
   if (started_) sweep_versions();
 }
 
-// Parked jobs of our agents: those that wait for a version of ours go on.
+// Resumes parked jobs of this process's agents that wait for a version that it offers.
 void Runtime::sweep_versions() {
   if (!options_.may_claim || stopping_) return;
   last_sweep_ = world_.steady.since_start();
@@ -204,7 +212,7 @@ void Runtime::sweep_versions() {
   version_sweeper_.sweep(std::move(agents));
 }
 
-// Tells a job which versions this process offers.
+// Submits the versions that this process offers to a job.
 void Runtime::offer_versions(const JobId& job, async::Done<Result<bool>> resumed) {
   submit_request(job, {.kind = engine::ControlRequest::Kind::version, .by = options_.worker},
                  [resumed = std::move(resumed)](Result<Value> answer) mutable {
@@ -276,7 +284,8 @@ void Runtime::start() {
   });
 }
 
-// A job that was on the processor when an earlier process died is not claimed before its log says so.
+// The job that was running when an earlier process died is not claimed before the death is
+// recorded.
 void Runtime::run_after_death_recorded(async::Task next) {
   if (world_.slot == nullptr || !world_.slot->interrupted()) return next();
   after_death_.push_back(std::move(next));
@@ -297,7 +306,7 @@ void Runtime::run_after_death_recorded(async::Task next) {
                        });
 }
 
-// Another process has done something. What is looked at now would be looked at by the poll as well.
+// Another process has done something. Everything that a hint triggers is also found by polling.
 void Runtime::on_hint(const store::Hint& hint) {
   ++counters_.aetheris_store_hint_total;
   if (!hint.idle.empty()) {
@@ -314,9 +323,9 @@ void Runtime::on_hint(const store::Hint& hint) {
   if (auto it = drivers_.find(*hint.inbox_of); it != drivers_.end()) it->second->on_inbox_notify();
 }
 
-// The poll floor: every hint may be lost, this comes back.
+// Polling finds everything whose hint was lost.
 void Runtime::tick() {
-  // Processes that share a store do not ask it all at once.
+  // Jitter, so that processes that share a store do not poll it at the same time.
   const std::uint64_t share = (std::hash<std::string>{}(options_.worker) + ++ticks_) % 16;
   const Duration early =
       world_.store.owned() ? Duration(0) : options_.poll / 64 * static_cast<int>(share);
@@ -329,7 +338,7 @@ void Runtime::tick() {
   claim_more();
 }
 
-// The next timer may be nearer than the poll floor.
+// The next timer may be due before the next poll.
 void Runtime::schedule_next_due() {
   if (!started_ || stopping_) return;
   world_.store.next_due([this](Result<std::optional<Instant>> next) {
@@ -379,7 +388,7 @@ void Runtime::heartbeat() {
           if (!renewed) driver->on_renewal_failed();
           if (renewed && (*renewed)[i]) {
             driver->on_lease_renewed(*(*renewed)[i]);
-            // Others may have posted, and their hint may have been lost.
+            // Another process may have written to the inbox, and its hint may have been lost.
             if (!world_.store.owned()) driver->on_inbox_notify();
           } else if (!world_.store.owned() &&
                      (renewed || driver->lease_until() <= world_.store.now())) {
@@ -390,7 +399,7 @@ void Runtime::heartbeat() {
       });
 }
 
-// Those who share the store are told who works on it, and what we offer.
+// Announces this process and what it offers to the processes that share the store.
 void Runtime::announce(Duration ttl) {
   if (world_.store.owned()) return;
   const auto texts = [](const std::vector<std::string>& from) {
@@ -405,8 +414,9 @@ void Runtime::announce(Duration ttl) {
                         ttl);
 }
 
-// Every lease that is given to this process comes in here, and the answers that bring them may overtake each other. An
-// older holder is told that it has lost the job before the new one is entered; nullptr: a newer one holds it already.
+// Every lease that this process receives passes through here, and the replies that bring leases may
+// arrive out of order. An older driver is notified that it lost the job before the new driver is
+// entered; nullptr: a newer driver already has the job.
 std::shared_ptr<JobDriver> Runtime::acquire(store::Lease lease) {
   const JobId job = lease.job;
   if (auto it = drivers_.find(job); it != drivers_.end()) {
@@ -433,8 +443,8 @@ void Runtime::claim_more() {
     return;
   }
   claiming_ = true;
-  claimable_ =
-      false;  // what becomes so from here on may not have been seen: then it is looked again
+  // Reset here: a job that becomes claimable from now on may be missed by this claim
+  claimable_ = false;
   store::ClaimRequest request;
   request.worker = options_.worker;
   request.limit = std::min<std::size_t>(64, options_.leased_max - drivers_.size());
@@ -484,7 +494,7 @@ void Runtime::claim_now(const JobId& job, async::Done<Result<bool>> done) {
           start_driver(std::move(**lease));
           return done(true);
         }
-        // It may wait for nothing but the versions of this process.
+        // The job may wait only for the versions of this process.
         offer_versions(job, [this, job, done = std::move(done)](Result<bool> resumed) mutable {
           if (!resumed.value_or(false)) return done(false);
           claim_job(job, std::move(done));
@@ -492,16 +502,16 @@ void Runtime::claim_now(const JobId& job, async::Done<Result<bool>> done) {
       });
 }
 
-// Jobs that nobody holds and for which a timer, an expiry or the deadline has come. A full page is followed by the next
-// one as soon as it is done, and not with the next poll: many may be due at one instant. One of which nothing fired is
-// not: the same would be found again.
+// Fires the timers, expiries and deadlines of jobs without a lease holder. A full page is followed
+// by the next page at once, not at the next poll, because many may be due at the same time. A page
+// in which nothing fired is not: the same jobs would be listed again.
 void Runtime::fire_due_timers() {
   if (stopping_ || firing_) return;
   firing_ = true;
   world_.store.list_due(kDuePage, [this](Result<std::vector<JobId>> due) {
     firing_ = false;
     if (!due && due.error().code == Code::store_stopped) return store_stopped(due.error());
-    // Who claims hears of an outage there.
+    // A process that claims detects an outage there.
     if (!options_.may_claim) update_store_health(due ? nullptr : &due.error());
     if (!due) return;
     struct Page {
@@ -520,7 +530,7 @@ void Runtime::fire_due_timers() {
   });
 }
 
-// ---------------------------------------------------------------- creating
+// ---------------------------------------------------------------- create
 
 JobId Runtime::new_job_id() {
   const auto ms = static_cast<std::uint64_t>(world_.store.now().us / 1000);
@@ -574,7 +584,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
                                            fresh.execution_version, runs->versions);
   store::NewJob row;
   if (!request.queue.empty()) row.queue = request.queue;
-  // Only a claim counts how many of its queue are held.
+  // The limit of a queue is enforced only by a claim.
   const bool limited = std::ranges::find(options_.queues, row.queue, &store::QueueLimit::queue) !=
                        options_.queues.end();
   const bool start_here = request.start_here && !stopping_ && !limited &&
@@ -678,8 +688,9 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
       });
 }
 
-// A request with an idempotency key that has made a job. The hash of a request is blinded with the secret of its own job, so
-// that of the earlier one is computed again from what that job's first event says. The rest of its log is not read.
+// A request whose idempotency key exists. The hash of a request is blinded with the secret of its
+// own job, so the hash of this request is computed with the secret in the existing job's first
+// event. The rest of its log is not read.
 void Runtime::compare_with_existing(JobId job, Hash known, JobRequest wish,
                                     async::Done<Result<CreateResult>> done) {
   world_.store.load(
@@ -703,14 +714,15 @@ void Runtime::compare_with_existing(JobId job, Hash known, JobRequest wish,
       });
 }
 
-// An unknown outcome is looked at before anything else: the same bytes sent again change nothing when they are there.
+// Retries while the outcome is unknown: the same bytes sent again change nothing if they are
+// already committed.
 void Runtime::commit_until_known(std::shared_ptr<store::Batch> batch,
                                  async::Done<Result<store::CommitResult>> done, int tries) {
   world_.store.commit(*batch, [this, batch, tries,
                                done = std::move(done)](Result<store::CommitResult> result) mutable {
     const Code code = result ? Code{} : result.error().code;
     const bool nothing_new = code == Code::unavailable || code == Code::store_stopped;
-    // It may have happened the first time: nobody must take it for "nothing changed".
+    // The first try may have been committed: the caller must not take this for "nothing changed".
     if (!result && tries > 0 && nothing_new) result.error().code = Code::unknown_outcome;
     if (result || code != Code::unknown_outcome || tries >= kUnknownTries) {
       return done(std::move(result));
@@ -722,9 +734,9 @@ void Runtime::commit_until_known(std::shared_ptr<store::Batch> batch,
   });
 }
 
-// ---------------------------------------------------------------- acting
+// ---------------------------------------------------------------- control requests
 
-// One reading of a whole log: opens its commits, then folds its events.
+// One read of a whole log: opens its commits, then folds its events.
 struct Runtime::LogReading {
   LogReading(const JobId& job, store::LoadedJob&& all, const engine::PlanCache& cache,
              async::Done<Result<JobSnapshot>> answer)
@@ -794,7 +806,7 @@ void Runtime::read_with_cache(const JobId& job, std::optional<CachedJob> rested,
              });
 }
 
-// REQUIRES: the state is the log's, as far as the row says that it goes.
+// REQUIRES: the state is the fold of the log up to the row's last event.
 void Runtime::cache_state(const JobId& job, JobSnapshot&& read) {
   if (engine::is_terminal(read.state.status)) return;
   job_cache_.put(job, {std::move(read.state), read.row.head, read.bytes, read.checkpoint_seq,
@@ -805,9 +817,9 @@ struct Runtime::ActiveRequest {
   JobId job;
   engine::ControlRequest act;
   async::Done<Result<Value>> done;
-  bool must_notify = false;  // whoever holds the job is told, also when there is nothing to write
+  bool must_notify = false;  // notify the lease holder, even if there is nothing to write
   int tries = 0;
-  int checks = 0;  // whether it has been taken in
+  int checks = 0;  // checks whether it was applied
 };
 
 void Runtime::submit_request(JobId job, engine::ControlRequest act,
@@ -822,7 +834,7 @@ void Runtime::submit_request(JobId job, engine::ControlRequest act,
   }
   if (act.id.empty()) act.id = new_attempt_id().text;
   if (act.kind == engine::ControlRequest::Kind::resolve) {
-    // Nobody has looked later than now, however long the act waits from here on.
+    // The decision is based on a view no later than now, however long the request waits afterwards.
     const Instant now = world_.store.now();
     act.looked_at = std::min(now, act.looked_at.value_or(now));
   }
@@ -841,12 +853,12 @@ void Runtime::try_request(std::shared_ptr<ActiveRequest> active) {
                   });
 }
 
-// One transaction chooses between inbox and log: each write names the state of the claim that it wants to see, and is
-// refused when that has changed; then everything is read again (SPEC §10).
+// One transaction decides between inbox and log: each write names the state of the claim that it
+// requires and fails if that has changed; then everything is read again (SPEC §10).
 void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read) {
   const engine::DecisionContext context = request_context();
   const Instant now = context.now;
-  // Results that came late are taken in first: what they say is true, whatever the act says.
+  // Late results are applied first: they are facts, whatever the request says.
   std::vector<EventBody> events;
   if (!read.row.claim && !skips_late_results(read.state, active->act)) {
     auto caught = engine::import_stored_effects(read.state, stored_effects(read.effects));
@@ -864,13 +876,15 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
     if (!ahead) return active->done(std::unexpected(ahead.error()));
     numbers = *std::move(ahead);
   }
-  // A job that was parked with its inbox takes in the rest of it when it is claimed.
+  // With a lease holder, earlier inbox entries are only simulated and the state is then ahead of
+  // the log. Without one, a job that was parked with its inbox applies the rest of it when it is
+  // claimed.
   const bool as_logged =
       !read.row.claim ||
       !apply_earlier_requests(read.state, read.inbox, active->act, context, plans_.source());
   const std::vector<std::string> offered = tool_versions(read.state);
-  engine::DecisionContext offering =
-      context;  // the act is taken in as this process would go on with it
+  // The request is applied as this process would continue the job
+  engine::DecisionContext offering = context;
   offering.tool_versions = &offered;
   offering.execution_version = &options_.version_of(read.state.agent);
   auto taken = engine::apply_request(read.state, active->act, offering);
@@ -898,7 +912,7 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
                                                       " signals, the most that one job may have"));
   }
   if (read.row.claim) {
-    // Whoever holds it fires its timers, after what the inbox holds.
+    // The lease holder fires its timers, after the entries of the inbox.
     if (active->act.kind == engine::ControlRequest::Kind::timers && !must_notify) {
       return active->done(Value::object({{"fired", 0}}));
     }
@@ -927,7 +941,7 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
       return active->done(std::unexpected(followed.error()));
     }
   }
-  // With nothing under way, a job that is to end ends in this commit.
+  // If nothing is in flight, a job that is ending ends in this commit.
   while (read.state.ending && !engine::is_terminal(read.state.status)) {
     engine::Decision decision = engine::decide(read.state, context);
     if (decision.events.empty()) break;
@@ -986,14 +1000,14 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
                      });
 }
 
-// Post for whoever holds the job.
+// Writes the request to the inbox of the lease holder.
 void Runtime::post_to_inbox(std::shared_ptr<ActiveRequest> active,
                             const engine::AppliedRequest& taken) {
-  // A resolution is taken in later: it answers for the try it was judged against, for no later one.
+  // The request is applied later: it binds the resolution to the try it was checked against.
   active->act.try_no = taken.try_no;
   Value answer = Value::object({{"accepted", true}});
   if (taken.answer.find("buffered")) answer = taken.answer;
-  if (const Value* why = taken.answer.find("reason")) {  // of an approval that is not used
+  if (const Value* why = taken.answer.find("reason")) {  // an approval that is not used
     answer = answer.with("applied", false).with("reason", *why);
   }
   store::InboxEntry entry{.number = 0, .id = inbox_id(active->act), .act = {}};
@@ -1012,9 +1026,9 @@ void Runtime::post_to_inbox(std::shared_ptr<ActiveRequest> active,
                          });
 }
 
-// The holder may have closed what the act is about between the reading and the post. Whatever closes it from now on
-// reads the inbox in its own commit, so that one more look is enough: either the act can still be taken in, or it has
-// been, or the job says what came before it.
+// The lease holder may have closed the request's subject between the read and the write to the
+// inbox. A commit that closes it after that reads the inbox first, so one more check is enough: the
+// request can still be applied, or it has been, or the job shows what came before it.
 void Runtime::recheck_accepted(std::shared_ptr<ActiveRequest> active, Value answer) {
   read_with_cache(
       active->job, job_cache_.take(active->job),
@@ -1034,7 +1048,8 @@ void Runtime::recheck_accepted(std::shared_ptr<ActiveRequest> active, Value answ
         const bool as_logged =
             !apply_earlier_requests(state, read->inbox, active->act, context, plans_.source());
         auto taken = engine::apply_request(state, active->act, context);
-        // An early answer that its wait turns out not to take is kept, and listed as undelivered in the end.
+        // An early answer that its wait turns out not to accept is kept and finally listed as
+        // undelivered.
         const bool kept = !taken && answer.find("buffered") &&
                           !engine::expire_request(state, active->act).empty();
         if (as_logged) cache_state(active->job, std::move(*read));
@@ -1050,7 +1065,7 @@ void Runtime::recheck_accepted(std::shared_ptr<ActiveRequest> active, Value answ
       });
 }
 
-// A plan is refused while a call is under way, and of that only the job's holder knows.
+// A plan is rejected while a call is in flight, which only the lease holder knows.
 void Runtime::wait_for_plan(std::shared_ptr<ActiveRequest> active, Value answer) {
   if (++active->checks > kPlanChecks) {
     return active->done(fail(Code::unknown_outcome,
@@ -1063,7 +1078,7 @@ void Runtime::wait_for_plan(std::shared_ptr<ActiveRequest> active, Value answer)
                     });
 }
 
-// Of the plan's tools, as this process offers them; "" = it does not.
+// This process's versions of the plan's tools; "" = it does not offer the tool.
 std::vector<std::string> Runtime::tool_versions(const engine::State& state) {
   std::vector<std::string> versions;
   if (!state.plan) return versions;
@@ -1082,7 +1097,7 @@ engine::DecisionContext Runtime::request_context() {
           .jitter_seed = world_.random.next()};
 }
 
-// ---------------------------------------------------------------- holders
+// ---------------------------------------------------------------- drivers
 
 std::string Runtime::agent_of(const JobId& job) const {
   const auto found = drivers_.find(job);
@@ -1111,11 +1126,11 @@ void Runtime::on_committed_events(const JobId& job, const std::vector<Event>& ev
   if (observer_) observer_->on_events(job, events);
 }
 
-// A mismatch with which the job goes on is counted, and said.
+// Counts and logs a mismatch after which the job continues.
 void Runtime::on_verification(const JobId& job, const ConfirmationChecked& event) {
   if (event.verdict != "mismatch" || event.detail.text("mode") != "warn") return;
   counters_.aetheris_confirmation_replay_warn_total++;
-  // What was seen there is the job's: its log has it.
+  // The warning omits what was found: that belongs to the job's log.
   warn(job, or_empty(event.resource_type) + " \"" + or_empty(event.resource_id) +
                 "\" is not as the job left it; the job continues (`verify: warn`), and its trace "
                 "shows what was found");
@@ -1129,25 +1144,25 @@ void Runtime::on_driver_exit(const JobDriver& driver, std::optional<Error> probl
   if (exit_state == ExitState::finished) jobs_left_in_doubt_.erase(job);
   if (exit_state == ExitState::in_doubt) jobs_left_in_doubt_.insert(job);
   if (problem && problem->code == Code::stale_attempt && driver.is_store_unavailable()) {
-    // One that is forgotten counts as a lost claim.
+    // If the attempt is forgotten, it counts as a lost claim.
     if (lost_to_outage_.size() >= kOutagesMax) lost_to_outage_.erase(lost_to_outage_.begin());
     lost_to_outage_[job].insert(driver.fence().attempt);
   } else {
     lost_to_outage_.erase(job);
   }
-  // What may be otherwise the next time; everything else is so for as long as this process lives.
+  // Temporary problems; any other problem persists as long as this process lives.
   const bool passing =
       problem && (problem->code == Code::stale_attempt || problem->code == Code::unavailable ||
                   problem->code == Code::unknown_outcome);
   if (problem && !passing) {
     refused_.insert_or_assign(job, *problem);
-    // That another process has the job's version is no fault.
+    // It is no error that another process has the job's version.
     if (problem->code != Code::execution_version_mismatch) {
       warn(job, "this process cannot run the job: " + problem->message);
     }
   }
   if (auto it = drivers_.find(job); it != drivers_.end() && it->second.get() == &driver) {
-    // The holder is still on the stack: let it go in a later turn.
+    // The driver is still on the stack: destroy it in a later task.
     world_.loop.post([gone = std::move(it->second)] {});
     drivers_.erase(it);
   }
@@ -1160,7 +1175,8 @@ void Runtime::on_driver_exit(const JobDriver& driver, std::optional<Error> probl
     claimable_ = true;
     schedule_next_due();
   }
-  if (!options_.queues.empty()) claimable_ = true;  // there may be room for another of its queue
+  if (!options_.queues.empty())
+    claimable_ = true;  // there may be room for another job of its queue
   claim_more();
 }
 
@@ -1178,7 +1194,8 @@ void Runtime::on_late_result(const JobId& job, const engine::SentTry& sent,
   store_late_result(std::move(batch), 0);
 }
 
-// A job whose values were erased gets no new one: that the call happened, and its outcome, is kept without what it gave.
+// A job whose values were erased must not get a new value: then only the fact and the outcome of
+// the call are stored, without its result.
 void Runtime::store_late_result(std::shared_ptr<store::Batch> batch, int tries) {
   world_.store.load(
       batch->job, store::kFirstCommit, [this, batch, tries](Result<store::LoadedJob> loaded) {
@@ -1189,7 +1206,7 @@ void Runtime::store_late_result(std::shared_ptr<store::Batch> batch, int tries) 
           store::EffectRow& effect = batch->effects.front();
           auto left = engine::erased_effect(
               engine::effect_location(batch->job, effect.invocation, effect.try_no), effect.record);
-          AE_CHECK(left.has_value(), batch->job.text);  // it was made here
+          AE_CHECK(left.has_value(), batch->job.text);  // this process wrote the record
           effect.record = *std::move(left);
         }
         batch->authority =
@@ -1200,8 +1217,9 @@ void Runtime::store_late_result(std::shared_ptr<store::Batch> batch, int tries) 
       });
 }
 
-// The lease holder gets it through the job's inbox, so that the job cannot come to rest without it. Without a holder the
-// result is taken in here, because no process reads a job again that has ended.
+// The lease holder gets the result through the job's inbox, so that the job cannot become idle
+// without it. Without a lease holder the result is applied here, because no process reads an ended
+// job again.
 void Runtime::on_late_result_stored(std::shared_ptr<store::Batch> batch, int tries,
                                     Result<store::CommitResult> result) {
   if (!result) return retry_late_result(batch, tries, "cannot be stored", result.error());
@@ -1219,8 +1237,9 @@ void Runtime::on_late_result_stored(std::shared_ptr<store::Batch> batch, int tri
 
 void Runtime::retry_late_result(const std::shared_ptr<store::Batch>& batch, int tries,
                                 const std::string& what, const Error& error) {
-  const bool passing = error.code == Code::unavailable || error.code == Code::unknown_outcome ||
-                       error.code == Code::sequence_conflict;  // its values were erased meanwhile
+  const bool passing =
+      error.code == Code::unavailable || error.code == Code::unknown_outcome ||
+      error.code == Code::sequence_conflict;  // the job's values were erased meanwhile
   if (!passing || tries >= kLateTries) {
     return warn(batch->job,
                 "a late result " + what + ", its call has an unknown outcome: " + error.message);
@@ -1231,7 +1250,7 @@ void Runtime::retry_late_result(const std::shared_ptr<store::Batch>& batch, int 
                     });
 }
 
-// ---------------------------------------------------------------- the end
+// ---------------------------------------------------------------- shutdown
 
 void Runtime::store_stopped(const Error& error) {
   if (std::exchange(store_stopped_, true)) return;
@@ -1241,7 +1260,7 @@ void Runtime::store_stopped(const Error& error) {
   if (observer_) observer_->on_store_stopped(error);
 }
 
-// An outage is told when it begins, and when it is over.
+// An outage is reported when it begins and when it ends.
 void Runtime::update_store_health(const Error* error) {
   if (std::exchange(store_unavailable_, error != nullptr) == (error != nullptr) || !observer_)
     return;

@@ -1,6 +1,7 @@
-// Runtime: holds jobs, claims more, fires timers, and takes in what others want of a job.
+// Runtime: claims jobs, runs them, fires timers and applies control requests.
 //
-// Nothing here decides what a job does next: that is engine::decide, asked by a JobDriver. Threads: the loop's.
+// It does not decide what a job does next: each JobDriver calls engine::decide for that. Threads:
+// the loop's.
 #pragma once
 
 #include <functional>
@@ -27,19 +28,21 @@ namespace ae::runtime {
 struct RuntimeOptions {
   std::string worker = "worker";
   Duration lease = std::chrono::seconds(30);
-  std::size_t leased_max = 256;             // jobs held at once
-  Duration poll = std::chrono::seconds(1);  // the floor under every hint
+  std::size_t leased_max = 256;             // jobs leased at once
+  Duration poll = std::chrono::seconds(1);  // poll interval; finds work whose hint was lost
   Durability durability = Durability::fused;
-  bool may_claim = true;  // false: only jobs that are created or asked for here
-  bool is_resident =
-      true;  // false: the process ends when its jobs rest, and keeps no call open for a person
-  std::vector<std::string> agents;  // claim only jobs of these; empty = any
+  bool may_claim = true;  // false: only jobs that are created here or claimed with claim_job
+  // false: the process ends when its jobs are idle, and keeps no call open for an answer
+  bool is_resident = true;
+  std::vector<std::string> agents;  // claim only jobs of these agents; empty = any
   std::string execution_version = "0.1.0";
-  std::uint64_t checkpoint_every = 1000;  // events; fewer for a job that is given back
-  // Of the agents that this process offers; another agent's jobs have `execution_version`.
+  // Events between checkpoints; fewer when a job is released
+  std::uint64_t checkpoint_every = 1000;
+  // Execution versions of the agents that this process offers; any other agent has
+  // `execution_version`.
   std::map<std::string, std::string, std::less<>> agent_versions;
-  std::vector<std::string> capabilities;  // what this worker offers
-  std::vector<store::QueueLimit> queues;  // of these, so many jobs at once, whoever holds them
+  std::vector<std::string> capabilities;  // capabilities that this worker offers
+  std::vector<store::QueueLimit> queues;  // limits of running jobs per queue, over all workers
 
   const std::string& version_of(std::string_view agent) const {
     auto it = agent_versions.find(agent);
@@ -47,89 +50,96 @@ struct RuntimeOptions {
   }
 };
 
-// A plan that replaces the one that a fork begins with (engine/replan/replan.h).
+// A plan that replaces the initial plan of a fork (engine/replan/replan.h).
 struct PlanReplacement {
   std::shared_ptr<const engine::Plan> plan;
-  std::vector<std::string> drop;  // nodes whose committed effects it need not carry over
-  std::string by;                 // who gave it
+  std::vector<std::string> drop;  // nodes whose committed effects may be abandoned
+  std::string by;                 // who submitted it
 };
 
 struct NewJobRequest {
-  JobId job;  // empty = a fresh UUIDv7
+  JobId job;  // empty = a new UUIDv7
   std::string agent;
   std::shared_ptr<const engine::Plan> plan;
   Value input;
   std::vector<std::pair<std::string, std::string>> labels;
   std::string idempotency_key;
   std::int64_t priority = 0;
-  std::string queue;                               // "" = the default one
-  std::vector<std::string> required_capabilities;  // sorted, each once
-  // The job fails `deadline_exceeded` then, or at its agent's deadline, whichever is earlier. One that has passed ends it
-  // before anything is done.
+  std::string queue;                               // "" = the default queue
+  std::vector<std::string> required_capabilities;  // sorted, without duplicates
+  // The job fails with `deadline_exceeded` at this time or at its agent's deadline, whichever is
+  // earlier. If it has already passed, the job ends before anything is done.
   std::optional<Instant> deadline = {};
-  engine::Limits budget = {};  // that the job has; none = its agent's
-  // Of these, what the request named itself and the agent did not: the idempotency key stands for it, too. null = nothing.
+  engine::Limits budget = {};  // of the job; none = its agent's
+  // The options above that the request set itself and that are not the agent's: they are part of
+  // what the idempotency key identifies. null = none.
   Value asked;
-  // Run it here at once (born claimed), if there is room; false: leave it queued.
+  // Create the job with a lease and run it here at once, if there is capacity; false: leave it
+  // queued.
   bool start_here = true;
-  std::shared_ptr<const engine::Fork> fork;  // what it begins with; nullptr = it is no fork
-  std::optional<PlanReplacement> plan_replacement =
-      {};                                  // of a fork: it replaces `plan` before anything is done
+  std::shared_ptr<const engine::Fork> fork;  // the fork's initial contents; nullptr = not a fork
+  // Of a fork: replaces `plan` before anything is done
+  std::optional<PlanReplacement> plan_replacement = {};
   std::optional<store::AuditEntry> audit;  // written with the job
   std::string traceparent,
-      tracestate;  // of whoever asks (base/trace_context.h); no part of what is asked
+      tracestate;  // of the caller (base/trace_context.h); not compared for idempotency
 };
 
 struct ForkRequest {
   JobId origin;
-  std::uint64_t at = 0;        // an event of its log; 0 = where a job that failed is tried again
-  JobId job;                   // of the new one; empty = a fresh UUIDv7
+  std::uint64_t at = 0;        // an event of the origin's log; 0 = where a failed job is retried
+  JobId job;                   // id of the new job; empty = a new UUIDv7
   std::optional<Value> input;  // nullopt = the origin's
   std::string idempotency_key;
-  std::string by;                       // who
-  Value task_graph;                     // another plan for it; null = the origin's
-  std::vector<std::string> drop;        // of another plan
+  std::string by;                       // who requested it
+  Value task_graph;                     // a replacement plan; null = the origin's
+  std::vector<std::string> drop;        // as in PlanReplacement; with `task_graph`
   std::string traceparent, tracestate;  // as in NewJobRequest
-  // Effects of the origin that may happen again: all of them, or those with these idempotency keys, step ids or nodes.
+  // Effects of the origin that may be repeated: all, or those with these idempotency keys, step ids
+  // or node ids.
   bool repeat_all = false;
   std::vector<std::string> repeat;
 };
 
 struct CreateResult {
   JobId job;
-  bool existing = false;  // the idempotency key had made it before
-  // Of an existing one: its input was erased, so that only the rest of the request could be compared.
+  bool existing = false;  // an earlier request with this idempotency key created it
+  // Of an existing job: its input was erased, so only the rest of the request was compared.
   bool input_erased = false;
 };
 
-// Counted since this process started, under the names that /metrics shows.
+// Counts since the process started, under the names that /metrics shows.
 struct Counters {
-  std::uint64_t aetheris_confirmation_replay_warn_total = 0;  // mismatches with which a job went on
-  std::uint64_t aetheris_lease_acquired = 0, aetheris_lease_acquire_failed = 0;  // jobs; claims
-  std::uint64_t aetheris_lease_conflict_total = 0;  // jobs that were lost to others, or might be
-  std::uint64_t aetheris_store_hint_total = 0;      // what other processes said early
+  // Mismatches after which a job continued
+  std::uint64_t aetheris_confirmation_replay_warn_total = 0;
+  std::uint64_t aetheris_lease_acquired = 0,
+                aetheris_lease_acquire_failed = 0;  // jobs; failed claims
+  std::uint64_t aetheris_lease_conflict_total = 0;  // jobs lost, or possibly lost, to other workers
+  std::uint64_t aetheris_store_hint_total = 0;      // hints from other processes
 };
 
 struct ForkResult {
   CreateResult created;
-  std::vector<Value>
-      repeated;  // not empty: nothing was made, since these were not agreed to (engine::Fork::effects)
-  Value changes;  // engine::plan_changes, of another plan
+  // Not empty: no job was created, because these effects were not allowed to repeat
+  // (engine::Fork::effects)
+  std::vector<Value> repeated;
+  Value changes;  // engine::plan_changes of the replacement plan
 };
 
-// What watchers hear. On the loop, after the events are durable.
+// Callbacks of the runtime. Called on the loop, after the events are durable.
 class RuntimeObserver {
  public:
   virtual ~RuntimeObserver() = default;
   virtual void on_events(const JobId&, const std::vector<Event>&) {}
-  // The job is no longer held here: ended, blocked, queued for later, or lost.
+  // This process no longer runs the job: it ended, is blocked, was queued for later, or was lost.
   virtual void on_released(const JobId&, const std::optional<Error>&) {}
-  // Another process has ended the job, or left it to wait. May be lost.
+  // Another process ended the job or released it to wait. May be lost.
   virtual void on_idle(const JobId&) {}
   virtual void on_warning(const JobId&, const std::string&) {}
-  // The store does not answer from now on, or, with nothing, answers again.
+  // The store became unavailable; nullopt: it is available again.
   virtual void on_store_health(const std::optional<Error>&) {}
-  // The store writes nothing more until the process starts anew (store_stopped). Nothing is held any longer.
+  // The store accepts no more writes until the process restarts (store_stopped). No lease is held
+  // any more.
   virtual void on_store_stopped(const Error&) {}
 };
 
@@ -139,18 +149,21 @@ class Runtime : private JobDriverHost {
   ~Runtime() override;
 
   void start();
-  // Fails with input_invalid, already_exists (this job id), idempotency_conflict, unavailable, unknown_outcome.
+  // Fails with input_invalid, already_exists (this job id), idempotency_conflict, unavailable,
+  // unknown_outcome.
   void create(NewJobRequest request, async::Done<Result<CreateResult>> done);
-  // A new job that begins where another one stood; it is left queued. The origin is read, with its chain, and not
-  // touched. Fails with not_found, log_corrupt, as engine::fork_at and retry_point do, as `create`, and as an act that gives
-  // another plan.
+  // Creates a job that continues from an event of another job; it is left queued. The origin is
+  // read and its chain verified; it is not changed. Fails with not_found, log_corrupt, the errors
+  // of engine::fork_at and retry_point, of `create`, and of a control request with a replacement
+  // plan.
   void fork(ForkRequest request, async::Done<Result<ForkResult>> done);
-  // A signal, a message, an approval, a cancel, a pause, a resolution. The answer says {"delivered"| …} when it is
-  // written, or {"accepted": true} when it is in the inbox of whoever holds the job, and will be taken in. Fails as
-  // engine::apply_request does, or not_found, unavailable, unknown_outcome. A resolution that does not say when its giver
-  // looked was given now.
+  // Applies a control request: a signal, message, approval, cancel, pause, resolution, and so on.
+  // The answer is {"delivered"| …} once the request is applied, or {"accepted": true} once it is in
+  // the inbox of the lease holder, which will apply it. Fails as engine::apply_request does, or
+  // with not_found, payload_too_large, signals_limit, unavailable, unknown_outcome. A resolution
+  // without `looked_at` gets the current time.
   void submit_request(JobId job, engine::ControlRequest act, async::Done<Result<Value>> done);
-  // Claim this job here when it can be claimed now.
+  // Claims this job for this process if it can be claimed now; false: it cannot.
   void claim_job(JobId job, async::Done<Result<bool>> done);
   // Reads a job's log and folds it.
   struct JobSnapshot {
@@ -158,41 +171,44 @@ class Runtime : private JobDriverHost {
     std::vector<Event> events;
     engine::State state;
     std::vector<store::EffectRow> effects;
-    std::vector<store::InboxEntry> inbox;  // accepted, and not taken in yet
+    std::vector<store::InboxEntry> inbox;  // accepted, not applied yet
     std::size_t bytes = 0;                 // as in LoadedState
     std::uint64_t checkpoint_seq = 0, checkpoint_bytes = 0;
   };
   void read(JobId job, async::Done<Result<JobSnapshot>> done);
-  // The same without the events, from the job's checkpoint on: what it costs does not grow with the log.
+  // As `read`, without events, starting at the job's checkpoint: the cost does not grow with the
+  // log.
   void read_state(JobId job, async::Done<Result<JobSnapshot>> done);
 
-  // Stops claiming, drains every holder, then answers. `grace`: how long calls in flight are awaited.
+  // Stops claiming, drains every driver, then calls `stopped`. `grace`: how long to wait for calls
+  // in flight.
   void stop(Duration grace, std::function<void()> stopped);
-  // What a worker must offer for this job and this process does not; empty = nothing is missing.
+  // The capabilities that the job needs and this process does not offer.
   std::vector<std::string> missing_capabilities(const store::JobRow& row) const;
-  // Does it claim jobs that ask for this, when they are ready?
+  // Does this process claim jobs of this agent that need these capabilities?
   bool may_claim(const std::string& agent, const std::vector<std::string>& capabilities) const;
-  // Does this process run jobs of the agent with the tools of this plan? Fails with needs_version: it has another version
-  // of one; or it owns the store, so that no other process can run them, and lacks one or the agent.
+  // Does this process run jobs of the agent with the tools of this plan? Fails with needs_version:
+  // it has another version of a tool, or it owns the store, so that no other process can run them,
+  // and lacks a tool or the agent.
   Status check_can_run(const std::string& agent, const engine::Plan& plan) const;
-  // What this process offers a job: capabilities, with the versions of its agents.
+  // Capabilities that this process offers, including the versions of its agents.
   const std::vector<std::string>& offered() const { return offered_; }
-  // Why this process cannot run the job; nullptr when it can, or has not tried.
+  // Why this process cannot run the job; nullptr if it can, or has not tried.
   const Error* refusal_of(const JobId& job) const {
     auto it = refused_.find(job);
     return it == refused_.end() ? nullptr : &it->second;
   }
-  // From now on jobs of these agents are claimed, with these execution versions. REQUIRES: not none; they are offered as
-  // those of the options were.
+  // Claims jobs of these agents, with these execution versions, from now on. REQUIRES: not empty;
+  // offered under the same conditions as those of the options.
   void offer(std::vector<std::string> agents,
              std::map<std::string, std::string, std::less<>> agent_versions);
-  // What this process remembers of the job is read anew: its values have been dropped.
+  // Drops the cached state, so that the job is read again: its values were erased.
   void drop_cached(const JobId& job) { static_cast<void>(job_cache_.take(job)); }
   bool is_leased(const JobId& job) const { return drivers_.contains(job); }
-  // Of a job that is held here; "" = it is not, or not loaded yet.
+  // Agent of a job that runs here; "" = it does not, or is not loaded yet.
   std::string agent_of(const JobId& job) const;
-  // Of a job that is held here, with its log and what is about to be committed; nullptr = it is not held. Valid until
-  // the loop runs on.
+  // State of a job that runs here, including events that are not committed yet; nullptr = it does
+  // not run here. Valid until the current loop task ends.
   const engine::State* state_of(const JobId& job) const;
   std::size_t leased_jobs() const { return drivers_.size(); }
   const Counters& counters() const { return counters_; }
@@ -275,49 +291,53 @@ class Runtime : private JobDriverHost {
   RuntimeOptions options_;
   RuntimeObserver* observer_;
   Counters counters_;
-  std::vector<std::string> offered_;  // capabilities, with the versions of our agents
+  // capabilities, including the versions of this process's agents
+  std::vector<std::string> offered_;
   engine::PlanCache own_plans_;
   engine::PlanCache& plans_;
   std::map<JobId, std::shared_ptr<JobDriver>> drivers_;
   JobCache job_cache_;
   VersionSweeper version_sweeper_;
-  // This process cannot run these (a tool is missing, a newer version), and why.
+  // Jobs that this process cannot run (a missing tool, a newer version), and why.
   std::map<JobId, Error> refused_;
-  std::set<JobId> jobs_left_in_doubt_;  // parked by this process with a call in doubt
-  // Attempts of this process that ended by the end of their lease, since the store did not answer in time.
+  // Released by this process with a call whose outcome is unknown
+  std::set<JobId> jobs_left_in_doubt_;
+  // Attempts of this process that lost their lease because the store did not respond in time.
   std::map<JobId, std::set<AttemptId>> lost_to_outage_;
   bool started_ = false, stopping_ = false, claiming_ = false, claimable_ = true, firing_ = false;
   bool store_unavailable_ = false, store_stopped_ = false;
   std::uint64_t ticks_ = 0;
   std::optional<async::TimerId> tick_timer_, heartbeat_timer_, due_timer_;
-  Duration last_sweep_{};                 // of the steady clock
-  std::vector<async::Task> after_death_;  // wait until it is recorded
+  Duration last_sweep_{};                 // steady clock
+  std::vector<async::Task> after_death_;  // tasks that wait until the process death is recorded
   Duration grace_{};
   std::function<void()> stopped_;
 };
 
-// A job's effects as the engine takes them. They borrow from the rows.
+// A job's effect records as the engine takes them. The result borrows from the rows.
 std::vector<engine::StoredEffect> stored_effects(const std::vector<store::EffectRow>& effects);
 
-// Opens the commits of a job: envelope events with their hashes. Fails with log_corrupt, needs_version.
+// Opens the commits of a job: its events with their hashes. Fails with log_corrupt, needs_version.
 Result<std::vector<Event>> open_log(const JobId& job, const store::LoadedJob& loaded,
                                     const ValueLookup& known = {});
-// The first event, of what was loaded from 1 or as kFirstCommit; nothing behind its commit is read. Fails as open_log.
+// The first event of a log that was loaded from 1 or as kFirstCommit; reads only the first commit.
+// Fails as open_log.
 Result<Event> open_job_created(const JobId& job, const store::LoadedJob& loaded);
 
-// The state of a job by what this process remembers of it and what came after that; else by its checkpoint and what came
-// after; else by its whole log. The chain is proved from there on.
+// State of a job, from the first of these that is usable: its cached state and newer events; its
+// checkpoint and newer events; its whole log. The chain is verified from there on.
 struct LoadedState {
-  store::LoadedJob loaded;      // of the log, only what was needed
+  store::LoadedJob loaded;      // contains only the part of the log that was needed
   Result<engine::State> state;  // or why the log cannot be folded
-  std::size_t bytes = 0;        // of all that it was folded from, now and before
-  std::uint64_t checkpoint_seq = 0, checkpoint_bytes = 0;  // of the newest one that is known
+  std::size_t bytes = 0;  // total size of what the state was folded from, including earlier reads
+  std::uint64_t checkpoint_seq = 0, checkpoint_bytes = 0;  // of the newest known checkpoint
 };
-// Borrows both until it has answered.
+// Borrows `store` and `plans` until `done` is called.
 void load_state(store::Store& store, const JobId& job, const engine::PlanCache& plans,
                 std::optional<CachedJob> cached, async::Done<Result<LoadedState>> done);
 
-// Is a call in doubt that this attempt made? Then its process lives, and the call may still be under way.
+// Did this attempt make a call whose outcome is unknown? Its process is alive, so the call may
+// still be in flight.
 bool has_own_call_in_doubt(const engine::State& state, const AttemptId& attempt);
 
 }  // namespace ae::runtime

@@ -1,4 +1,5 @@
-// What the runtime does when things come late, in the wrong order, or not at all: calls, stops, stores, versions, queues.
+// Tests of the runtime: late, reordered and lost messages of calls and stores; shutdown, versions,
+// queues.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -9,7 +10,8 @@
 namespace ae::runtime::testing {
 namespace {
 
-// The trace is the asker's, the span follows from job, call and try; nothing of it is part of what is asked.
+// The trace id comes from the caller; the span id follows from job, call and try; neither is part
+// of the request's identity.
 AE_TEST("call/its trace context is the same again after a crash, but for the try") {
   constexpr std::string_view kAsked = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
   std::string key;
@@ -74,7 +76,8 @@ AE_TEST("call/what was slept while a claim or a commit was answered is no time t
   WorkerFixture worker(env, "w", {.owned = false});
   int commits = 0;
   worker.script = [&](const store::Call& call) {
-    // The answer to the declaration took so long, on a clock that counts suspend, that the lease may be over.
+    // The reply to the declaration took so long, by a clock that includes suspend, that the lease
+    // may have expired.
     if (call.method == Method::commit)
       worker.faulty->set_clock_uncertainty(++commits == 2 ? 31s : 0s);
     return Fault::none;
@@ -163,7 +166,7 @@ AE_TEST("checkpoint/a job that rests leaves one, and is woken and run from there
   }
 }
 
-// What a signal costs that wakes a job with a long past.
+// The cost of a signal that wakes a job with a long log.
 AE_TEST_SLOW("checkpoint/acting on a job with a long past does not read all of it") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
@@ -362,8 +365,8 @@ AE_TEST(
       << "it is tried once";
 }
 
-// How long a job keeps the loop to itself, by a clock that counts how often the runtime looks at it: between two
-// commits, or two turns of another timer.
+// Measures how long a job occupies the loop, with a clock that counts its reads by the runtime: the
+// longest interval between two commits or two ticks of another timer.
 class SliceRecorder {
  public:
   static constexpr Duration kEach = 20ms;
@@ -376,7 +379,7 @@ class SliceRecorder {
     };
     tick();
   }
-  // The clock is looked at before and after a decision, and by the timers of the runtime.
+  // The clock is read before and after a decision, and by the timers of the runtime.
   void expect_slices() const {
     EXPECT_LE(longest_, 50ms + 3 * kEach);
     EXPECT_GE(env_.steady.spent(), 4 * longest_) << "there is more to do than a slice holds";
@@ -413,8 +416,8 @@ AE_TEST("decide/a job that goes on for long gives the loop away after each slice
 }
 
 AE_TEST("decide/what a used-up budget holds back is looked at to the end, slice by slice") {
-  // A person is asked about the last call only, which is known when all are evaluated; each of them takes the work of a
-  // decision.
+  // Only the last call needs an approval, which is known only after all have been evaluated; each
+  // evaluation takes the work of one decision.
   std::string nodes;
   for (int i = 0; i < 40; ++i) {
     nodes += std::string(i > 0 ? "," : "") + "{'id':'n" + std::to_string(i) +
@@ -474,13 +477,13 @@ AE_TEST("ledger/a try that a crash left open stays unknown when the next one suc
            "[{'id':'a', 'kind':'tool', 'tool':'do'},"
            " {'id':'t', 'kind':'wait', 'needs':['a'], 'wait':{'type':'timer','for':'5s'}},"
            " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['t']}]"));
-  worker->runtime.reset();  // it dies during the call
+  worker->runtime.reset();  // dies during the call
   WorkerFixture next(env, "next", {.owned = true, .durability = Durability::split, .seed = 99});
   next.runtime->start();
   env.loop.advance(2s);
   ASSERT_EQ(next.calls.size(), 1u);
   next.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
-  env.loop.advance(10s);  // it rests, is woken and claimed again
+  env.loop.advance(10s);  // the job becomes idle, is woken and claimed again
   next.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
   auto loaded = env.loop.await<Result<store::LoadedJob>>(
       [&](auto done) { next.memory->load(kJob, 1, std::move(done)); });
@@ -493,7 +496,8 @@ AE_TEST("ledger/a try that a crash left open stays unknown when the next one suc
   EXPECT_EQ(states, (std::vector<std::string>{"1 COMMITTED", "1 UNKNOWN", "2 COMMITTED"}));
 }
 
-// A commit with one event of a type that no version has: all but its last 32 bytes is read before it is refused.
+// A commit with one event of a type that no version has: everything except its last 32 bytes is
+// read before it is rejected.
 std::string unknown_event(std::uint64_t seq) {
   std::string bytes(1, '\x01');
   bytes.append(16, '\0');             // first event id
@@ -604,7 +608,7 @@ AE_TEST("durability/fused is one commit for each step, split one for each phase"
     return commits;
   };
   EXPECT_EQ(commits_of(Durability::fused, 9) - commits_of(Durability::fused, 4), 5);
-  // effect │ finished, command_committed │ ledger │ node_finished │ step_committed │ the next declaration
+  // effect │ finished, command_committed │ ledger │ node_finished │ step_committed │ declaration
   EXPECT_EQ(commits_of(Durability::split, 9) - commits_of(Durability::split, 4), 5 * 6);
 }
 
@@ -790,7 +794,7 @@ AE_TEST("create/a repeated request reads the first commit of its job, whatever c
   };
   const auto made = create("1");
   ASSERT_TRUE(made) << made.error().message;
-  // A commit that this build cannot open, as a later one may write it.
+  // A commit that this build cannot open, as a later version may write it.
   const auto first = env.loop.await<Result<store::LoadedJob>>(
       [&](auto done) { worker.memory->load(made->job, 1, std::move(done)); });
   ASSERT_TRUE(first);

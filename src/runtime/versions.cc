@@ -11,12 +11,11 @@ namespace ae::runtime {
 namespace {
 
 constexpr std::size_t kVersionsPage = 100;
-constexpr Duration kDeferredFor =
-    std::chrono::minutes(1);  // so that what is over is not remembered
-constexpr std::size_t kCheckedMax =
-    100'000;  // more parked jobs than that are looked at in each sweep
+constexpr Duration kDeferredFor = std::chrono::minutes(1);  // so that entries do not accumulate
+// Parked jobs beyond this number are checked in each sweep
+constexpr std::size_t kCheckedMax = 100'000;
 
-// Does a worker that claims jobs of the agent offer all that is needed?
+// Does a worker that claims jobs of the agent offer all needed capabilities?
 bool has_offer(const store::JobStats& job_stats, const std::string& agent,
                const std::vector<std::string>& needed) {
   return std::ranges::any_of(job_stats.workers, [&](const auto& entry) {
@@ -51,7 +50,7 @@ bool may_claim_agent(const WorkerOffer& offer, const std::string& agent) {
 VersionSweeper::VersionSweeper(store::Store& store, ResumeJob resume)
     : store_(store), resume_(std::move(resume)) {}
 
-// ---------------------------------------------------------------- what others offer
+// ---------------------------------------------------------------- offers of other processes
 
 void VersionSweeper::check_elsewhere(const store::JobRow& row, const std::string& version,
                                      async::Done<Result<bool>> done) {
@@ -87,10 +86,10 @@ void VersionSweeper::recheck_deferred(std::function<void(const std::vector<JobId
   });
 }
 
-// ---------------------------------------------------------------- the sweep
+// ---------------------------------------------------------------- sweep
 
 struct VersionSweeper::Sweep {
-  std::vector<std::string> agents;  // still to be looked at, the last one now
+  std::vector<std::string> agents;  // still to be swept; the last one is current
   store::Filter filter;
   std::deque<store::JobRow> rows;
   bool last_page = false;
@@ -121,7 +120,7 @@ void VersionSweeper::next_page(std::shared_ptr<Sweep> sweep_run) {
   }
   if (sweep_run->agents.empty()) {
     sweeping_ = false;
-    // What this walk passed by was offered the versions of before.
+    // Otherwise the jobs that this sweep passed were compared with the previous offer.
     if (!offer_changed_) checked_ = std::move(sweep_run->seen);
     return;
   }

@@ -1,4 +1,4 @@
-// Jobs that wait for a process that offers their versions: left to it, parked, and resumed.
+// Tests of jobs that wait for a process that offers their version: left to it, parked, and resumed.
 #include "runtime/versions.h"
 
 #include "runtime/worker_fixture_test.h"
@@ -33,7 +33,7 @@ std::size_t count(WorkerFixture& worker, EventType type) {
   return all_of(worker.read().events, type).size();
 }
 
-// The job's first process has made it and is gone.
+// A process created the job and exited.
 void create_and_drop_first(TestEnvironment& env, std::string_view policy, bool owned) {
   WorkerFixture first(env, "first", owned ? owner_setup("one", 1) : worker_setup("one", 1));
   first.create(bound(policy));
@@ -74,7 +74,7 @@ AE_TEST(
   create_and_drop_first(env, "strict", false);
   WorkerFixture other(env, "other", worker_setup("two", 2));
   other.runtime->start();
-  env.loop.advance(65s);  // the first one's lease has run out
+  env.loop.advance(65s);  // the first process's lease has expired
   ASSERT_EQ(other.status(), "parked");
   EXPECT_EQ(other.calls.size(), 0u);
   WorkerFixture right(env, "right", worker_setup("one", 3));
@@ -89,7 +89,7 @@ AE_TEST(
 AE_TEST("versions/while a worker of its version is announced a strict job is left to it") {
   TestEnvironment env;
   WorkerFixture right(env, "right", worker_setup("one", 1));
-  right.script = [](const store::Call& call) {  // it is busy: it claims nothing
+  right.script = [](const store::Call& call) {  // busy: claims nothing
     return call.method == Method::claim ? Fault::fail_before : Fault::none;
   };
   right.runtime->start();
@@ -102,7 +102,7 @@ AE_TEST("versions/while a worker of its version is announced a strict job is lef
   EXPECT_FALSE(other.read().row.claim);
   ASSERT_TRUE(other.runtime->refusal_of(kJob));
   EXPECT_EQ(other.runtime->refusal_of(kJob)->code, Code::execution_version_mismatch);
-  right.runtime.reset();  // it dies: what it announced lapses
+  right.runtime.reset();  // dies: its announcement expires
   env.loop.advance(2min);
   EXPECT_EQ(other.status(), "parked");
   EXPECT_EQ(other.calls.size(), 0u);
@@ -167,7 +167,7 @@ AE_TEST("versions/a process that offers other versions from now on looks at what
   worker.runtime->start();
   env.loop.advance(5s);
   ASSERT_EQ(worker.status(), "parked");
-  env.loop.advance(5min);  // it has looked, and waits for the log to grow
+  env.loop.advance(5min);  // swept, and checked again only when the log has grown
   worker.runtime->offer({"agent"}, {{"agent", "one"}});
   env.loop.advance(5s);
   ASSERT_EQ(worker.calls.size(), 1u);

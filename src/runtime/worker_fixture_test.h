@@ -1,7 +1,7 @@
-// A worker as the tests of the runtime have it.
+// WorkerFixture: one worker for the tests of the runtime.
 //
-// A WorkerFixture is one worker: a runtime over its own faulty view of one disk in memory, and a tool `do` whose calls wait in
-// `WorkerFixture::calls` until the test answers them. Time moves only by `advance`.
+// A Runtime over its own faulty view of a shared in-memory disk, and a tool `do` whose calls wait
+// in `WorkerFixture::calls` until the test answers them. Time moves only by `advance`.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,7 @@ inline Value json(std::string_view text) {
   return *value;
 }
 
-// One call of a tool, then whatever `more` adds; the tool's effect class is `effect`.
+// A plan with these nodes and the tool `do`, whose effect class is `effect`.
 inline std::shared_ptr<const engine::Plan> plan(std::string_view effect, std::string_view nodes) {
   const std::string in_doubt = effect == "at_most_once" ? "park" : "resend";
   Value graph = json(
@@ -56,7 +56,7 @@ inline std::shared_ptr<const engine::Plan> plan(std::string_view effect, std::st
   return *compiled;
 }
 
-// `do` is at_most_once, asked about by `ask` and undone by `undo`.
+// As above; `do` is at_most_once, has the probe `ask` and the compensation `undo`.
 inline std::shared_ptr<const engine::Plan> plan_with_sides(std::string_view nodes) {
   const std::string policy =
       "'timeout':'10s', 'grace':'30s', 'dedupe_window':'24h', 'version':'0123456789abcdef',"
@@ -113,13 +113,13 @@ class WorkerFixture final : public RuntimeObserver {
     Durability durability = Durability::fused;
     std::uint64_t seed = 1;
     std::uint64_t checkpoint_every = 1000;
-    Duration delay = 100ms;  // of what is slow
+    Duration delay = 100ms;  // of faulty slow operations
     std::vector<store::QueueLimit> queues = {};
     engine::PlanCache* plans = nullptr;
     bool may_claim = true;
     bool is_resident = true;
     std::string version = "0.1.0";  // the execution version that it offers
-    bool announces = false;         // that version, as that of the agent
+    bool announces = false;         // offers `version` for the agent "agent", too
     std::vector<std::string> capabilities = {};
     std::string tool_version = "0123456789abcdef";
     RunningSlot* slot = nullptr;
@@ -166,7 +166,7 @@ class WorkerFixture final : public RuntimeObserver {
     env_.loop.run_ready();
     return answer;
   }
-  // The same of an act that is answered when whoever holds the job has looked at it.
+  // As `submit`, for a request that is answered only after the lease holder has checked it.
   Result<Value> submit_and_wait(engine::ControlRequest act) {
     auto answer = std::make_shared<std::optional<Result<Value>>>();
     runtime->submit_request(kJob, std::move(act),
@@ -225,13 +225,14 @@ class WorkerFixture final : public RuntimeObserver {
   std::optional<Runtime> runtime;
 };
 
-// Its heartbeats and claims do not arrive; everything else does.
+// Fails heartbeats and claims; every other operation succeeds.
 inline Fault without_heartbeat(const store::Call& call) {
   const bool lost = call.method == Method::heartbeat || call.method == Method::claim;
   return lost ? Fault::fail_before : Fault::none;
 }
 
-// One worker called and then lost the job to another, which left it to settle; the call is still under way.
+// The first worker made a call and lost the job to the second one, whose attempt waits for the call
+// to settle; the call is still in flight.
 struct TwoWorkersFixture {
   explicit TwoWorkersFixture(std::string_view effect, Durability durability = Durability::fused)
       : first(env, "first", {.durability = durability, .seed = 1}),
@@ -254,7 +255,7 @@ inline constexpr std::string_view kWaitAndCall =
     "[{'id':'w', 'kind':'wait', 'wait': {'type':'signal', 'key':'k', 'expires':'10s',"
     " 'on_expire':'continue'}}, {'id':'a', 'kind':'tool', 'tool':'do'}]";
 
-// A job that waits for `k` while its holder has given it back.
+// A job that waits for `k` after its worker released it.
 inline constexpr std::string_view kTwoWaits =
     "[{'id':'v', 'kind':'wait', 'wait': {'type':'signal', 'key':'j'}},"
     " {'id':'w', 'kind':'wait', 'needs':['v'], 'wait': {'type':'signal', 'key':'k'}}]";
@@ -266,7 +267,8 @@ inline engine::ControlRequest not_happened(const Runtime::JobSnapshot& read) {
   return act;
 }
 
-// A call that has not been sent and is to be tried again in a moment: the job is held, and nothing is under way.
+// Answers that the call was not sent, so a retry follows soon: the job stays leased, and nothing is
+// in flight.
 inline void not_sent(WorkerFixture& worker, std::size_t call) {
   worker.answer(call, {.kind = OutcomeKind::failure,
                        .definite = true,
@@ -282,7 +284,7 @@ inline std::vector<const Event*> all_of(const std::vector<Event>& events, EventT
   return found;
 }
 
-// The events of one kind; they live as long as `events`.
+// The events of one type; valid as long as `events`.
 template <class T>
 std::vector<const T*> all_of(const std::vector<Event>& events) {
   std::vector<const T*> found;
@@ -292,7 +294,7 @@ std::vector<const T*> all_of(const std::vector<Event>& events) {
   return found;
 }
 
-// The store is out for longer than a lease, and comes back.
+// The store is unavailable for longer than a lease, then available again.
 inline void outage(TestEnvironment& env, WorkerFixture& worker) {
   worker.script = [](const store::Call&) { return Fault::fail_before; };
   env.loop.advance(45s);

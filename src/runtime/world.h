@@ -1,5 +1,5 @@
-// World: everything that differs between production and simulation, and nothing else.
-// Owns nothing; main (or the simulator) wires it. Threads: the loop's.
+// World: the dependencies that differ between production and simulation.
+// Owns nothing; main (or the simulator) constructs them. Threads: the loop's.
 #pragma once
 
 #include <map>
@@ -18,32 +18,32 @@
 
 namespace ae::runtime {
 
-class OutputHub;    // sayings.h
+class OutputHub;    // output_hub.h
 class RunningSlot;  // running_slot.h
 
-// The tools this process can perform, by their name in the agents file.
+// The tools that this process can perform, by their name in the agents file.
 class ToolRegistry {
  public:
   struct Entry {
     std::unique_ptr<tools::Tool> tool;
     std::string version;  // digest of the resolved definition (16 hex digits)
-    std::unique_ptr<tools::Verifier> verifier = nullptr;  // null: nobody looks at what it changed
+    std::unique_ptr<tools::Verifier> verifier = nullptr;  // null: its changes cannot be verified
   };
   void add(std::string name, Entry entry) {
     auto& versions = entries_[std::move(name)];
     versions.clear();
     versions.push_back(std::make_unique<Entry>(std::move(entry)));
   }
-  // What jobs that begin now use; jobs that run keep the version that they have.
+  // Replaces a tool for new jobs; running jobs keep their version.
   void renew(std::string name, Entry entry) {
     entries_[std::move(name)].push_back(std::make_unique<Entry>(std::move(entry)));
   }
-  // The newest one; nullptr when this process does not offer it.
+  // The newest version; nullptr if this process does not offer the tool.
   Entry* find(std::string_view name) {
     auto it = entries_.find(name);
     return it == entries_.end() ? nullptr : it->second.back().get();
   }
-  // The newest one of this version, else the newest of all.
+  // The newest entry with this version, else the newest of all.
   Entry* find(std::string_view name, std::string_view version) {
     auto it = entries_.find(name);
     if (it == entries_.end()) return nullptr;
@@ -52,7 +52,7 @@ class ToolRegistry {
     }
     return it->second.back().get();
   }
-  // All versions of it, the oldest first.
+  // All versions of the tool, oldest first.
   std::vector<Entry*> all(std::string_view name) {
     std::vector<Entry*> found;
     if (auto it = entries_.find(name); it != entries_.end()) {
@@ -69,14 +69,14 @@ struct World {
   async::Loop& loop;
   async::SteadyClock& steady;
   async::RandomSource& random;
-  store::Store& store;  // its clock is the clock of leases, timers and deadlines
+  store::Store& store;  // its clock is used for leases, timers and deadlines
   ToolRegistry& tool_registry;
-  // Compiled plans, shared with whoever else runs on this loop; null: the runtime keeps its own.
+  // Compiled plans, shared with other users of this loop; null: the runtime has its own cache.
   engine::PlanCache* plans = nullptr;
-  const SigningKey* signer =
-      nullptr;                      // signs the heads of jobs that rest; null: they stay unsigned
-  OutputHub* output_hub = nullptr;  // keeps what answers say as they come; null: nobody hears it
-  RunningSlot* slot = nullptr;      // names the job whose slice runs; null: deaths are not counted
+  const SigningKey* signer = nullptr;  // signs the heads of idle jobs; null: no signatures
+  OutputHub* output_hub = nullptr;     // buffers partial model output; null: it is discarded
+  // Names the job whose slice is running; null: process deaths are not counted
+  RunningSlot* slot = nullptr;
 };
 
 }  // namespace ae::runtime
