@@ -1,11 +1,12 @@
 // Confirmation: verifies, after a recovery, that the job's external changes are as it left them
 // (SPEC §8).
 //
-//   a tool commits → state_changed for each of its `changes`   State::changes has the last per resource
-//   another attempt runs the job → State::to_confirm    `decide` lists them in Decision::confirm before
-//                                                       any new command
-//   verifiers check → DecisionContext::confirmations    the runtime passes their results
-//   decide → confirmation_checked, decision_recorded{confirmation}; the job continues, fails, or parks
+//   a tool commits → state_changed for each of its `changes`    State::changes keeps the last per
+//                                                               resource
+//   another attempt runs the job → State::to_confirm            `decide` lists them in
+//                                                               Decision::confirm first
+//   verifiers check → DecisionContext::confirmations            the runtime passes their results
+//   decide → confirmation_checked, decision_recorded{confirmation}; the job continues, fails, or
 //            for an operator
 //
 // A crash between any two of these leaves nothing behind: the next attempt checks again. Threads:
