@@ -1,5 +1,5 @@
-// How events from users change the state: approval requests and their answers, messages, early
-// signals, pauses.
+// How events from users change the state: approval requests and their answers,
+// messages, early signals, pauses.
 #include <algorithm>
 
 #include "base/hash.h"

@@ -1,5 +1,5 @@
-// Approval of a call: nothing is declared before exactly this call is approved; and races for a
-// wait.
+// Approval of a call: nothing is declared before exactly this call is
+// approved; and races for a wait.
 #include <algorithm>
 #include <numeric>
 

@@ -59,8 +59,8 @@ std::vector<Member> Decider::call_members(const Declaration& d, const Value& arg
           {"tool", tool.name},         {"tool_version", offered_version(d.tool)}};
 }
 
-// True: a policy denies this call, and the denial is recorded. The consequence is decided when it
-// is applied.
+// True: a policy denies this call, and the denial is recorded. The consequence is
+// decided when it is applied.
 bool Decider::deny_if_forbidden(const Declaration& d, const Value& args, std::string_view hash) {
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   if (tool.is_model() || d.of != nullptr) return false;

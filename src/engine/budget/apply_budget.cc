@@ -76,8 +76,8 @@ void Applier::settle(const Step& step, bool withdrawn) {
   subtract(s_.budget.reserved, use);
   call.charge = withdrawn ? Charge::none : Charge::spent;
   if (withdrawn) return;
-  // A refused request used no tokens; the cost of a lost answer is unknown, so the reservation is
-  // charged.
+  // A refused request used no tokens; the cost of a lost answer is unknown, so
+  // the reservation is charged.
   const bool refused = call.outcome == OutcomeKind::failure && call.definite;
   if (model && refused) use.tokens = use.cost_micros = 0;
   add(s_.budget.spent, use);

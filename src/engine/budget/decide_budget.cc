@@ -38,8 +38,8 @@ std::vector<ExceededLimit> Decider::exceeded_limits(const Usage& more) const {
   return budget.exceeded_by(more);
 }
 
-// A check before the arguments of a new call are evaluated, for a tool whose calls need no
-// approval.
+// A check before the arguments of a new call are evaluated, for a tool
+// whose calls need no approval.
 bool Decider::may_fit_budget(const ToolPolicy& tool) {
   if (!s_.budget.is_tracked() || !tool.makes_call() || !always_allowed(s_, tool)) return true;
   if (over_.empty() && answered_) {

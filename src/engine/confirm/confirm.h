@@ -1,5 +1,5 @@
-// Confirmation: verifies, after a recovery, that the job's external changes are as it left them
-// (SPEC §8).
+// Confirmation: verifies, after a recovery, that the job's external changes are
+// as it left them (SPEC §8).
 //
 //   a tool commits → state_changed for each of its `changes`    State::changes keeps the last per
 //                                                               resource
@@ -9,8 +9,8 @@
 //   decide → confirmation_checked, decision_recorded{confirmation}; the job continues, fails, or
 //            for an operator
 //
-// A crash between any two of these leaves nothing behind: the next attempt checks again. Threads:
-// pure functions.
+// A crash between any two of these leaves nothing behind: the next attempt checks again.
+// Threads: pure functions.
 #pragma once
 
 #include <string>
@@ -34,8 +34,8 @@ inline constexpr std::string_view kChangesUnread =
     "the call succeeded, but what it changed cannot be read";
 
 std::string resource_key(std::string_view type, std::string_view id);
-// The root `.change` of a verifier's expressions: {type, id, op, version, etag, ref}; null = not
-// recorded.
+// The root `.change` of a verifier's expressions: {type, id, op, version, etag,
+// ref}; null = not recorded.
 Value change_value(const Change& change);
 // The tool whose plan entry names a verifier for this change; nullptr = none.
 const ToolPolicy* verifier_of(const State& state, const Change& change);

@@ -1,6 +1,6 @@
-// Confirmation: another attempt takes over a job with external changes and verifies them; the job
-// continues, fails, or asks an operator. One test for each promise, and one for each moment of a
-// crash.
+// Confirmation: another attempt takes over a job with external changes and verifies
+// them; the job continues, fails, or asks an operator. One test for each promise, and
+// one for each moment of a crash.
 #include "engine/confirm/confirm.h"
 #include "engine/heart/job_fixture_test.h"
 #include "engine/state/checkpoint.h"

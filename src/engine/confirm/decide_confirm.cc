@@ -73,8 +73,8 @@ bool Decider::request_missing_checks(const std::vector<std::string>& keys) {
   return decision_.confirm.empty();
 }
 
-// A change by a call of this job with an unknown outcome would look external. True: there may be
-// one.
+// A change by a call of this job with an unknown outcome would look
+// external. True: there may be one.
 bool Decider::unsettled_changes() {
   bool unsettled = false;
   for (const std::uint32_t index : s_.todo) {
@@ -95,8 +95,8 @@ bool Decider::unsettled_changes() {
   return unsettled;
 }
 
-// Requests or records the next verifications. Always false: nothing else is decided in this
-// decision.
+// Requests or records the next verifications. Always false: nothing else is
+// decided in this decision.
 bool Decider::confirm_changes() {
   std::vector<std::string> keys;
   for (const std::string& key : s_.to_confirm) {

@@ -7,8 +7,8 @@
 namespace ae::engine {
 namespace {
 
-// The escalated step with this step id, or with this node id if it is the only one of its node.
-// kNoStep: none.
+// The escalated step with this step id, or with this node id if it is the only one of
+// its node. kNoStep: none.
 std::uint32_t escalated_step(const State& state, std::string_view name) {
   std::uint32_t found = kNoStep;
   for (const auto& [key, change] : state.changes) {

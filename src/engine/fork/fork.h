@@ -33,8 +33,8 @@ struct Fork {
   std::string planner_version;  // the compiler of the plan; "" = unknown
   Value forked_from;            // {job_id, seq, hash}
   Limits budget;                // of the origin at that event
-  // The origin's use of that budget, which counts for the fork too: it keeps the results that were
-  // paid for.
+  // The origin's use of that budget, which counts for the fork too: it keeps the
+  // results that were paid for.
   Usage spent;
   std::vector<EventBody> imported;  // fork_imported, one or more
   // Effects, certain or possible, that the origin caused and the fork will repeat: [{node_id,

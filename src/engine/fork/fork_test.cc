@@ -1,5 +1,5 @@
-// Forks: a new job starts at an event of another one, imports its results, and repeats no effect
-// without consent.
+// Forks: a new job starts at an event of another one, imports its results, and repeats
+// no effect without consent.
 #include <set>
 
 #include "engine/heart/job_fixture_test.h"

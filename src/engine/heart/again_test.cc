@@ -1,5 +1,5 @@
-// What permits another try of a call that may have happened: checked in logs, not only in
-// decisions.
+// What permits another try of a call that may have happened: checked in
+// logs, not only in decisions.
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/verify.h"
 #include "testing/test.h"

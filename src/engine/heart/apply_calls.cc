@@ -108,8 +108,8 @@ Status Applier::apply(const ToolInvocationStarted& event) {
     return corrupt_event("a later try must keep the keys, the tool and the arguments");
   }
   AE_TRY(reserve(*step, event.reserved));
-  // Not counted: a resend after a crash, one that an operator requested, and one with answers (API
-  // §1, SPEC §6).
+  // Not counted: a resend after a crash, one that an operator requested, and one with
+  // answers (API §1, SPEC §6).
   const bool repeats =
       step->phase == StepPhase::backoff && call.outcome != OutcomeKind::input_required;
   const bool counted_tries = call.try_no == 0 || repeats || call.error.code == "not_sent";

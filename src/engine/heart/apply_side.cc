@@ -52,8 +52,8 @@ Status Applier::in_doubt_decided(const DecisionRecorded& event, Step& step) {
     return corrupt_event("no call has an unknown outcome");
   if (event.state == "not_happened") {
     if (by_probe) step.call->absent_tries++;
-    // The decision was made after every earlier try had settled; the newest one stays open only for
-    // its result.
+    // The decision was made after every earlier try had settled; the newest one stays
+    // open only for its result.
     if (step.call) {
       step.call->outcome_unknown = step.call->unsettled = false;
       step.call->checkable_from = event.at;

@@ -1,5 +1,5 @@
-// How a recorded time, random number or UUID changes the state: it becomes the result of its step,
-// once.
+// How a recorded time, random number or UUID changes the state: it becomes the
+// result of its step, once.
 #include "engine/heart/evaluate.h"
 #include "engine/heart/policy.h"
 #include "engine/heart/recorded_value.h"

@@ -54,9 +54,9 @@ void Decider::decide_step(std::uint32_t index) {
   }
 }
 
-// Visits steps until the decision is full or its work is used up. Then the next decision starts
-// here, so that an evaluation without an event (a call that exceeds the budget) is not repeated in
-// each one.
+// Visits steps until the decision is full or its work is used up. Then the next decision
+// starts here, so that an evaluation without an event (a call that exceeds the budget) is
+// not repeated in each one.
 void Decider::visit(const std::set<std::uint32_t>& steps) {
   const bool startable = &steps == &s_.startable;
   const bool continues = from_ && from_->startable == startable;

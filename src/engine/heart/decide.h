@@ -41,9 +41,9 @@ struct DecisionContext {
   // For random numbers and UUIDs of steps (engine/heart/recorded_value.h): 256 bits of the random
   // source, if the plan needs_entropy.
   std::array<std::uint64_t, 4> entropy{};
-  // The versions of the plan's tools that this process offers, by index into Plan::tools; nullptr =
-  // the plan's own. A started event records the offered version; a call is not resent with another
-  // version.
+  // The versions of the plan's tools that this process offers, by index into Plan::tools;
+  // nullptr = the plan's own. A started event records the offered version; a call is not
+  // resent with another version.
   const std::vector<std::string>* tool_versions = nullptr;
   // The execution version that this process offers for the job's agent; nullptr = the job's own.
   const std::string* execution_version = nullptr;
@@ -91,8 +91,8 @@ enum class Verdict : std::uint8_t {
   non_determinism,  // another tool or other arguments than recorded for this command
 };
 Verdict admit(const State& state, const CallRequest& ask);
-// Is exactly this call approved, or does it need no approval? `step`: nullptr = the command has
-// none yet.
+// Is exactly this call approved, or does it need no approval? `step`: nullptr =
+// the command has none yet.
 bool is_approved(const State& state, const Step* step, const ToolPolicy& tool,
                  const CallRequest& ask);
 
@@ -101,8 +101,8 @@ std::vector<std::uint32_t> requested_steps(const State& state);
 // Is this step among them?
 bool is_requested(const State& state, std::uint32_t step);
 
-// Where a decision stopped because its work was used up, and the findings of the decisions since
-// the first step.
+// Where a decision stopped because its work was used up, and the findings of the
+// decisions since the first step.
 struct DecisionCursor {
   bool startable = false;  // it stopped in State::startable, else in State::todo
   std::uint32_t step = 0;  // the next step to visit
@@ -130,8 +130,8 @@ struct Decision {
 Decision decide(const State& state, const DecisionContext& context, const DecideLimits& limits = {},
                 const DecisionCursor* from = nullptr);
 
-// The job is strict and the process offers another execution version: the process may not run it
-// (SPEC §12).
+// The job is strict and the process offers another execution version: the process
+// may not run it (SPEC §12).
 bool has_wrong_version(const State& state, const DecisionContext& context);
 // The keys of resolve waits whose calls this process may resend: they were left to an operator
 // because another version of the tool was offered.

@@ -32,8 +32,8 @@ bool still_running(const ToolPolicy& tool, const Invocation& call) {
          (call.error.code == "http_409" || call.error.code == "http_425");
 }
 
-// The error of a failed model call for a reader without the job: the node, the model, and the
-// number of tries.
+// The error of a failed model call for a reader without the job: the node, the model,
+// and the number of tries.
 std::string describe_failure(const State& state, const Step& step, std::string_view said,
                              std::uint32_t tries) {
   const ToolPolicy& tool = state.tool_of(step);
@@ -131,8 +131,8 @@ void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
   emit(std::move(event));
 }
 
-// A step that starts here is not in the state yet. Probes and compensations follow the rule of
-// their call.
+// A step that starts here is not in the state yet. Probes and compensations
+// follow the rule of their call.
 ExternalKey Decider::external_key_of(const Declaration& d, const IdempotencyKey& key) const {
   const auto known = s_.by_id.find(d.of != nullptr ? *d.of : d.step);
   const bool chosen = d.chosen || (known == s_.by_id.end() ? s_.planned_by_model
@@ -195,8 +195,8 @@ void Decider::declare_try(const Step& step, bool close_earlier) {
   if (close_earlier && step.call->open) finish_as_unknown(step);
   const Invocation& call = *step.call;
   if (!approved(again, call.arguments, call.arguments_hash)) {
-    // The plan was replaced since the earlier try. A call that its policies deny cannot be
-    // approved.
+    // The plan was replaced since the earlier try. A call that its policies
+    // deny cannot be approved.
     const auto said = evaluate_policy(s_, &step, s_.tool_of(step), call.arguments, &work_);
     if (said && said->action == PolicyAction::deny) {
       return fail_step(step, code_name(Code::denied), denied_text(call.tool, said->reason));
@@ -285,8 +285,8 @@ void Decider::handle_unknown_outcome(const Step& step) {
       step.phase != StepPhase::backoff && (call.unsent_tries == 0 || call.attempt == s_.attempt);
   if (again && !waits && !has_room()) return;  // before evaluating its policies
   if (again && may_repeat(step)) return waits ? schedule_retry(step) : declare_try(step, false);
-  // A read that another tool version would repeat is left to an operator. So is the call of a
-  // probe.
+  // A read that another tool version would repeat is left to an operator.
+  // So is the call of a probe.
   const bool left = again && has_changed(step) && step.role == Role::node;
   if (tool.effect == EffectClass::read && !left) {
     return fail_step(step, call.error.code,
@@ -337,21 +337,21 @@ void Decider::schedule_retry(const Step& step) {
               .reason = asked ? std::string(to_text(call.outcome)) : call.error.code});
 }
 
-// Makes the next try when its time has come. A long back-off may exceed the downstream's dedupe
-// window.
+// Makes the next try when its time has come. A long back-off may exceed the
+// downstream's dedupe window.
 void Decider::continue_after_backoff(const Step& step) {
   if (context_.now < step.not_before) return decide_again_at(step.not_before);
   if (step.call->outcome == OutcomeKind::input_required) return handle_questions(step);
-  // A read with a lost answer has no unknown effect, but is not resent by another version of the
-  // tool.
+  // A read with a lost answer has no unknown effect, but is not resent by
+  // another version of the tool.
   if (s_.may_have_happened(step) || (!step.call->definite && has_changed(step))) {
     return handle_unknown_outcome(step);
   }
   declare_try(step, false);
 }
 
-// Another version of the tool would send it. A model is called again in any case: that only adds
-// cost (SPEC §5).
+// Another version of the tool would send it. A model is called again in any case: that
+// only adds cost (SPEC §5).
 bool Decider::has_changed(const Step& step) const {
   const std::uint32_t index = s_.tool_index(step);
   return !s_.plan->tools[index].is_model() && step.call->tool_version != offered_version(index);

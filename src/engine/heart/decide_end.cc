@@ -90,8 +90,8 @@ void Decider::end_with_error(std::string_view code, std::string message) {
                         .state = "failed"});
 }
 
-// Ends the job: nothing new starts, calls in flight are awaited, and unknown outcomes are closed
-// and listed.
+// Ends the job: nothing new starts, calls in flight are awaited, and unknown
+// outcomes are closed and listed.
 void Decider::end_job(const Ending& ending) {
   for (std::uint32_t index : s_.todo) {  // known results are still recorded
     if (is_full()) break;
@@ -150,8 +150,8 @@ void Decider::end_job(const Ending& ending) {
 bool Decider::release_until(std::optional<Instant> backoff) {
   if (!backoff) return false;
   const bool settles = revisit_at_ && *revisit_at_ == *backoff;
-  // A death during this wait would count as a lost claim. After one lost claim the job is released
-  // at once.
+  // A death during this wait would count as a lost claim. After one lost claim the
+  // job is released at once.
   const Duration held_max =
       settles && s_.lost_claims > 0 ? Duration(0) : limits_.leased_backoff_max;
   if (*backoff - context_.now > held_max) {
@@ -209,8 +209,8 @@ void Decider::become_idle() {
     }
   }
   if (revisit_at_ && (!backoff || *revisit_at_ < *backoff)) backoff = revisit_at_;
-  // Tries that only need a resend are resent before the job parks, so that no operator has to check
-  // their outcome.
+  // Tries that only need a resend are resent before the job parks, so that no operator
+  // has to check their outcome.
   if (!over_.empty() && (!backoff || *backoff <= context_.now)) return park_for_budget();
   if (release_until(backoff)) return;
   AE_CHECK(!s_.waits.empty(), "nothing can move, nothing is awaited: " + s_.job.text);

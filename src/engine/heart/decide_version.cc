@@ -1,6 +1,6 @@
-// Version rules of a job (SPEC §12): a strict job parks where another execution version is offered.
-// A call that was not resent because its tool had changed is resent once the old version is offered
-// again.
+// Version rules of a job (SPEC §12): a strict job parks where another execution version is
+// offered. A call that was not resent because its tool had changed is resent once the old
+// version is offered again.
 #include <algorithm>
 #include <utility>
 

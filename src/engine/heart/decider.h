@@ -198,8 +198,8 @@ class Decider {
   const std::string& offered_version(std::uint32_t tool) const {
     return context_.tool_versions ? (*context_.tool_versions)[tool] : s_.plan->tools[tool].version;
   }
-  // Enough events, or some events and no work left. Outside of `visit` each evaluation but one adds
-  // an event.
+  // Enough events, or some events and no work left. Outside of `visit` each
+  // evaluation but one adds an event.
   bool is_full() const {
     const std::size_t events = decision_.events.size();
     return events >= limits_.events_max || (events > 0 && work_ >= limits_.work_max);

@@ -78,8 +78,8 @@ std::string nodes_of(const Case& c) {
   return "";
 }
 
-// The process dies, and the next one claims the job; control requests are applied before it
-// decides.
+// The process dies, and the next one claims the job; control requests are
+// applied before it decides.
 JobFixture& dies(JobFixture& job) {
   job.reload();
   job.begin_attempt();

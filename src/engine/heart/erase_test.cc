@@ -1,5 +1,5 @@
-// All values of an ended job are erased: it can still be folded, displayed and verified, and no
-// value is left.
+// All values of an ended job are erased: it can still be folded, displayed and
+// verified, and no value is left.
 #include <algorithm>
 
 #include "engine/heart/stored_job_test.h"

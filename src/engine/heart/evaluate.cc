@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::size_t kKeyBytesMax = 256;
 
-// The roots at one step: `.input`, `.job`, transitive needs, and in a map `.item`, `.index` and its
-// name.
+// The roots at one step: `.input`, `.job`, transitive needs, and in a map
+// `.item`, `.index` and its name.
 class PlanScope : public ExprScope {
  public:
   PlanScope(const State& state, Work* work) : state_(state), work_(work) {}

@@ -1,8 +1,8 @@
 // evaluate: the values of a plan's expressions at a point of a job's history.
 //
-// Expressions read only values that cannot change any more (SPEC §9). So an evaluation has the same
-// result for `decide`, for a verification years later, and for a view of an earlier state. Threads:
-// pure functions.
+// Expressions read only values that cannot change any more (SPEC §9). So an evaluation has the
+// same result for `decide`, for a verification years later, and for a view of an earlier state.
+// Threads: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace ae::engine {
 // All of them fail with expression_failed; arguments also with input_invalid, if the tool's
 // args_schema rejects them. They add to `work` unless it is nullptr.
 
-// Entry `index` of the tool's `changes`, for a call with this `result`. REQUIRES: the entry and the
-// call exist.
+// Entry `index` of the tool's `changes`, for a call with this `result`. REQUIRES: the
+// entry and the call exist.
 Result<Value> change_of(const State& state, const Step& step, std::size_t index,
                         const Value& result, Work* work = nullptr);
 // Does this value meet a condition? null and false do not.
@@ -32,16 +32,16 @@ Result<Value> over_of(const State& state, const Node& node, Work* work = nullptr
 // REQUIRES: with an item, the map is running.
 Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t item = kNoItem,
                            Work* work = nullptr);
-// The arguments of a probe or compensation of the call of `about`. REQUIRES: its tool names one,
-// and it has a call.
+// The arguments of a probe or compensation of the call of `about`. REQUIRES: its tool
+// names one, and it has a call.
 Result<Value> side_arguments_of(const State& state, const Step& about, Role role,
                                 Work* work = nullptr);
-// The outcome of the call of `about` according to the probe's answer: null = not happened, else its
-// result.
+// The outcome of the call of `about` according to the probe's answer: null = not
+// happened, else its result.
 Result<Value> probe_result_of(const State& state, const Step& about, const Value& answer,
                               Work* work = nullptr);
-// The first messages of a loop: [system?, user], or those of a node of kind llm. REQUIRES: the node
-// has turns.
+// The first messages of a loop: [system?, user], or those of a node of kind llm.
+// REQUIRES: the node has turns.
 Result<Value> opening_messages_of(const State& state, const Node& node, Work* work = nullptr);
 // The arguments of the call of any step; for a turn of a loop, as they are recorded. REQUIRES: its
 // loop, if any, is running, and this is the newest turn.

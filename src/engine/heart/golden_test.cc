@@ -1,5 +1,5 @@
-// Logs of all versions: a stored log can always be opened, verified and folded to its original
-// state.
+// Logs of all versions: a stored log can always be opened, verified and
+// folded to its original state.
 //
 // Method: testdata/golden/<version>/<name>.json holds the sealed commits of a job, and their
 // results at the time of writing: hashes, and the whole view of the state. A view may have gained
@@ -112,8 +112,8 @@ std::list<Named> jobs() {
   add("running", "[{'id':'a', 'kind':'tool', 'tool':'put'}]").claim();
   add("queued", "[{'id':'a', 'kind':'tool', 'tool':'put'}]",
       {.input = "{'deep':[[[1.5,-0.25,1e300]]]}"});
-  // Two turns of a conversation, the first one called twice: its messages are blobs, each stored
-  // once.
+  // Two turns of a conversation, the first one called twice: its messages are
+  // blobs, each stored once.
   const std::string said =
       "{'role':'user', 'content':'a question that is long enough to be worth "
       "a place of its own: ${ .input.x }'}";
@@ -157,8 +157,8 @@ std::list<Named> jobs() {
                          std::string(kFirst) + "]")),
           {"m"});
   forked.ok("z", "1").signal("k", "'go'");
-  // Calls that were given up: a re-plan drops one of them, and both outcomes are noted after the
-  // end.
+  // Calls that were given up: a re-plan drops one of them, and both outcomes
+  // are noted after the end.
   JobFixture& unknown =
       add("unknown",
           "[{'id':'a', 'kind':'tool', 'tool':'risk', 'args':{'n':1}, 'on_error':'continue'},"
@@ -178,8 +178,8 @@ std::list<Named> jobs() {
                .reason = "looked",
                .idempotency_key = unknown.sent[0].key,
                .resolution = "not_happened"});
-  // Answers of users: a call happened without a result; an invalid early answer; a result that
-  // breaks its schema.
+  // Answers of users: a call happened without a result; an invalid early answer; a
+  // result that breaks its schema.
   JobFixture& people =
       add("people",
           "[{'id':'p', 'kind':'tool', 'tool':'pay'},"
@@ -256,8 +256,8 @@ std::list<Named> jobs() {
       .ok("chat/0", tool_calls_answer({{"a", "nothing"}, {"b", "exact", "{'n':'x'}"}}))
       .ok("chat/1", text_answer("no JSON"))
       .ok("chat/2", R"({"text": "{\"n\": 1}", "finish_reason": "stop"})");
-  // A planner whose first answer is no valid plan; the valid one uses every member that an answer
-  // may have.
+  // A planner whose first answer is no valid plan; the valid one uses every member
+  // that an answer may have.
   const Value asks = json(
       "{'tool': 'model:main', 'model': 'small', 'told': 'Plan', 'prompt': '${ .input.message }',"
       " 'tools': ['look', 'put'], 'max_nodes': 4, 'repair': 1}");

@@ -153,8 +153,8 @@ OutcomeNoted noted(const UnknownCall& call, Instant at, std::string_view resolut
           .step_id = call.step};
 }
 
-// After the end an operator can only note an outcome. The end and the result of the job do not
-// change.
+// After the end an operator can only note an outcome. The end and the result
+// of the job do not change.
 Result<AppliedRequest> apply_late_resolution(const State& state, const ControlRequest& act,
                                              const DecisionContext& context) {
   AE_ASSIGN(const UnknownCall call, find_unknown_call(state, act));
@@ -339,8 +339,8 @@ ToolInvocationFinished finished(const Step& step, std::uint32_t try_no, const Ou
   return finished(step.call->id, step.id, try_no, outcome);
 }
 
-// The events of a success: its changes, and the commit of its command. REQUIRES: the outcome is
-// validated.
+// The events of a success: its changes, and the commit of its command. REQUIRES:
+// the outcome is validated.
 void commit(const State& state, const Step& step, const Outcome& outcome,
             std::vector<EventBody>& events) {
   if (!outcome.invalid) {
@@ -521,8 +521,8 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
                                effect.record));
     AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
     if (unheard) {
-      // A result that is in the log is not late, although its attempt could not know that it was
-      // committed.
+      // A result that is in the log is not late, although its attempt could not
+      // know that it was committed.
       const bool known = !call.uncertain_tries.contains(effect.try_no);
       if (record["late"] == Value(true) && !known && !is_terminal(state.status) &&
           is_certain(outcome)) {

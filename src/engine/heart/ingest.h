@@ -51,8 +51,8 @@ SentTry sent_try_of(const State& state, const Step& step);
 enum class Arrival : std::uint8_t { in_time, late };
 Value effect_record(const JobId& job, const SentTry& sent, const Outcome& outcome, Instant at,
                     Arrival arrival = Arrival::in_time);
-// Only certain outcomes are accepted late (SPEC §6): a success, a question to a user, or a definite
-// failure.
+// Only certain outcomes are accepted late (SPEC §6): a success, a question to a
+// user, or a definite failure.
 bool is_certain(const Outcome& outcome);
 
 // An effect record without its values: only that it happened, its outcome and an error's code
@@ -119,8 +119,8 @@ struct ControlRequest {
   std::string resolution;    // happened | not_happened | fail; of a confirmation accept | fail
   std::uint32_t try_no = 0;  // the try to resolve; 0 = the one with an unknown outcome
   std::optional<Value> result;
-  // When the check was made, by the store's clock: decides whether `not_happened` is valid. Absent
-  // = now.
+  // When the check was made, by the store's clock: decides whether
+  // `not_happened` is valid. Absent = now.
   std::optional<Instant> looked_at;
   // resolve, for the changes of a step: accept | fail
   std::string step_id;
@@ -140,8 +140,8 @@ struct AppliedRequest {
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& act,
                                      const DecisionContext& context);
 
-// Is this request in the log, or is its goal reached? For a client that repeats an accepted
-// request.
+// Is this request in the log, or is its goal reached? For a client that
+// repeats an accepted request.
 bool is_handled(const State& state, const ControlRequest& act);
 
 // The events for an accepted request that apply_request cannot apply any more. They record a signal

@@ -54,8 +54,8 @@ std::string_view missing_grant(const State& state, const ToolPolicy& tool) {
   return {};
 }
 
-// A rule without a label value is from an earlier version and matches jobs without the label; new
-// plans have none.
+// A rule without a label value is from an earlier version and matches jobs without the
+// label; new plans have none.
 bool has_label(const State& state, const PolicyRule& rule) {
   if (rule.label_value.empty()) return state.labels.text(rule.label_name).empty();
   const Value* label = state.labels.find(rule.label_name);

@@ -1,5 +1,5 @@
-// Policies of a plan: allow, require approval, deny; and calls that are approved with edited
-// arguments.
+// Policies of a plan: allow, require approval, deny; and calls that are
+// approved with edited arguments.
 #include <set>
 
 #include "base/hash.h"

@@ -1,5 +1,5 @@
-// Properties of every plan, every order of events and every moment of a crash. Seeds:
-// AETHERIS_SEED.
+// Properties of every plan, every order of events and every moment of a
+// crash. Seeds: AETHERIS_SEED.
 #include <set>
 #include <tuple>
 
@@ -278,8 +278,8 @@ AE_TEST("property/a cancel at any moment ends the job and hides no doubt") {
   }
 }
 
-// In the log of an ended job everything that could be undone is undone, once, the last committed
-// first.
+// In the log of an ended job everything that could be undone is undone, once,
+// the last committed first.
 void expect_undone(const JobFixture& job) {
   std::vector<std::string> committed, undone;
   for (const Event& event : job.log) {

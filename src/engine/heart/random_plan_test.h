@@ -1,5 +1,5 @@
-// random_plan and RandomWorld: plans and worlds made from a seed, for properties that hold for all
-// of them.
+// random_plan and RandomWorld: plans and worlds made from a seed, for properties
+// that hold for all of them.
 //
 // The world's answer depends on a call (its key and try), never on the time, so that two runs of
 // one plan differ only in their order. It counts effects: an effect that took place remains. For
@@ -36,8 +36,8 @@ class Dice {
   std::mt19937_64 engine_;
 };
 
-// AETHERIS_SEED, or a fixed seed. A failing test names the seed that repeats it. Slow tests use
-// more seeds.
+// AETHERIS_SEED, or a fixed seed. A failing test names the seed that repeats it.
+// Slow tests use more seeds.
 inline std::uint64_t first_seed() {
   const char* env = std::getenv("AETHERIS_SEED");
   return env ? std::strtoull(env, nullptr, 10) : 1;
@@ -51,8 +51,8 @@ inline std::string repeat(std::uint64_t seed, std::string_view test) {
          " build/dev/tests/engine_test --gtest_filter='" + std::string(test) + "'";
 }
 
-// tolerated: nodes and items may fail, the job does not. ends: the job may fail, and has steps to
-// undo.
+// tolerated: nodes and items may fail, the job does not. ends: the job may
+// fail, and has steps to undo.
 enum class FailureMode { never, tolerated, ends };
 
 // The external changes of a call of the random world, verified after a recovery.
@@ -102,8 +102,8 @@ inline std::vector<Member> recorded_kind(Dice& dice) {
           {"do", Value::object({{"tool", tool}, {"args", args}})}};
 }
 
-// The members of a node by kind: a map, a wait of any type, a call, a recorded value; some calls
-// need an approval.
+// The members of a node by kind: a map, a wait of any type, a call, a recorded value;
+// some calls need an approval.
 inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const Value& read,
                                        FailureMode failing) {
   constexpr const char* kTools[] = {"look", "put", "once", "pay", "ask"};
@@ -254,8 +254,8 @@ class RandomWorld {
   }
   bool happened(const Invocation& call) const { return results_.contains(call.key.text); }
   const Value& result(const Invocation& call) const { return results_.at(call.key.text); }
-  // The number of times that an effect took place; calls that the downstream deduplicates count
-  // once.
+  // The number of times that an effect took place; calls that the downstream
+  // deduplicates count once.
   const std::map<std::string, int>& performed() const { return performed_; }
 
   // An operator who checks the outcome of the call and resolves it correctly.

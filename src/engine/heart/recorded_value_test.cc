@@ -1,5 +1,5 @@
-// Tools that make no call: the time, random numbers and UUIDs of a step are recorded once and
-// replayed.
+// Tools that make no call: the time, random numbers and UUIDs of a step are
+// recorded once and replayed.
 //
 // Method: a job runs, dies after each event, and is folded, forked and re-planned with another
 // clock and another random source. A recorded value never changes, and no call is sent for it.

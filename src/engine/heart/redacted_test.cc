@@ -1,5 +1,5 @@
-// Erased values, and values that only look erased: any tool, model, user or input may contain
-// {"$redacted": …}.
+// Erased values, and values that only look erased: any tool, model, user or input may
+// contain {"$redacted": …}.
 #include "log/redacted.h"
 
 #include <algorithm>

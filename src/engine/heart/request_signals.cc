@@ -1,5 +1,5 @@
-// Requests that answer a wait, now or later: signals, early signals, approvals, messages. Also
-// pause and resume.
+// Requests that answer a wait, now or later: signals, early signals, approvals,
+// messages. Also pause and resume.
 #include <algorithm>
 #include <utility>
 
@@ -19,8 +19,8 @@ namespace {
 // The limit of a wait's key, so that a kept signal can match one.
 constexpr std::size_t kKeyMax = 256;
 
-// The key of the wait that the request names, by key or by its id in the list of approvals. Fails
-// with not_found.
+// The key of the wait that the request names, by key or by its id in the list of
+// approvals. Fails with not_found.
 Result<std::string> named_wait_key(const State& state, const ControlRequest& act) {
   if (act.approval.empty()) return act.correlation_key;
   for (const auto& [key, wait] : state.waits) {
@@ -47,8 +47,8 @@ Value recorded_answer(const State& state, const ControlRequest& act) {
   return act.payload.with("arguments_hash", state.hash_of(*act.arguments));
 }
 
-// The answer for a closed wait. If other arguments than the client's were approved, the client must
-// check them first.
+// The answer for a closed wait. If other arguments than the client's were approved, the
+// client must check them first.
 Result<Value> answer_again(const State& state, const std::string& key, const ClosedWait& closed,
                            const ControlRequest& act) {
   const Value payload = recorded_answer(state, act);
@@ -106,9 +106,9 @@ Status check_early_signal(const State& state, const ControlRequest& act, const s
   return refused;
 }
 
-// The kept signal for this key that the wait would take before the new one; nullptr = none. The
-// wait may ignore a kept one of another wait type, or one without a decision if the new one has
-// one.
+// The kept signal for this key that the wait would take before the new one; nullptr =
+// none. The wait may ignore a kept one of another wait type, or one without a
+// decision if the new one has one.
 const BufferedMessage* buffered_signal_for(const State& state, const ControlRequest& act,
                                            const std::string& key) {
   const auto decides = [](const Value& payload) {
@@ -190,8 +190,8 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
   return act.arguments;
 }
 
-// Why the process that applies this approval would not make the call; "" = it would, as far as it
-// can tell.
+// Why the process that applies this approval would not make the call; "" = it
+// would, as far as it can tell.
 std::string unused_approval_reason(const State& state, const Wait& wait,
                                    const DecisionContext& context, std::string_view outcome) {
   if (!wait.approval || outcome == "rejected" || context.tool_versions == nullptr) return {};

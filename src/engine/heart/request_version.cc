@@ -1,5 +1,5 @@
-// A request with the versions that a process offers: resumes jobs that wait for them (SPEC §12,
-// §6).
+// A request with the versions that a process offers: resumes jobs that wait
+// for them (SPEC §12, §6).
 #include "engine/heart/request.h"
 
 namespace ae::engine {

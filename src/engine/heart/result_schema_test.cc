@@ -1,5 +1,5 @@
-// Results are validated by result_schema: those of calls, effect records, late results, probes, and
-// operators.
+// Results are validated by result_schema: those of calls, effect records, late
+// results, probes, and operators.
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::string_view kName = "checksum";
 constexpr std::size_t kDigits = 16;
-// The records were within their limits when they were written. A result may nest deeper than JSON
-// from a client.
+// The records were within their limits when they were written. A result may nest deeper
+// than JSON from a client.
 constexpr JsonLimits kLimits{
     .bytes_max = ~std::size_t{0}, .depth_max = kJsonDepthMax, .big_integers = true};
 

@@ -1,5 +1,5 @@
-// Version rules: where a strict job runs and where it parks, and unknown outcomes after a tool
-// changed.
+// Version rules: where a strict job runs and where it parks, and unknown
+// outcomes after a tool changed.
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
@@ -151,8 +151,8 @@ AE_TEST("versions/a trace shows under which other version a process held the job
 
 // ---------------------------------------------------------------- changed tools
 
-// A call with an unknown outcome that was left to an operator because another version of its tool
-// was offered.
+// A call with an unknown outcome that was left to an operator because another version
+// of its tool was offered.
 JobFixture changed(std::string_view tool) {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'" + std::string(tool) + "'}]");
   job.claims_when_free = false;

@@ -188,8 +188,8 @@ std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, cons
   return std::nullopt;
 }
 
-// The last answer of a node with turns as JSON: valid by its schema, and for a planner a valid
-// plan.
+// The last answer of a node with turns as JSON: valid by its schema, and
+// for a planner a valid plan.
 Result<Value> parse_final_answer(const Plan& plan, const Node& node, const Value& answer,
                                  Work* work) {
   AE_ASSIGN(Value json, parse_answer_json(*node.loop->schema, answer, work));
@@ -366,8 +366,8 @@ bool is_chosen(const State& state, const LoopTurn& turn, const Value& choice) {
   return true;
 }
 
-// Were the imported calls of a turn made with the arguments in its answer, or as edited by the
-// approver?
+// Were the imported calls of a turn made with the arguments in its answer, or
+// as edited by the approver?
 bool matches_answer(const State& state, const Step& loop, std::uint32_t turn) {
   const auto& calls = loop.loop->turns[turn].calls;
   for (std::uint32_t nth = 0; nth < calls.size(); ++nth) {

@@ -14,8 +14,8 @@
 //
 //   h0 = SHA256("aetheris.conversation.v1"), h(i+1) = SHA256(h(i) ‖ SHA256(canonical(message i)))
 //
-// and by its length, so that every turn costs the same (decision 0050). Stored: the arguments of a
-// turn,
+// and by its length, so that every turn costs the same (decision 0050). Stored:
+// the arguments of a turn,
 //   {"model", "temperature"?, "max_tokens"?, "conversation": 64 hex, "said": n, "tools"?: 64 hex,
 //    "schema"?: 64 hex, "messages": […] of turn 0,
 //    "notice"?: {limit: {"left", "of"}} of the job's budget, sent as the last message}
@@ -23,8 +23,8 @@
 //   {"turn", "of": invocation, "calls": [{"id", "name", "refused"?: {code, message}}],
 //    "repair"?: the error in the answer}.
 //
-// A fork continues an unfinished loop: the imported turns have no call in this job. Threads: pure
-// functions.
+// A fork continues an unfinished loop: the imported turns have no call in this job.
+// Threads: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -43,13 +43,13 @@ inline constexpr std::size_t kRepairMax = 1'024;
 // Messages of one conversation; then the loop fails.
 inline constexpr std::uint64_t kConversationMax = 10'000;
 
-// The message to the model for a recorded `repair` (the answer is unusable) or `notice` (the budget
-// is low).
+// The message to the model for a recorded `repair` (the answer is unusable) or
+// `notice` (the budget is low).
 Value repair_message(const std::string& why);
 Value notice_message(const Value& notice);
 
-// All of these: REQUIRES: `loop` is the step of a running loop. They add to `work` unless it is
-// nullptr.
+// All of these: REQUIRES: `loop` is the step of a running loop. They add to
+// `work` unless it is nullptr.
 
 // How many answers the model may give: max_turns, and one more for each repair.
 std::size_t turns_max(const State& state, const Step& loop);

@@ -1,5 +1,5 @@
-// Forks of loops: an unfinished or failed loop continues with its completed turns, and repeats no
-// recorded call.
+// Forks of loops: an unfinished or failed loop continues with its completed turns, and
+// repeats no recorded call.
 #include <set>
 
 #include "engine/loop/loop_fixture_test.h"

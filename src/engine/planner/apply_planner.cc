@@ -1,5 +1,5 @@
-// How the plan that a model made takes over: it must follow from the plan before it and the
-// recorded answer.
+// How the plan that a model made takes over: it must follow from the plan before it
+// and the recorded answer.
 #include "engine/planner/planner.h"
 #include "engine/state/applier.h"
 

@@ -28,8 +28,8 @@ constexpr std::string_view kLoweringVersion = "model/1";
 
 // Of the JSON that a planner's model must answer with.
 const Value& planner_schema();
-// The first instructions for a planner's model: what it may answer, and the available tools; plain
-// text.
+// The first instructions for a planner's model: what it may answer, and the
+// available tools; plain text.
 std::string planner_instructions(const std::vector<Value>& tools, std::uint32_t nodes_max);
 
 // The plan for an answer of the planner's model. REQUIRES: is_planner_only(planner). Fails with

@@ -1,5 +1,5 @@
-// How events of questions change the state: what a tool asks during its call, and the user's
-// answers.
+// How events of questions change the state: what a tool asks during its
+// call, and the user's answers.
 #include "engine/questions/questions.h"
 #include "engine/state/applier.h"
 

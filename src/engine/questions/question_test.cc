@@ -1,5 +1,5 @@
-// Questions during a call: the try ends, a user answers, and the same call continues with the
-// answers.
+// Questions during a call: the try ends, a user answers, and the same call
+// continues with the answers.
 #include "schema/question.h"
 
 #include "engine/heart/job_fixture_test.h"

@@ -9,8 +9,8 @@
 namespace ae::engine {
 namespace {
 
-// `approve` with arguments submits a form and `reject` declines it; or the payload has MCP's
-// `action`.
+// `approve` with arguments submits a form and `reject` declines it; or the
+// payload has MCP's `action`.
 std::string_view action_of(const ControlRequest& act) {
   const std::string_view decision = act.payload.text("decision");
   if (decision == "approve") return "accept";

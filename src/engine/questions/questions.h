@@ -25,8 +25,8 @@ constexpr std::uint32_t kQuestionRoundsMax =
 // `input/<step id>#<n>`: the key of the wait for the n-th question of a step's call.
 std::string question_wait_key(const Step& step, std::uint32_t number);
 bool is_question_wait_key(std::string_view key);
-// The inputs that a try sends: {"answers": {KEY: answer…}, "state"?}; null = its tool has asked
-// nothing.
+// The inputs that a try sends: {"answers": {KEY: answer…}, "state"?}; null =
+// its tool has asked nothing.
 Value inputs_of(const Invocation& call);
 
 // Answers the question of this wait. Fails with input_invalid, payload_too_large.

@@ -1,5 +1,5 @@
-// Decides which steps a new plan carries over: evaluates its expressions on the steps carried over
-// so far.
+// Decides which steps a new plan carries over: evaluates its expressions on the
+// steps carried over so far.
 #include "engine/replan/replan.h"
 
 #include <algorithm>
@@ -160,8 +160,8 @@ const Step* ReplanBuilder::same(const Node& node) const {
   if (!may_stand || !same_branch(step, node)) return nullptr;
   if (step.skipped) return &step;
   if (done && step.failure && !node.continue_on_error) return nullptr;
-  // A new planner must make a new plan; the plan that a planner made carries the planner's node
-  // over.
+  // A new planner must make a new plan; the plan that a planner made carries
+  // the planner's node over.
   if (node.kind == NodeKind::planner) {
     const bool made = done && is_planner_only(*s_.plan) && !is_planner_only(*next_.plan) &&
                       graph_of(*s_.plan, s_.node_of(step)) == graph_of(*next_.plan, node);

@@ -12,8 +12,8 @@ Step* Applier::step(const StepId& id) {
   return it == s_.by_id.end() ? nullptr : &s_.steps[it->second];
 }
 
-// The step that starts. An unknown step_id is the next part of its map or loop, if it matches the
-// path of that part.
+// The step that starts. An unknown step_id is the next part of its map or loop, if it
+// matches the path of that part.
 Step* Applier::step_or_new_part(const NodeStarted& event) {
   if (Step* known = step(event.step_id)) return known;
   if (!s_.plan) return nullptr;
@@ -72,8 +72,8 @@ bool Applier::map_wants_decision(const Step& step) const {
   return map.active == 0;
 }
 
-// A call that may start, except for a limit. Other ready steps (a branch, a wait, a map) are not
-// calls.
+// A call that may start, except for a limit. Other ready steps (a branch, a
+// wait, a map) are not calls.
 bool Applier::is_startable(const Step& step) const {
   if (step.phase != StepPhase::ready || step.role != Role::node) return false;
   const Node& node = s_.node_of(step);
@@ -220,8 +220,8 @@ void Applier::allow_one_more_death() {
   s_.process_deaths = std::min(s_.process_deaths, kProcessDeathsMax - 1);
 }
 
-// A process other than the sender's has the job. Its lock on the store proves that the sender is
-// dead.
+// A process other than the sender's has the job. Its lock on the store proves
+// that the sender is dead.
 void Applier::store_opened() {
   const auto note = [&](const Step& step) {
     if (!step.call || step.call->next_opening || step.call->sent_opening == s_.opened_at) return;
@@ -267,8 +267,8 @@ Status Applier::deadline_passed(const TimerFired& event) {
   return {};
 }
 
-// The conditions for the end of a job beyond the status table: nothing is open, and a completed
-// plan is done.
+// The conditions for the end of a job beyond the status table: nothing is open, and
+// a completed plan is done.
 Status Applier::may_end() const {
   const bool completes = type_ == EventType::job_completed;
   if (s_.open_tries > 0) return corrupt_event("a call is still open");

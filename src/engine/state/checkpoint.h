@@ -28,8 +28,8 @@ struct RestoredCheckpoint {
   State state;
   Hash head;
 };
-// Fails with needs_version (made by another fold) · log_corrupt (damaged, or of another job or
-// event).
+// Fails with needs_version (made by another fold) · log_corrupt (damaged, or
+// of another job or event).
 Result<RestoredCheckpoint> restore(const JobId& job, std::uint64_t seq, std::string_view bytes,
                                    const PlanSource& plans);
 

@@ -1,8 +1,8 @@
 // Fuzzes the reader of checkpoints behind their checksum: a state is either rejected, or is written
 // exactly as it was read.
 //
-// The first byte selects the meaning of the rest: 0 = the fields of a state; else edits of a valid
-// checkpoint.
+// The first byte selects the meaning of the rest: 0 = the fields of a state; else
+// edits of a valid checkpoint.
 #include <cstddef>
 #include <cstdint>
 #include <string>

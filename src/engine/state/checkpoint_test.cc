@@ -1,8 +1,8 @@
 // A checkpoint with the tail of its log gives the same state as the whole log, at every prefix.
 //
-// Method: jobs with random plans in a random world. At each event of a log the state is written,
-// read back, and folded to the end of the log. The bytes of two states are equal only if every
-// field is.
+// Method: jobs with random plans in a random world. At each event of a log the state is
+// written, read back, and folded to the end of the log. The bytes of two states are
+// equal only if every field is.
 #include "engine/state/checkpoint.h"
 
 #include <bit>

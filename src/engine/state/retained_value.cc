@@ -15,8 +15,8 @@ Value only(const Value& payload, std::initializer_list<std::string_view> names) 
   return Value::object(std::move(kept));
 }
 
-// Of a call the name of the tool; of a refused one only the error code, since a model may choose
-// any name.
+// Of a call the name of the tool; of a refused one only the error code, since a
+// model may choose any name.
 Value retained_choice(const Value& choice) {
   std::vector<Value> calls;
   if (choice["calls"].is_array()) {

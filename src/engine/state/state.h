@@ -91,8 +91,8 @@ struct Invocation {
   std::uint32_t try_no = 0;  // the newest try
   // Tries that count against max_attempts: neither withdrawn tries nor resends after a crash.
   std::uint32_t counted_tries = 0;
-  // A try may have taken effect, and neither a later response under this key nor an operator has
-  // settled it.
+  // A try may have taken effect, and neither a later response under this key nor an
+  // operator has settled it.
   bool outcome_unknown = false;
   std::uint32_t unsent_tries = 0;  // newest consecutive tries withdrawn before a byte was sent
   std::uint32_t absent_tries = 0;  // tries that a probe reported as not happened
@@ -100,8 +100,8 @@ struct Invocation {
   bool open = false;       // the newest try has started and not finished
   AttemptId attempt;       // declared the newest try
   Instant first_send_by, send_by, deadline;
-  // When another attempt first ran the job while this try was open. The sender's lease had ended by
-  // then.
+  // When another attempt first ran the job while this try was open. The sender's
+  // lease had ended by then.
   std::optional<Instant> taken_over_at;
   // On a store with a single owner process: the store opening under which the newest try was sent,
   // and the first later one, by another process, that ran the job. That process held the store
@@ -262,8 +262,8 @@ struct Step {
   ResultType result_type = ResultType::none;
   bool skipped = false;
 
-  // It is below the step of its node, steps[node]: an item of a map, a turn of a loop, a call of a
-  // turn.
+  // It is below the step of its node, steps[node]: an item of a map, a turn of
+  // a loop, a call of a turn.
   bool is_part() const { return item != kNoItem || turn != kNoTurn; }
   bool is_turn() const { return turn != kNoTurn && nth == kNoTurn; }
   bool is_loop_call() const { return nth != kNoTurn; }
@@ -335,8 +335,8 @@ struct NotedOutcome {
   Value result, note;  // null = none was given
 };
 
-// A call whose outcome is unknown or is being probed: what an operator needs to check and to name
-// it.
+// A call whose outcome is unknown or is being probed: what an operator needs
+// to check and to name it.
 struct UnknownCall {
   StepId step;
   std::string node_id, tool;
@@ -422,8 +422,8 @@ class State {
   // Calls with an unknown outcome and no step in the current plan: a re-plan dropped the step, or
   // the origin of this fork made the call.
   std::vector<UnknownCall> earlier_unknown;
-  // Accepted signals that arrived too late, after the job's end was decided: {correlation_key,
-  // signal_id}.
+  // Accepted signals that arrived too late, after the job's end was decided:
+  // {correlation_key, signal_id}.
   std::vector<Value> undelivered;
   std::uint64_t signals = 0;  // accepted and applied
   ModelUsage models;
@@ -434,8 +434,8 @@ class State {
   std::uint32_t escalated = 0;  // changes that wait for an operator's answer
 
   const Node& node_of(const Step& step) const { return plan->nodes[step.node]; }
-  // This job's hash of a value: arguments_hash, prompt_hash, plan_input_hash. REQUIRES: the blind
-  // is not erased.
+  // This job's hash of a value: arguments_hash, prompt_hash, plan_input_hash. REQUIRES:
+  // the blind is not erased.
   std::string hash_of(const Value& value) const;
   // A model, a planner or code chose the arguments of the call, and could choose others after a
   // restore of the store.
@@ -469,8 +469,8 @@ class State {
   bool may_probe(const Step& step) const;
   // The key that identifies the call for operators, also if the arguments could not be evaluated.
   IdempotencyKey key_of(const Step& step) const;
-  // The kind of the step itself: a part of a map or loop is a call, as are probes and
-  // compensations.
+  // The kind of the step itself: a part of a map or loop is a call, as are
+  // probes and compensations.
   NodeKind kind_of(const Step& step) const;
   // A try is live if the current attempt declared it. Otherwise it was orphaned by a crash.
   bool is_live(const Step& step) const {
@@ -488,8 +488,8 @@ class State {
   std::optional<Instant> checkable_at(const Step& step) const;
   // Its newest try ended without a conclusive result, and the outcome has not been resolved since.
   bool may_have_happened(const Step& step) const;
-  // Its call, or the call that it probes, may have changed an external resource without a record of
-  // it.
+  // Its call, or the call that it probes, may have changed an external
+  // resource without a record of it.
   bool may_have_changed(const Step& step) const;
   // Parked because a verification found a mismatch or could not be made. An operator answers.
   bool awaits_confirmation() const {
@@ -517,8 +517,8 @@ class State {
   std::string part_path(const Step& loop, std::uint32_t turn, std::uint32_t nth) const;
   // The earliest instant at which a timer, an expiry or the deadline is due; nullopt = none.
   std::optional<Instant> next_due() const;
-  // The result that dependents read: {error: …} if the step failed and the job continued, null if
-  // it was skipped.
+  // The result that dependents read: {error: …} if the step failed and the job
+  // continued, null if it was skipped.
   Value result_for_dependents(const Step& step) const;
 };
 
@@ -530,29 +530,29 @@ bool awaits_plan(const State& state);
 Value steps_list(const State& state, const std::vector<std::uint32_t>& steps);
 // Steps that could have been undone before the job ended and were not.
 std::vector<std::uint32_t> not_undone(const State& state);
-// The next request to ask: the first one without an answer; nullptr = all are answered, or there
-// are none.
+// The next request to ask: the first one without an answer; nullptr = all are
+// answered, or there are none.
 const Member* open_question(const Invocation& call);
 // The id of the current question in the list of approvals.
 std::string question_id(const State& state, const Step& step);
-// Is the next try the first one that sends the user's answers? A job's budget counts it as another
-// call.
+// Is the next try the first one that sends the user's answers? A job's budget
+// counts it as another call.
 bool is_first_with_answers(const Invocation& call);
-// The arguments of the model call of a turn, here or in the origin of this fork. REQUIRES: the
-// model was called.
+// The arguments of the model call of a turn, here or in the origin of this fork.
+// REQUIRES: the model was called.
 const Value& turn_arguments(const Step& turn);
 
-// Fails with log_corrupt (the event is not possible here: SPEC §2, unknown step, second result, …),
-// job_terminal (after the end), plan_invalid (the plan does not compile). The state is then
-// unusable.
+// Fails with log_corrupt (the event is not possible here: SPEC §2, unknown step, second
+// result, …), job_terminal (after the end), plan_invalid (the plan does not compile).
+// The state is then unusable.
 Status apply(State& state, const EventBody& event, Instant created_at, const PlanSource& plans);
 // The same for an event read from a log, whose values may have been erased.
 Status apply(State& state, const Event& event, const PlanSource& plans);
 
 Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans);
 
-// The same, one event at a time, because applying an event may evaluate expressions. Borrows the
-// events.
+// The same, one event at a time, because applying an event may evaluate
+// expressions. Borrows the events.
 class IncrementalFold {
  public:
   IncrementalFold(const JobId& job, std::span<const Event> events, PlanSource plans);

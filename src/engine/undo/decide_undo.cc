@@ -5,9 +5,9 @@
 //   the terminal event (decide_end.cc)
 //
 // A call with an unknown outcome whose tool names a compensation is resolved even if there is
-// nothing else to undo: it is probed, or an idempotent call is resent under its key, as in a job
-// that continues; otherwise an operator decides. Other unknown outcomes are resolved only if a step
-// must be undone.
+// nothing else to undo: it is probed, or an idempotent call is resent under its key, as in a
+// job that continues; otherwise an operator decides. Other unknown outcomes are resolved only
+// if a step must be undone.
 //
 // A compensation is a separate command with its own path, keys and tries. If it fails or its
 // outcome is unknown, the job parks, and an operator decides: happened (it is undone), not_happened
@@ -52,8 +52,8 @@ bool Decider::settle_unknown_calls() {
     const bool over = step.phase == StepPhase::refused ||
                       (step.phase == StepPhase::redo && step.role == Role::node) ||
                       (step.phase == StepPhase::calling && !s_.may_have_happened(step));
-    // An operator gave it up or decided that it did not happen, or it only reads: its outcome does
-    // not matter.
+    // An operator gave it up or decided that it did not happen, or it only reads: its
+    // outcome does not matter.
     if (over) {
       if (step.call && step.call->open) finish_as_unknown(step);
       return;

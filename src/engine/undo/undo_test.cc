@@ -481,8 +481,8 @@ AE_TEST("undo/nothing starts and nobody is heard while it is under way") {
   expect_proved(job);
 }
 
-// Effects in the external system, by idempotency key: a crash may lose the answer, never the
-// effect.
+// Effects in the external system, by idempotency key: a crash may lose the
+// answer, never the effect.
 void crash_everywhere(bool takes_place) {
   for (std::size_t commit = 2;; ++commit) {
     JobFixture job = booking();
