@@ -49,8 +49,7 @@ bool answers_confirmation(const State& state, const ControlRequest& act) {
 
 Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& act,
                                                  const DecisionContext& context) {
-  const bool listed =
-      act.kind == ControlRequest::Kind::signal;  // answered in the list of approvals
+  const bool listed = act.kind == ControlRequest::Kind::signal;  // in the list of approvals
   const std::string_view name = listed                ? std::string_view(act.approval)
                                 : act.step_id.empty() ? std::string_view(act.idempotency_key)
                                                       : std::string_view(act.step_id);

@@ -16,8 +16,7 @@
 namespace ae::engine {
 namespace {
 
-constexpr std::size_t kImportBytes =
-    4u << 20;  // of results and unknown calls in one event, approximately
+constexpr std::size_t kImportBytes = 4u << 20;  // of results and unknown calls per event, about
 
 class ForkBuilder {
  public:
@@ -292,10 +291,10 @@ Status ForkBuilder::bring_in(const Step& step, const Value* result, std::vector<
   if (step.committed && type != ResultType::side_effect_committed) {
     more.emplace_back("committed", true);
   }
-  const auto sent =
-      [&](const std::string& hash) {  // hashes under different blinds cannot be compared
-        if (!now_.blind_erased) more.emplace_back("arguments_hash", hash);
-      };
+  // Hashes under different blinds cannot be compared.
+  const auto sent = [&](const std::string& hash) {
+    if (!now_.blind_erased) more.emplace_back("arguments_hash", hash);
+  };
   if (step.call) {
     sent(step.call->arguments_hash);
     more.emplace_back("tool", step.call->tool);

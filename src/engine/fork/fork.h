@@ -37,8 +37,8 @@ struct Fork {
   // results that were paid for.
   Usage spent;
   std::vector<EventBody> imported;  // fork_imported, one or more
-  // Effects, certain or possible, that the origin caused and the fork will repeat: [{node_id,
-  // step_id, item, tool, effect_class, idempotency_key, external_key, seq,
+  // Effects, certain or possible, that the origin caused and the fork will repeat:
+  // [{node_id, step_id, item, tool, effect_class, idempotency_key, external_key, seq,
   //   state: committed | in_doubt | undone}]
   std::vector<Value> effects;
 };

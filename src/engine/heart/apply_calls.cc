@@ -146,8 +146,7 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   call.ended_at = created_at_;
   if (event.at) call.checkable_from = event.at;
   s_.open_tries--;
-  if (s_.status == JobStatus::queued)
-    s_.not_before.reset();  // the outcome that it was left for is known
+  if (s_.status == JobStatus::queued) s_.not_before.reset();  // its outcome is known
   call.outcome = outcome_of(event.outcome);
   call.definite = event.definite.value_or(false);
   call.retryable = event.retryable.value_or(false);

@@ -150,8 +150,7 @@ struct NewJobEvents {
   std::optional<Instant> deadline;
   Value asked;  // which of these four the request set; null = none
   const Plan* plan = nullptr;
-  std::string planner_version =
-      std::string(kPlannerVersion);  // the compiler of the plan; "" = unknown
+  std::string planner_version = std::string(kPlannerVersion);  // of the plan; "" = unknown
   // Of a fork: {job_id, seq, hash}, and the events that import the results of the origin.
   Value forked_from;
   std::vector<EventBody> imported;

@@ -146,7 +146,7 @@ void Decider::end_job(const Ending& ending) {
   decision_.release = true;
 }
 
-// Releases the job during a long pause. False: there is no pause.
+// Releases the job for a long back-off. False: there is nothing to wait for.
 bool Decider::release_until(std::optional<Instant> backoff) {
   if (!backoff) return false;
   const bool settles = revisit_at_ && *revisit_at_ == *backoff;

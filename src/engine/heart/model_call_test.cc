@@ -137,8 +137,7 @@ AE_TEST("model call/failures are tried again as the model says, and withdrawn ca
   EXPECT_EQ(job.tries("note"), 4u);
   EXPECT_EQ(job_view(job.state)["usage"]["model_calls"], Value(3));
   job.unknown("note", "http_503");
-  EXPECT_EQ(job.status(), "failed")
-      << job.log_text();  // no operator is asked: a model call only reads
+  EXPECT_EQ(job.status(), "failed") << job.log_text();  // not parked: it only reads
   EXPECT_EQ(job.state.error->code, "http_503");
 }
 

@@ -2,7 +2,7 @@
 // that the next try sends.
 //
 //   tool_invocation_finished{input_required, result: {requests, state?}} ─▶ a human wait for each
-//   request, one after the other, each closed by its answer ─▶ the next try of the same command, with
+//   request, one after the other, each closed by its answer ─▶ the next try of the command, with
 //   all answers and the state
 //
 // Nothing is stored twice: the questions are in the try that ended with them, each answer is in its
@@ -19,8 +19,7 @@
 
 namespace ae::engine {
 
-constexpr std::uint32_t kQuestionRoundsMax =
-    16;  // tries of one call that end with questions; then it fails
+constexpr std::uint32_t kQuestionRoundsMax = 16;  // tries with questions per call; then it fails
 
 // `input/<step id>#<n>`: the key of the wait for the n-th question of a step's call.
 std::string question_wait_key(const Step& step, std::uint32_t number);
