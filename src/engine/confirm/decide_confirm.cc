@@ -1,7 +1,7 @@
 // How a decision verifies the job's external changes, after another attempt has left it (SPEC §8).
 //
-//   unknown outcomes that may have changed something are resolved first: they must not look
-//   like external ones
+//   unknown outcomes that may have changed something are resolved first: their changes must not
+//   look like external ones
 //   check the next resources → all have results → recorded → the job continues
 //                            → strict mismatch: the job ends (decide_end.cc)
 //                            → an operator is asked: `requested`, and the job parks
