@@ -1,4 +1,5 @@
-// How events of people change the state: requests to approve a call and their answers, messages, early signals, pauses.
+// How events from users change the state: approval requests and their answers,
+// messages, early signals, pauses.
 #include <algorithm>
 
 #include "base/hash.h"
@@ -11,17 +12,17 @@ namespace ae::engine {
 
 namespace {
 
-// Shown in place of a hash that went with its value.
+// Shown instead of a hash that was erased with its value.
 constexpr std::string_view kErasedHash = "erased";
 
-// Are these arguments, by their hash, those of the approval? What was erased from it is not known.
+// Does this hash match the approval's arguments? An erased hash matches all.
 bool matches_approval(std::string_view arguments_hash, const Approval& approval) {
   return approval.arguments_hash.empty() || approval.arguments_hash == arguments_hash;
 }
 
 }  // namespace
 
-// A call may be asked for, or forbidden, where one could be declared.
+// An approval may be requested, or a call denied, only where a call could be declared.
 Status Applier::check_may_request(const Step* step) const {
   if (!step || !step->started || (step->call && step->call->open))
     return corrupt_event("no call to approve");
@@ -45,7 +46,7 @@ Status Applier::check_may_request(const Step* step) const {
   return {};
 }
 
-// What the plan says of the call that this event is about; nullopt: the arguments are erased, and it cannot be told without.
+// The policy decision for the call of this event; nullopt: it depends on arguments that are erased.
 std::optional<PolicyAction> Applier::recorded_policy_action(const Erasable& payload,
                                                             const Step& step) const {
   const ToolPolicy& tool = s_.tool_of(step);
@@ -81,7 +82,7 @@ Status Applier::approval_requested(const DecisionRecorded& event, Step* step) {
   return {};
 }
 
-// A policy forbids the call: it is never declared.
+// A policy denies the call: it is never declared.
 Status Applier::approval_denied(const DecisionRecorded& event, Step* step) {
   AE_TRY(check_may_request(step));
   if (step->phase != StepPhase::ready || step->role != Role::node) {
@@ -120,7 +121,7 @@ Status Applier::approval_answered(const DecisionRecorded& event, Step* step) {
   return {};
 }
 
-// Whoever approved it wants other arguments to be sent: these, and no others.
+// The approver edited the arguments: exactly these will be sent.
 Status Applier::arguments_edited(const Erasable& payload, Step& step) {
   Approval& approval = *step.approval;
   if (step.call) return corrupt_event("its call has its arguments already");
@@ -132,7 +133,7 @@ Status Applier::arguments_edited(const Erasable& payload, Step& step) {
     return {};
   }
   const Value& arguments = payload.value["arguments"];
-  // Without the blind, what was recorded stands for it.
+  // Without the blind the recorded hash is used.
   const std::string hash =
       s_.blind_erased ? std::string(payload.value.text("arguments_hash")) : s_.hash_of(arguments);
   if (!arguments.is_object()) return corrupt_event("without the arguments that are to be sent");
@@ -152,7 +153,7 @@ Status Applier::arguments_edited(const Erasable& payload, Step& step) {
   return {};
 }
 
-// The wait of a call that is to be approved.
+// The wait for an approval of a call.
 Status Applier::request_opened(Step& step, Wait& wait) {
   if (!step.approval || step.approval->state != ApprovalState::requested ||
       step.phase != step.approval->from || wait.type != WaitType::human) {
@@ -183,12 +184,12 @@ Status Applier::request_closed(Step& step, std::string_view outcome) {
   return {};
 }
 
-// Did a person approve exactly the call that is declared here?
+// Was exactly the declared call approved?
 Status Applier::check_approval(const ToolInvocationStarted& event, Step& step) {
   const ToolPolicy& tool = s_.tool_of(step);
   if (tool.is_model()) return {};
   const std::string& id = or_empty(event.approval_id);
-  // What was erased cannot be judged once more.
+  // Erased arguments cannot be evaluated again.
   if (!event.arguments.erased || !depends_on_arguments(tool)) {
     const auto said = evaluate_policy(s_, &step, tool, event.arguments.value);
     const PolicyAction action = said ? said->action : PolicyAction::require_approval;
@@ -226,7 +227,7 @@ Status Applier::apply(const AgentMessage& event) {
   return {};
 }
 
-// An answer that was kept before: a message, or an early signal. nullopt: there is no such.
+// A kept message or early signal; nullopt: there is none.
 std::optional<BufferedMessage> Applier::take_buffered(const std::string& key, const Wait& wait,
                                                       const std::string& signal_id) {
   const bool is_message = wait.type == WaitType::message;

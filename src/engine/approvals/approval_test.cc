@@ -1,4 +1,5 @@
-// Approval of a call: nothing is declared before a person says yes to exactly this call; and races over a wait.
+// Approval of a call: nothing is declared before exactly this call is
+// approved; and races for a wait.
 #include <algorithm>
 #include <numeric>
 
@@ -327,7 +328,7 @@ AE_TEST("approval/a lost call that was approved is in doubt like any other") {
 
 // ---------------------------------------------------------------- races
 
-// Everything that can end a wait, in every order: the first that is written ends it, the others change nothing.
+// All ways to end a wait, in every order: the first one ends it, the others change nothing.
 enum Mover { approve, reject, expire, cancel, pause, deadline, kMovers };
 
 void race(std::string_view nodes, std::string_view more, bool crash) {
@@ -363,7 +364,7 @@ void race(std::string_view nodes, std::string_view more, bool crash) {
           job.pause();
           break;
         default:
-          job.after(11h);  // a deadline closes what is open, also in a pause
+          job.after(11h);  // a deadline closes open waits, also in a pause
           if (open) first = "cancelled";
           break;
       }

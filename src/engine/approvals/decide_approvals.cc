@@ -1,5 +1,5 @@
-// How a decision asks a person before a call: nothing is declared before it is approved, and an approval is good for
-// exactly the call that was asked for (SPEC §10).
+// How a decision requests an approval for a call: nothing is declared before it is approved, and an
+// approval is valid for exactly the requested call (SPEC §10).
 #include "engine/heart/decider.h"
 #include "engine/heart/policy.h"
 
@@ -8,11 +8,11 @@ namespace ae::engine {
 bool is_approved(const State& state, const Step* step, const ToolPolicy& tool,
                  const CallRequest& ask) {
   if (tool.is_model()) return true;
-  // Without the arguments nothing is known of a tool that somebody says something about.
+  // Without the arguments no policy can be evaluated.
   if (!ask.arguments)
     return !tool.may_require_approval() && tool.rules.empty() && !state.planned_by_model;
   const auto said = evaluate_policy(state, step, tool, *ask.arguments, ask.work);
-  // A condition that fails has failed the step before; if it has not, a person is asked.
+  // A failing condition has normally failed the step already; otherwise an approval is requested.
   const PolicyAction action = said ? said->action : PolicyAction::require_approval;
   if (action != PolicyAction::require_approval) return action == PolicyAction::allow;
   if (!step || !step->approval || step->approval->state != ApprovalState::approved) return false;
@@ -20,7 +20,7 @@ bool is_approved(const State& state, const Step* step, const ToolPolicy& tool,
   const bool same = approval.tool == ask.tool && approval.arguments_hash == ask.arguments_hash &&
                     approval.tool_version == ask.tool_version &&
                     approval.schema_digest == tool.schema_digest;
-  // The time to begin is limited; the tries of what has begun belong to it.
+  // The expiry limits the start of the call, not its later tries.
   const bool in_time = approval.used || !approval.expires_at || ask.now < *approval.expires_at;
   return same && in_time;
 }
@@ -31,7 +31,7 @@ const Step* Decider::existing_step(const Declaration& d) const {
 }
 
 bool Decider::approved(const Declaration& d, const Value& args, std::string_view hash) const {
-  if (d.of != nullptr) return true;  // what asks about a call or undoes it is part of it
+  if (d.of != nullptr) return true;  // probes and compensations belong to their call
   const Step* step = existing_step(d);
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   return is_approved(s_, step, tool,
@@ -50,7 +50,7 @@ std::string Decider::path_of(const Declaration& d) const {
   return step ? s_.path_of(*step) : s_.item_path(d.node, d.item);
 }
 
-// What is asked for, or forbidden: this very call.
+// The call that is requested or denied.
 std::vector<Member> Decider::call_members(const Declaration& d, const Value& args,
                                           std::string_view hash) const {
   const ToolPolicy& tool = s_.plan->tools[d.tool];
@@ -59,7 +59,8 @@ std::vector<Member> Decider::call_members(const Declaration& d, const Value& arg
           {"tool", tool.name},         {"tool_version", offered_version(d.tool)}};
 }
 
-// A policy forbids this call: true, and said so. What follows is decided when this is applied.
+// True: a policy denies this call, and the denial is recorded. The consequence is
+// decided when it is applied.
 bool Decider::deny_if_forbidden(const Declaration& d, const Value& args, std::string_view hash) {
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   if (tool.is_model() || d.of != nullptr) return false;
@@ -108,7 +109,7 @@ std::string Decider::denied_text(const std::string& tool, const std::string& rea
          (reason.empty() ? " by a policy" : ": " + reason);
 }
 
-// A policy or a person said no, or nobody said anything in time: the node fails, its tool was never called.
+// A policy or an approver rejected the call, or the request expired: the node fails without a call.
 void Decider::finish_refused(const Step& step) {
   const Approval& approval = *step.approval;
   const std::string call = "the call of \"" + approval.tool + "\"";
@@ -130,7 +131,7 @@ void Decider::finish_refused(const Step& step) {
   }
 }
 
-// A map or a loop fails: what its other parts ask for, or their tools, is asked no more.
+// A map or loop fails: the open approvals and questions of its other parts are withdrawn.
 void Decider::withdraw_requests(const Step& whole) {
   for (const auto& [key, wait] : s_.waits) {
     if (!wait.approval && !wait.question) continue;

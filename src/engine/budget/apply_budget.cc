@@ -1,8 +1,8 @@
-// How events change what a job may still use: what is reserved, what is spent, and what somebody adds (plan/budget.h).
+// How events change a job's budget: what is reserved, spent and added (plan/budget.h).
 //
-//   none ── started ─▶ reserved ── finished ─▶ spent      withdrawn before a byte was sent: none again
+//   none ── started ─▶ reserved ── finished ─▶ spent      if withdrawn before a byte was sent: none
 //
-// A model's answer is spent when its command is committed, for only then is it known what it cost.
+// The cost of a model call is known, and counts as spent, when its command is committed.
 #include <algorithm>
 
 #include "engine/state/applier.h"
@@ -34,7 +34,7 @@ Status Applier::set_initial_budget(const Value& budget) {
   if (limits->wall && s_.budget.wall_until) {
     s_.budget.wall_from = *s_.budget.wall_until - *limits->wall;
   }
-  if (const Value* spent = budget.find("spent")) {  // by the job that it is forked from
+  if (const Value* spent = budget.find("spent")) {  // by the origin of this fork
     const auto used = spent_of(*spent);
     if (!used || s_.forked_from.is_null())
       return corrupt_event("nothing can be spent of its budget yet");
@@ -76,7 +76,8 @@ void Applier::settle(const Step& step, bool withdrawn) {
   subtract(s_.budget.reserved, use);
   call.charge = withdrawn ? Charge::none : Charge::spent;
   if (withdrawn) return;
-  // Who refused it has not thought about it; of an answer that was lost nobody knows what it cost.
+  // A refused request used no tokens; the cost of a lost answer is unknown, so
+  // the reservation is charged.
   const bool refused = call.outcome == OutcomeKind::failure && call.definite;
   if (model && refused) use.tokens = use.cost_micros = 0;
   add(s_.budget.spent, use);
@@ -91,14 +92,14 @@ void Applier::settle_answer(const Step& step, const Value& usage) {
   call.charge = Charge::spent;
   ModelUsage counted;
   add_usage(usage, counted);
-  // An answer that does not say all that it used: it is taken for no less than was thought of it.
+  // If the reported usage is incomplete, at least the reservation is charged.
   const std::uint64_t least = usage["incomplete"] == Value(true) ? use.tokens : 0;
   if (counted.total_tokens > 0) use.tokens = std::max(least, counted.total_tokens);
   if (usage.find("cost_micros")) use.cost_micros = counted.cost_micros;
   add(s_.budget.spent, use);
 }
 
-// So little is left that the model of this turn is told.
+// Records the limits of which the model of this turn was notified.
 void Applier::record_notices(LoopProgress& loop, const Value& arguments) {
   const Value& notice = arguments["notice"];
   if (!notice.is_object()) return;
@@ -118,7 +119,7 @@ Status Applier::wall_passed(const TimerFired& event) {
   return {};
 }
 
-// Is what is said to be used up not? A limit that nobody knows any more may be.
+// Is there room left in the limit that the payload names? An unknown (erased) limit has none.
 bool Applier::has_room(const Value& said) const {
   const Budget& budget = s_.budget;
   const auto limit = limit_of(said.text("limit"));
@@ -148,8 +149,8 @@ Status Applier::budget_decided(const DecisionRecorded& event) {
   if (event.state != "raised") return corrupt_event("an unknown decision about the budget");
   if (s_.ending) return corrupt_event("the job is ending");
   budget.exceeded.reset();
-  if (event.payload.erased) {  // to what is not known any more: it holds nothing back
-    const std::uint32_t soft = budget.limits.soft;  // nobody raises it
+  if (event.payload.erased) {  // the new limits are unknown: they block nothing
+    const std::uint32_t soft = budget.limits.soft;  // it is never raised
     budget.limits = {};
     budget.limits.soft = soft;
     budget.wall_until.reset();

@@ -1,4 +1,4 @@
-// What a job with a budget does: reserve, settle, park, be raised, and tell its models.
+// A job with a budget: reserve, settle, park, raise, and notices to its models.
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/view.h"
@@ -6,7 +6,7 @@
 namespace ae::engine::testing {
 namespace {
 
-// `Hello` is taken for 11 tokens, and it may be answered with 50.
+// `Hello` is estimated as 11 tokens, and its answer may have 50.
 constexpr std::uint64_t kOne = 61;
 
 std::string asks(std::string_view id, std::string_view needs = "[]") {
@@ -63,7 +63,7 @@ AE_TEST("budget/an answer that does not say all that it used pays no less than w
       {"{'total_tokens': 9007199254740991, 'incomplete': true}", kMax, 111},
       {"{'input_tokens': 5, 'output_tokens': 2, 'total_tokens': 7}", 7, 9},
       {"{'input_tokens': 0, 'output_tokens': 0, 'total_tokens': 0}", kOne, 0},
-      // Logs of before: what they say of no part has been charged so, and stays so.
+      // Older logs: the charge that they recorded for incomplete usage stays.
       {"{'output_tokens': 2}", 2, 111},
       {"{'input_tokens': 90, 'output_tokens': 20, 'total_tokens': 5}", 5, 130},
       {"{'input_tokens': 90, 'output_tokens': 20, 'total_tokens': 0}", kOne, 130},
@@ -117,7 +117,7 @@ AE_TEST("budget/the decision that parks a job names every limit that its next ca
   JobFixture job = given(asks("a"), "{'tokens': 10, 'cost_micros': 20, 'model_calls': 1}");
   job.claim();
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
-  // As it was when it parked.
+  // The state just before it parked.
   job.state.status = JobStatus::running;
   job.state.budget.exceeded.reset();
   const Instant now = job.state.updated_at;
@@ -205,7 +205,7 @@ AE_TEST(
   EXPECT_EQ(folded.error().code, Code::log_corrupt) << folded.error().message;
 }
 
-// What was said when the budget was raised is erased from the log.
+// The payload that raised the budget is erased from the log.
 std::vector<Event> erased(const JobFixture& job) {
   std::vector<Event> log = job.log;
   each<DecisionRecorded>(log, [](DecisionRecorded& event) {
@@ -220,7 +220,7 @@ AE_TEST("budget/a raise can be erased, also when the budget is used up and raise
   job.claim().ok("a", used(5, 2));
   job.raise("{'model_calls': 2}").ok("b", used(5, 2));
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
-  // The job that rests is read again, and goes on as before.
+  // The parked job is read again and continues as before.
   auto then = fold(job.state.job, erased(job), uncached_plan_source());
   ASSERT_TRUE(then) << then.error().message;
   EXPECT_EQ(then->parked_until, "budget");
@@ -647,7 +647,7 @@ AE_TEST(
   EXPECT_EQ(job.step("chat/2").call->arguments.find("notice"), nullptr);
   const Value messages = request(job, "chat/2")["messages"];
   EXPECT_EQ(messages.size(), request(job, "chat/1")["messages"].size() + 2u);
-  // Raised, it is told again when half of that is spent.
+  // After a raise it is notified again when half of the new limit is spent.
   job.raise("{'tokens': 8000}").ok("chat/2", wants_for(3000)).ok("chat/2/0", "1");
   EXPECT_EQ(job.step("chat/3").call->arguments["notice"]["tokens"]["of"], Value("8000"));
   job.ok("chat/3", text_answer("Done"));

@@ -1,4 +1,4 @@
-// A budget beside what policies and people say of a call: who is asked, and when what it may use is looked at.
+// Budgets with policies and approvals: which calls need approval, and when the budget is checked.
 #include "engine/loop/loop_fixture_test.h"
 
 namespace ae::engine::testing {
@@ -8,7 +8,7 @@ constexpr std::string_view kBuy =
     "[{'id': 'a', 'kind': 'tool', 'tool': 'buy', 'args': {'n': 250}}]";
 constexpr std::string_view kAsk = "{'action': 'require_approval'}";
 
-// A job whose tool `buy` has this rule, and which may use so much.
+// A job with this budget, whose tool `buy` has this rule.
 JobFixture given(std::string_view limits, std::string_view rule, std::string_view nodes = kBuy) {
   const std::string more = "{'budget': " + std::string(limits) + ", 'tools': {'buy': {'rules': [" +
                            std::string(rule) + "]}}}";
@@ -56,7 +56,7 @@ AE_TEST("budget/what a person made of the arguments is what waits for room, and 
   job.raise("{'tool_calls': 1}");
   ASSERT_EQ(job.sent.size(), 1u) << job.log_text();
   EXPECT_EQ(job.sent[0].arguments, json("{'n': 100}"));
-  job.crash();  // the try that was lost and the one after it are one call
+  job.crash();  // the lost try and the next one are one call
   EXPECT_EQ(job.sent.back().arguments, json("{'n': 100}"));
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");

@@ -1,12 +1,12 @@
-// How a decision keeps to the job's budget: what a call may use is there before it is declared, or it is not declared and,
-// when nothing else is under way, the job parks until somebody raises the budget (plan/budget.h).
+// How a decision enforces the job's budget: a call is declared only if the budget covers it.
+// Otherwise the job parks until the budget is raised, once nothing else is running (plan/budget.h).
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
 #include "engine/heart/policy.h"
 
 namespace ae::engine {
 
-// Of a model's call, whose next try would send these arguments.
+// The reservation of a model call whose next try sends these arguments.
 Reservation Decider::reservation(const Declaration& d, const Value& args) const {
   const Step* step = existing_step(d);
   if (step && step->call && step->call->try_no > 0) return step->call->reserved;
@@ -16,7 +16,7 @@ Reservation Decider::reservation(const Declaration& d, const Value& args) const 
   return make_reservation(s_.plan->tools[d.tool].price, input, estimate_output_tokens(args));
 }
 
-// Is there a budget, and does this call count in it?
+// Is there a budget, and does this call count against it?
 bool Decider::counts_against_budget(const Declaration& d) const {
   if (!s_.budget.is_tracked() || d.of != nullptr || !s_.plan->tools[d.tool].makes_call())
     return false;
@@ -38,7 +38,8 @@ std::vector<ExceededLimit> Decider::exceeded_limits(const Usage& more) const {
   return budget.exceeded_by(more);
 }
 
-// What is known before the arguments of a new call are evaluated, of a tool whose calls need no approval.
+// A check before the arguments of a new call are evaluated, for a tool
+// whose calls need no approval.
 bool Decider::may_fit_budget(const ToolPolicy& tool) {
   if (!s_.budget.is_tracked() || !tool.makes_call() || !always_allowed(s_, tool)) return true;
   if (over_.empty() && answered_) {
@@ -49,7 +50,7 @@ bool Decider::may_fit_budget(const ToolPolicy& tool) {
   return over_.empty();
 }
 
-// May this call be declared now, as far as the budget goes? Once one may not, nothing else is begun.
+// Does the budget allow this call now? After the first one that does not fit nothing else starts.
 bool Decider::fits_budget(Declaration& d, const Value& args) {
   if (!counts_against_budget(d)) return true;
   if (!always_allowed(s_, s_.plan->tools[d.tool])) {
@@ -57,7 +58,7 @@ bool Decider::fits_budget(Declaration& d, const Value& args) {
     if (!approved(d, args, d.hash)) return true;
   }
   if (!over_.empty()) return false;
-  if (answered_) {  // what an answer of this decision cost is known when it is applied
+  if (answered_) {  // the cost of an answer in this decision is known once it is applied
     limit_reached_ = true;
     return false;
   }
@@ -65,19 +66,19 @@ bool Decider::fits_budget(Declaration& d, const Value& args) {
   return over_.empty();
 }
 
-// What its declaration reserves; null: nothing. REQUIRES: it is afforded.
+// The amount that its declaration reserves; null: none. REQUIRES: it fits the budget.
 Value Decider::reserve(const Declaration& d, const Value& args) {
   if (!counts_against_budget(d)) return {};
   add(reserved_, usage_of(d, args));
   return s_.plan->tools[d.tool].is_model() ? to_json(reservation(d, args)) : Value();
 }
 
-// Nothing is under way, and the next call does not fit.
+// Nothing is running, and the next call does not fit.
 void Decider::park_for_budget() {
   const Limit limit = over_.front().limit;
   std::vector<Member> payload{{"limit", to_text(limit)}};
   if (limit == Limit::wall) {
-    // Unknown, when what raised it was erased.
+    // Unknown if the raise was erased.
     if (s_.budget.limits.wall) payload.emplace_back("most", ae::to_text(*s_.budget.limits.wall));
   } else {
     payload.emplace_back("asked", over_.front().asked);

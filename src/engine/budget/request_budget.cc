@@ -1,4 +1,4 @@
-// An act that raises what a job may use.
+// A request that raises the budget of a job.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@ std::unexpected<Error> limit_error(Limit limit, const std::string& why) {
   return fail(Code::input_invalid, "the budget of " + std::string(to_text(limit)) + " " + why);
 }
 
-// Raises one limit of `next`. True: it is another one now.
+// Raises one limit of `next`. True: it changed.
 Result<bool> raise(Budget& next, Limit limit, const std::optional<std::uint64_t>& wish) {
   auto& most = next.limits.max_of(limit);
   if (!wish || most == wish) return false;
@@ -48,7 +48,7 @@ Result<bool> raise_wall(Budget& next, const std::optional<Duration>& wish, Insta
   return true;
 }
 
-// Would the call that the job was parked for still not fit?
+// Fails if the call that the job was parked for would still not fit.
 Status check_covers_call(const State& state, const Budget& next) {
   if (!state.awaits_budget() || !state.budget.exceeded) return {};
   const ExceededLimit& exceeded = *state.budget.exceeded;
@@ -63,7 +63,7 @@ Status check_covers_call(const State& state, const Budget& next) {
                                          amount_text(exceeded.limit, needed) + " or more");
 }
 
-// Is each limit what this one wishes?
+// Does each limit have the wanted value?
 bool is_set(const Limits& limits, const Limits& wish) {
   const bool counted = std::ranges::all_of(kCountedLimits, [&](Limit limit) {
     return !wish.max_of(limit) || wish.max_of(limit) == limits.max_of(limit);

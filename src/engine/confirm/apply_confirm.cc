@@ -1,4 +1,4 @@
-// How events of changed resources and their confirmation change the state.
+// How events of changed resources and their verification change the state.
 #include <algorithm>
 
 #include "engine/confirm/confirm.h"
@@ -16,7 +16,7 @@ Status Applier::apply(const StateChanged& event) {
   if (step->changed >= tool.changes.size()) return corrupt_event("its tool names no such change");
   step->changed++;
   std::string key = resource_key(event.resource_type, event.resource_id);
-  // What this attempt did itself need not be looked at.
+  // A change by the current attempt needs no verification.
   const bool own = s_.status == JobStatus::running && step->call->attempt == s_.attempt;
   if (own) s_.to_confirm.erase(key);
   if (!own && s_.status == JobStatus::running) s_.to_confirm.insert(key);
@@ -38,7 +38,7 @@ Status Applier::apply(const StateChanged& event) {
   return {};
 }
 
-// Another attempt takes the job over: it did not see what became of what was changed before.
+// A new attempt has not seen what happened to earlier changes since.
 void Applier::restart_confirmation() {
   withdraw_escalations();
   for (const auto& [key, change] : s_.changes) s_.to_confirm.insert(key);
@@ -84,7 +84,7 @@ Status Applier::confirmation_decided(const DecisionRecorded& event, Step* step) 
       raise(change, resource);
     });
     if (resources.is_array()) return {};
-    for (auto& [key, change] : s_.changes) {  // redacted: all that the step changed
+    for (auto& [key, change] : s_.changes) {  // redacted: all changes of the step
       if (change.step == index_of(*step)) raise(change, resources);
     }
     return {};
@@ -96,7 +96,7 @@ Status Applier::confirmation_decided(const DecisionRecorded& event, Step* step) 
   return confirmation_answered(event, *step);
 }
 
-// A person says of what a step changed that it is well as it is, or that the job must not go on.
+// An operator accepts the changes of a step as they are, or fails the job.
 Status Applier::confirmation_answered(const DecisionRecorded& event, Step& step) {
   const std::string& said = or_empty(event.state);
   if (said != "accept" && said != "fail") return corrupt_event("an unknown answer");
@@ -127,11 +127,11 @@ Status Applier::confirmation_failed(const Step& step, std::string message) {
   return {};
 }
 
-// Which act ends this park?
+// Does a resume end this park?
 bool Applier::may_resume() const {
   if (s_.parked_until == "resume" || s_.parked_until == "version") return true;
   if (s_.parked_until == "budget") return !s_.budget.exceeded || s_.ending;
-  // A call in doubt that keeps no job from its end: the question about it stays open meanwhile.
+  // The unknown outcome does not block the end of the job: its resolve wait stays open meanwhile.
   if (s_.parked_until == "resolve") return s_.ending && !s_.awaits_person_before_end();
   return s_.parked_until == "confirmation" &&
          (s_.escalated == 0 || s_.ending || s_.parked_reason == kVerifierUnreachable);

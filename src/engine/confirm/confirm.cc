@@ -1,4 +1,4 @@
-// What a call changed, read from its result; and how changes are shown.
+// Reads the changes of a call from its result, and displays changes.
 #include "engine/confirm/confirm.h"
 
 #include <utility>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kTypeMax = 256, kIdMax = 1024, kTextMax = 4096;  // bytes
 
-// A text, or a number as its text. nullopt: null.
+// A string, or a number as a string. nullopt: null.
 Result<std::optional<std::string>> text_of(const Value& entry, std::string_view key,
                                            std::size_t most) {
   const Value& value = entry[key];

@@ -1,11 +1,16 @@
-// Confirmation: is what the job changed outside still as the job left it (SPEC §8)?
+// Confirmation: verifies, after a recovery, that the job's external changes are
+// as it left them (SPEC §8).
 //
-//   tool commits → state_changed for each of its `changes`       the last one of each resource stands in State::changes
-//   an attempt takes the job over → State::to_confirm             decide names them (Decision::confirm), before any new
-//   verifiers look → DecisionContext::confirmations                         command; the runtime asks; what was seen comes back
-//   decide → confirmation_checked, decision_recorded{confirmation}, and what follows: on, the end, or a person
+//   a tool commits → state_changed for each of its `changes`    State::changes keeps the last per
+//                                                               resource
+//   another attempt runs the job → State::to_confirm            `decide` lists them in
+//                                                               Decision::confirm first
+//   verifiers check → DecisionContext::confirmations            the runtime passes their results
+//   decide → confirmation_checked, decision_recorded{confirmation}; the job continues, fails, or
+//            for an operator
 //
-// A crash between any two of these leaves nothing behind: the next attempt asks anew. Threads: pure functions.
+// A crash between any two of these leaves nothing behind: the next attempt checks again.
+// Threads: pure functions.
 #pragma once
 
 #include <string>
@@ -18,33 +23,34 @@
 
 namespace ae::engine {
 
-// Resources that are confirmed together; the next ones after these.
+// Resources that are verified in one batch.
 inline constexpr std::size_t kConfirmBatchMax = 256;
 
-// The reason of a park in which nothing was seen that is not as it was: it is looked again when the job is resumed.
+// The reason of a park in which no check found a mismatch: resuming the job repeats the checks.
 inline constexpr std::string_view kVerifierUnreachable = "verifier_unreachable";
 
-// What is said of a call whose changes cannot be read; the node's end says which.
+// The error of a call whose changes cannot be read; the end of the node has the details.
 inline constexpr std::string_view kChangesUnread =
     "the call succeeded, but what it changed cannot be read";
 
 std::string resource_key(std::string_view type, std::string_view id);
-// The root `.change` of a verifier's expressions: {type, id, op, version, etag, ref}; what was not recorded is null.
+// The root `.change` of a verifier's expressions: {type, id, op, version, etag,
+// ref}; null = not recorded.
 Value change_value(const Change& change);
-// Does the plan say who looks at it?
+// The tool whose plan entry names a verifier for this change; nullptr = none.
 const ToolPolicy* verifier_of(const State& state, const Change& change);
 
-// The state_changed events of a call of `step` that gave `result`. Fails with tool_output_invalid, naming the entry: what
-// it says of its changes cannot be read. REQUIRES: the step has a call.
+// The state_changed events of a call of `step` with this `result`. Fails with tool_output_invalid:
+// the named entry of `changes` cannot be read. REQUIRES: the step has a call.
 struct ExtractedChanges {
   std::vector<StateChanged> events;
-  Status whole;  // or what is wrong with the first entry that gives none
+  Status whole;  // or the error of the first unreadable entry
 };
 ExtractedChanges changes_of(const State& state, const Step& step, const Value& result,
                             Work* work = nullptr);
 
-// Each resource with its last change and what was last seen of it, by type and id: for a job's page. `verdict` is null
-// before anybody looked.
+// Each resource with its last change and its newest verification, by type and id: for a job's page.
+// `verdict` is null before the first verification.
 std::vector<Value> changes_view(const State& state);
 
 }  // namespace ae::engine

@@ -1,5 +1,6 @@
-// Confirmation: given what calls changed outside, when another attempt takes the job over and looks, then it goes on, fails
-// or asks. One test for each promise, and one for each place where it can die.
+// Confirmation: another attempt takes over a job with external changes and verifies
+// them; the job continues, fails, or asks an operator. One test for each promise, and
+// one for each moment of a crash.
 #include "engine/confirm/confirm.h"
 #include "engine/heart/job_fixture_test.h"
 #include "engine/state/checkpoint.h"
@@ -11,7 +12,7 @@
 namespace ae::engine::testing {
 namespace {
 
-// A tool that makes a charge, and how it is confirmed.
+// A tool that makes a charge, and its verification.
 std::string charging(std::string_view verify, std::string_view more = "") {
   std::string tool =
       "{'tools': {'charge': {'effect': 'idempotent', 'changes': [{'type': 'charge', 'id': "
@@ -41,7 +42,7 @@ CheckResult unreachable() {
       .verdict = CheckVerdict::unreachable, .expected = {}, .observed = {}, .reason = "no answer"};
 }
 
-// A job whose first call has changed something, and whose second is in flight.
+// A job whose first call has changed a resource, and whose second call is in flight.
 JobFixture charged(std::string_view verify, std::string_view more = "") {
   const std::string tools = charging(verify, more);
   JobFixture job(kTwoNodes, {.more = tools});
@@ -129,7 +130,7 @@ AE_TEST("confirm/strict: a resource that is not as it was fails the job, and not
   EXPECT_NE(end.error.value.as_string().find("\"v1\" was recorded, \"v2\" is there now"),
             std::string_view::npos)
       << end.error.value.as_string();
-  EXPECT_EQ(end.in_doubt.size(), 1u);  // what was in flight
+  EXPECT_EQ(end.in_doubt.size(), 1u);  // the call in flight
   expect_proved(job);
 }
 
@@ -239,7 +240,7 @@ AE_TEST(
     EXPECT_EQ(job.status(), "parked");
     EXPECT_EQ(job.state.parked_reason, "verifier_unreachable");
     EXPECT_EQ(job.state.parked_until, "resume");
-    job.resume();  // looks again
+    job.resume();  // checks again
     EXPECT_EQ(job.status(), "parked");
     job.outside.clear();
     job.resume();
@@ -351,7 +352,7 @@ AE_TEST("confirm/a person who says that it happened says what it changed") {
   expect_proved(doubt);
 }
 
-// ---------------------------------------------------------------- what if it dies there?
+// ---------------------------------------------------------------- crashes
 
 AE_TEST(
     "confirm/died after it was asked and before anything was seen: the next attempt asks anew") {
@@ -466,7 +467,7 @@ AE_TEST(
   expect_proved(job);
 }
 
-// A second call of the job on the same thing, which a crash has left in doubt.
+// A second call of the job on the same resource, whose outcome is unknown after a crash.
 constexpr std::string_view kTwice =
     "[{'id': 'a', 'kind': 'tool', 'tool': 'charge', 'args': {'n': 1}},"
     " {'id': 'b', 'kind': 'tool', 'tool': 'charge', 'args': {'n': 2}, 'needs': ['a']},"
@@ -477,7 +478,7 @@ AE_TEST("confirm/what the job's own call in doubt has changed is not taken for s
   const std::string tools = charging(kStrict);
   JobFixture job(kTwice, {.more = tools});
   job.claim().ok("a", kMade);
-  job.outside["ch_1"] = mismatch("v2");  // b did it
+  job.outside["ch_1"] = mismatch("v2");  // by b
   job.crash();
   EXPECT_EQ(job.status(), "running") << job.log_text();
   EXPECT_EQ(job.tries("b"), 2u) << "it is settled first";
@@ -612,7 +613,7 @@ AE_TEST(
                "'at_most_once', 'on_in_doubt': 'probe', 'probe': {'tool': 'find', 'happened': '${ "
                ".result }'}, 'changes': [{'type': 't', 'id': '${ .result }', 'op': 'sell'}], "
                "'verify': {'by': 'file'}}}}"});
-  job.limits.parallel_max = 1;  // b waits for a free place
+  job.limits.parallel_max = 1;  // b waits for a free slot
   job.claim().crash().after(60s);
   job.outside["x"] = mismatch();
   const std::size_t sent = job.sent.size();

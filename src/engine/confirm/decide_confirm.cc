@@ -1,12 +1,13 @@
-// How a decision confirms what the job changed outside, after another attempt has left it (SPEC §8).
+// How a decision verifies the job's external changes, after another attempt has left it (SPEC §8).
 //
-//   calls in doubt that may have changed something are settled, for what they did is not to be taken for another's
-//   look at the next resources → all seen → checked → on
-//                                                   → a strict mismatch: the job is to end (decide_end.cc)
-//                                                   → a person is asked: requested, and the job parks
+//   unknown outcomes that may have changed something are resolved first: their changes must not
+//   look like external ones
+//   check the next resources → all have results → recorded → the job continues
+//                            → strict mismatch: the job ends (decide_end.cc)
+//                            → an operator is asked: `requested`, and the job parks
 //
-// Nothing else is decided meanwhile but what ends the job or lets it rest. What somebody accepted is not raised again
-// while it stays what they accepted.
+// Meanwhile nothing else is decided, except what ends or parks the job. An accepted deviation is
+// not raised again while it stays the same.
 #include "engine/confirm/confirm.h"
 #include "engine/heart/decider.h"
 #include "engine/state/view_values.h"
@@ -50,7 +51,7 @@ DecisionId Decider::confirmation_id(std::string_view what) const {
   return decision_at(s_, name);
 }
 
-// What a call that gave `result` has changed.
+// The changes of a call with this `result`.
 void Decider::emit_changes(const Step& step, const Value& result) {
   for (StateChanged& change : changes_of(s_, step, result, &work_).events) {
     emit(std::move(change));
@@ -58,7 +59,7 @@ void Decider::emit_changes(const Step& step, const Value& result) {
   }
 }
 
-// Has somebody looked at all of these? Else they are to be looked at.
+// Do all of these have a verification? Requests the missing ones.
 bool Decider::request_missing_checks(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) {
     const Change& change = s_.changes.at(key);
@@ -72,7 +73,8 @@ bool Decider::request_missing_checks(const std::vector<std::string>& keys) {
   return decision_.confirm.empty();
 }
 
-// What a call of this job may have changed, and nobody knows yet, would look like somebody else's doing. True: there is one.
+// A change by a call of this job with an unknown outcome would look
+// external. True: there may be one.
 bool Decider::unsettled_changes() {
   bool unsettled = false;
   for (const std::uint32_t index : s_.todo) {
@@ -81,11 +83,11 @@ bool Decider::unsettled_changes() {
     unsettled = true;
     decide_step(index);
   }
-  for (const std::uint32_t index : s_.calling) {  // a probe asks
+  for (const std::uint32_t index : s_.calling) {  // a probe is running
     const Step& step = s_.steps[index];
     unsettled = unsettled || (step.role == Role::probe && s_.may_have_changed(step));
   }
-  for (const auto& [key, wait] : s_.waits) {  // a person is asked
+  for (const auto& [key, wait] : s_.waits) {  // an operator is asked
     unsettled = unsettled || (wait.resolve && s_.may_have_changed(s_.steps[wait.step]));
   }
   settling_ = unsettled;
@@ -93,7 +95,8 @@ bool Decider::unsettled_changes() {
   return unsettled;
 }
 
-// True: nothing is left to confirm.
+// Requests or records the next verifications. Always false: nothing else is
+// decided in this decision.
 bool Decider::confirm_changes() {
   std::vector<std::string> keys;
   for (const std::string& key : s_.to_confirm) {
@@ -101,7 +104,7 @@ bool Decider::confirm_changes() {
     keys.push_back(key);
   }
   if (!request_missing_checks(keys)) return false;
-  // A job that may come to rest here rests with nothing in flight.
+  // The job may park here, so no call may be in flight.
   const bool deviating = std::ranges::any_of(
       keys, [&](const std::string& key) { return is_deviation(check_result_of(key)); });
   if (!deviating || !s_.has_live_call()) record_checks(keys);
@@ -165,7 +168,7 @@ void Decider::record_checks(const std::vector<std::string>& keys) {
                            .state = "failed"});
 }
 
-// A person is asked, once for each step that made such a change, and the job rests.
+// Asks an operator, once for each step that made such a change, and parks the job.
 void Decider::escalate(const std::vector<std::string>& keys) {
   std::map<std::uint32_t, std::vector<Value>> of_step;
   bool mismatch = false;
@@ -188,7 +191,7 @@ void Decider::escalate(const std::vector<std::string>& keys) {
                       .payload = Value::object({{"resources", Value::array(std::move(resources))}}),
                       .state = "requested"});
   }
-  // `resume` looks again; an answer to a mismatch is a confirmation.
+  // `resume` repeats the checks; a mismatch needs an operator's answer.
   if (mismatch) {
     emit(JobParked{.reason = "replay_verification_human_required", .until = "confirmation"});
   } else {

@@ -1,4 +1,4 @@
-// A person's answer to what a confirmation showed: accept or fail, for what one step changed.
+// An operator's answer to a failed verification: accept or fail, for the changes of one step.
 #include <utility>
 
 #include "engine/confirm/confirm.h"
@@ -7,7 +7,8 @@
 namespace ae::engine {
 namespace {
 
-// The step that is named by its id, or by its node when only one step of it is asked about. kNoStep: none.
+// The escalated step with this step id, or with this node id if it is the only one of
+// its node. kNoStep: none.
 std::uint32_t escalated_step(const State& state, std::string_view name) {
   std::uint32_t found = kNoStep;
   for (const auto& [key, change] : state.changes) {
@@ -48,7 +49,7 @@ bool answers_confirmation(const State& state, const ControlRequest& act) {
 
 Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& act,
                                                  const DecisionContext& context) {
-  const bool listed = act.kind == ControlRequest::Kind::signal;  // answered among the approvals
+  const bool listed = act.kind == ControlRequest::Kind::signal;  // in the list of approvals
   const std::string_view name = listed                ? std::string_view(act.approval)
                                 : act.step_id.empty() ? std::string_view(act.idempotency_key)
                                                       : std::string_view(act.step_id);
@@ -81,7 +82,7 @@ Result<AppliedRequest> apply_confirmation_answer(const State& state, const Contr
       .reason = none_if_empty(note),
       .state = resolution,
       .step_id = step.id});
-  // A park until `resume` stays: the next look finds that the answer was given.
+  // A park until `resume` stays: the next verification finds the answer.
   if (last && resolution == "accept" && state.awaits_confirmation()) {
     taken.events.emplace_back(JobResumed{.by = act.by.empty() ? "somebody" : act.by});
   }

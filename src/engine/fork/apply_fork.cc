@@ -1,7 +1,7 @@
-// How a fork begins: what was done in the job that it is forked from stands in it as done.
+// How a fork starts: the imported results of its origin count as done.
 //
-// A node or an item that is brought in keeps the step_id it had, makes no call here, and is none of this job's to undo.
-// Everything else is as in any new job, with ids of its own.
+// An imported node or item keeps its step_id, makes no call here, and is not undone by this job.
+// Everything else is as in any new job, with its own ids.
 #include "engine/state/applier.h"
 
 namespace ae::engine {
@@ -17,7 +17,7 @@ Status Applier::apply(const ForkImported& event) {
   return event.unknown.is_null() ? Status() : import_unknown(event.unknown);
 }
 
-// Calls of the origin whose outcome was unknown then, and that this job does not make again.
+// Calls of the origin whose outcome was unknown at the fork, and that this job does not repeat.
 Status Applier::import_unknown(const Value& list) {
   if (!list.is_array()) return corrupt_event("without the unknown calls");
   for (const Value& one : list.items()) {
@@ -60,7 +60,7 @@ Status Applier::import_entry(const Value& entry, const Erasable& results) {
   return import_item(step, static_cast<std::uint32_t>(*item), id, entry, results);
 }
 
-// A map that was under way: what it goes over is settled.
+// A map that was running: its value is fixed.
 Status Applier::import_over(Step& map, const Value& over) {
   if (s_.node_of(map).kind != NodeKind::map || map.phase != StepPhase::ready || map.map ||
       !over.is_array()) {
@@ -71,7 +71,7 @@ Status Applier::import_over(Step& map, const Value& over) {
   return {};
 }
 
-// What is known of a step from its entry. False: no step can have ended so.
+// The state of an imported step from its entry. False: no step can end like this.
 bool Applier::import_end(Step& step, const Value& entry, const Erasable& results) {
   const Value& result = results.value[entry.text("step_id")];
   step.result_type = result_type_of(entry.text("result_type"));

@@ -1,4 +1,4 @@
-// What of a job stands at an event, and what it did that a fork from there does again.
+// What a job has done at an event, and what a fork from there repeats.
 #include "engine/fork/fork.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 namespace ae::engine {
 namespace {
 
-constexpr std::size_t kImportBytes = 4u << 20;  // of results and unknown calls in one event, about
+constexpr std::size_t kImportBytes = 4u << 20;  // of results and unknown calls per event, about
 
 class ForkBuilder {
  public:
@@ -46,7 +46,7 @@ class ForkBuilder {
   void gather_imported(const Value& entry, const Value& results);
   void gather_items();
   bool stands(const Step& step) const;
-  // Of a node of the plan: is what it gives recorded without a call?
+  // Is this step of a node one that records a value without a call?
   bool records_value(const Step& step) const {
     const Node& node = then_.node_of(step);
     return !step.skipped && !step.is_part() && node.is_single_call() &&
@@ -59,8 +59,8 @@ class ForkBuilder {
   Status import_loop(const Node& node, const Step& step);
   struct Turn {
     const Step* asked = nullptr;
-    const Value* choice = nullptr;   // nullptr: it is not made yet
-    std::vector<const Step*> calls;  // that need not be made again
+    const Value* choice = nullptr;   // nullptr: not recorded yet
+    std::vector<const Step*> calls;  // that need not be repeated
     bool over = false;               // another turn may follow
   };
   std::vector<Turn> turns_of(const Node& node, const Step& step) const;
@@ -86,22 +86,22 @@ class ForkBuilder {
   // From the log up to the fork, by step id.
   std::unordered_map<std::string, Value> results_, overs_;
   std::unordered_map<std::string, Value> found_results_;  // of calls, noted after the end
-  // Of calls, by step id: what was sent first, and what a person made of what was asked for. Of turns: their answer's
-  // invocation, and by that what it asks for.
+  // Of calls, by step id: the first sent arguments, and the edited ones. Of turns: the invocation
+  // of the answer, and by that the recorded choice.
   std::unordered_map<std::string, Value> arguments_, edited_, choices_;
   std::unordered_map<std::string, std::string> hashes_, invocations_;
-  std::unordered_set<std::string> erased_;  // of what would be brought in, by its name there
-  // Calls that a person, or a policy, said no to; those whose newest try asked a person something.
+  std::unordered_set<std::string> erased_;  // values to be imported, by their name there
+  // Calls that an approver or a policy rejected; those whose newest try asked the user a question.
   std::unordered_set<std::string> refused_, denied_, asking_;
   std::unordered_map<std::uint32_t, std::vector<const Step*>> items_;  // by map or loop
-  std::vector<bool> whole_;                                            // nodes that are brought in
+  std::vector<bool> whole_;                                            // nodes that are imported
   std::unordered_set<std::string> imported_;                           // step ids
   std::vector<Value> entries_, unknown_;
   std::vector<Member> entry_results_;
   std::size_t bytes_ = 0;
 };
 
-// A node or item that ended well, or whose failure the plan goes on after.
+// A node or item that succeeded, or whose failure does not stop the plan.
 bool ForkBuilder::is_complete(const Step& step, const Node& node, bool goes_on) {
   switch (step.phase) {
     case StepPhase::done:
@@ -128,7 +128,7 @@ const Value* ForkBuilder::found_result(const Step& step) const {
   return found == found_results_.end() ? nullptr : &found->second;
 }
 
-// The origin has not undone it since, and does not do so.
+// The origin has not undone it since, and is not doing so.
 bool ForkBuilder::stands(const Step& step) const {
   const auto known = now_.by_id.find(step.id);
   if (known == now_.by_id.end()) return true;  // a later plan of the origin has no such step
@@ -137,7 +137,7 @@ bool ForkBuilder::stands(const Step& step) const {
   return later.undo == kNoStep || !now_.may_have_happened(now_.steps[later.undo]);
 }
 
-// What items gave and maps went over stands in the log; the state lets it go when it is used.
+// The results of items and the values of maps are in the log; the state drops them after use.
 template <class Recorded>
 void ForkBuilder::gather_recorded(const Recorded& event) {
   const auto of = step_of_effect(event.effect_id, recorded_kind_of(Recorded::kType));
@@ -185,13 +185,13 @@ void ForkBuilder::gather(const PlanGenerated& event) {
   fork_.planner_version = or_empty(event.planner_version);
 }
 
-// Of what was erased only the shape is left, which a fork cannot go on with.
 void ForkBuilder::gather(const OutcomeNoted& event) {
   if (event.resolution != "happened") return;
   found_results_[event.step_id.text] = event.result.value;
   if (event.result.erased) erased_.insert(event.step_id.text);
 }
 
+// Only the structure of an erased value is left; a fork cannot use it.
 void ForkBuilder::gather(const DecisionRecorded& event) {
   const std::string id = event.step_id.value_or(StepId()).text;
   const std::string_view kind = event.kind;
@@ -217,7 +217,7 @@ void ForkBuilder::gather_approval(const std::string& id, const DecisionRecorded&
   if (state == "denied") denied_.insert(id);
 }
 
-// What the origin had from another job.
+// Results that the origin had imported itself.
 void ForkBuilder::gather_imported(const Value& entry, const Value& results) {
   const std::string id(entry.text("step_id"));
   const bool over = entry["over"] == Value(true);
@@ -273,7 +273,8 @@ Status ForkBuilder::put(Value entry, std::vector<Member> results) {
   return {};
 }
 
-// The fork does not make this call again, and its outcome is not known. What the origin noted of it since is known.
+// Imports a call that the fork does not repeat and whose outcome is unknown, unless the origin has
+// noted its outcome since.
 void ForkBuilder::bring_in_unknown(const UnknownCall& call) {
   if (now_.noted.contains(call.invocation.text)) return;
   std::vector<Member> p{{"external_key", call.external_key.text},
@@ -294,7 +295,7 @@ void ForkBuilder::bring_in_unknown(const UnknownCall& call) {
 Status ForkBuilder::bring_in(const Step& step, const Value* result, std::vector<Member> more,
                              std::vector<Member> beside, bool was_found) {
   ResultType type = was_found ? ResultType::side_effect_committed : step.result_type;
-  if (type == ResultType::none) {  // what its end would have said
+  if (type == ResultType::none) {  // the result type that its end would have
     const bool pure = step.phase == StepPhase::answered || then_.kind_of(step) == NodeKind::llm;
     type = pure ? ResultType::pure : ResultType::side_effect_committed;
   }
@@ -308,7 +309,8 @@ Status ForkBuilder::bring_in(const Step& step, const Value* result, std::vector<
   if (step.committed && type != ResultType::side_effect_committed) {
     more.emplace_back("committed", true);
   }
-  const auto sent = [&](const std::string& hash) {  // a hash under another blind compares with none
+  // Hashes under different blinds cannot be compared.
+  const auto sent = [&](const std::string& hash) {
     if (!now_.blind_erased) more.emplace_back("arguments_hash", hash);
   };
   if (step.call) {
@@ -337,7 +339,7 @@ Status ForkBuilder::import_items(const Node& node, const std::vector<const Step*
     if ((!complete && result == nullptr) || !stands(*item)) continue;
     if (complete && (with_results || item->failure)) {
       const auto known = results_.find(item->id.text);
-      if (known == results_.end()) continue;  // nothing says what it gave
+      if (known == results_.end()) continue;  // its result is not in the log
       result = &known->second;
     }
     AE_TRY(bring_in(*item, result, {}, {}, !complete));
@@ -345,7 +347,7 @@ Status ForkBuilder::import_items(const Node& node, const std::vector<const Step*
   return {};
 }
 
-// A map that is not over is gone on with: its value is settled, and what was done of its items is.
+// An unfinished map continues with its recorded value and its completed items.
 Status ForkBuilder::import_map(const Node& node, const Step& step) {
   const std::vector<const Step*>& items = items_[node.index];
   const bool all_stand = std::ranges::all_of(items, [&](const Step* i) { return stands(*i); });
@@ -364,8 +366,8 @@ Status ForkBuilder::import_map(const Node& node, const Step& step) {
   return import_items(node, items, true);
 }
 
-// Does the origin's model know what became of this call for good? Of one that was not made since its loop had failed, of one
-// that ended the loop, or that nobody knows of, it does not.
+// Has the origin's model received a final result of this call? Not if the call was skipped because
+// the loop had failed, if it ended the loop, or if its outcome is unknown.
 bool ForkBuilder::was_answered(const Node& node, const Step& call) const {
   if (!is_complete(call, node, true) || !stands(call) || then_.may_have_happened(call))
     return false;
@@ -399,8 +401,8 @@ ForkBuilder::Turn ForkBuilder::turn_of(const Node& node, const Step& asked) cons
   return turn;
 }
 
-// What stands of a loop: its turns up to the first of which something is missing, or was undone. An answer of which the loop
-// failed is none to go on from: its turn is asked again.
+// The valid turns of a loop: those before the first one that is incomplete or undone. If the loop
+// failed at an answer, its turn is repeated.
 std::vector<ForkBuilder::Turn> ForkBuilder::turns_of(const Node& node, const Step& step) const {
   std::vector<Turn> turns;
   const auto parts = items_.find(node.index);
@@ -442,7 +444,7 @@ Status ForkBuilder::import_turns(const std::vector<Turn>& turns) {
   return {};
 }
 
-// A loop that is not over goes on with the turns that stand.
+// An unfinished loop continues with its valid turns.
 Status ForkBuilder::import_loop(const Node& node, const Step& step) {
   const std::vector<const Step*>& parts = items_[node.index];
   const bool all_stand = std::ranges::all_of(parts, [&](const Step* p) { return stands(*p); });
@@ -479,12 +481,12 @@ Status ForkBuilder::import_node(const Node& node) {
   return bring_in(step, &result, {}, {}, found != nullptr);
 }
 
-// What became of an effect of the origin; "" = it did not happen.
+// The state of an effect of the origin; "" = it did not happen.
 std::string_view ForkBuilder::effect_state(const std::string& id, std::uint64_t first_seq) const {
   const auto known = now_.by_id.find(StepId(id));
   if (known != now_.by_id.end()) {
     const Step& step = now_.steps[known->second];
-    if (step.role != Role::node) return "";  // what undid something shows at what it undid
+    if (step.role != Role::node) return "";  // a compensation is listed with the step that it undid
     if (step.result_type == ResultType::compensated) return "undone";
     const bool half = step.undo != kNoStep && now_.may_have_happened(now_.steps[step.undo]);
     if (half) return "in_doubt";
@@ -501,9 +503,9 @@ std::string_view ForkBuilder::effect_state(const std::string& id, std::uint64_t 
     return std::ranges::any_of(state.earlier_unknown,
                                [&](const UnknownCall& call) { return call.step.text == id; });
   };
-  // The fork lists it among its own unknown calls, or begins it again.
+  // The fork lists it among its own unknown calls, or starts it again.
   if (left_unknown(now_)) return left_unknown(then_) ? "" : "in_doubt";
-  // A later plan has no such step. What was given up before the fork is not begun again by it.
+  // A later plan has no such step. The fork does not restart what was given up before it.
   if (!then_.by_id.contains(StepId(id)) && first_seq <= then_.seq) return "";
   const bool committed = std::ranges::any_of(events_, [&](const Event& event) {
     const auto* done = as<CommandCommitted>(event);
@@ -513,7 +515,7 @@ std::string_view ForkBuilder::effect_state(const std::string& id, std::uint64_t 
 }
 
 std::vector<Value> ForkBuilder::effects() const {
-  // Keys and seq are null of what the origin had from another job.
+  // Keys and seq are null for imports of the origin.
   struct Did {
     const StepId& step;
     std::string_view node, tool, effect, state;
@@ -538,7 +540,7 @@ std::vector<Value> ForkBuilder::effects() const {
                                  {"step_id", did.step.text},
                                  {"tool", did.tool}}));
   };
-  for (const Step& step : now_.steps) {  // what the origin itself had from another job
+  for (const Step& step : now_.steps) {  // imports of the origin
     if (!step.imported || !step.committed || imported_.contains(step.id.text)) continue;
     const ToolPolicy& tool = now_.tool_of(step);
     const Node& node = now_.node_of(step);
@@ -551,7 +553,7 @@ std::vector<Value> ForkBuilder::effects() const {
          .state = "committed"});
   }
   for (const UnknownCall& call : now_.earlier_unknown) {
-    const auto step = now_.by_id.find(call.step);  // it had this one from another job, too
+    const auto step = now_.by_id.find(call.step);  // also an import of the origin
     if (step == now_.by_id.end() || imported_.contains(call.step.text)) continue;
     add({.step = call.step,
          .node = call.node_id,
@@ -579,7 +581,7 @@ std::vector<Value> ForkBuilder::effects() const {
   return all;
 }
 
-// What the state does not keep.
+// Fields that the state does not hold.
 void ForkBuilder::take_over(const JobCreated& born) {
   fork_.input_erased = born.input.erased;
   fork_.priority = born.priority.value_or(0);

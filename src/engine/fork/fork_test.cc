@@ -1,4 +1,5 @@
-// Forks: a new job begins where another one stood, with what was done there, and does nothing twice that nobody agreed to.
+// Forks: a new job starts at an event of another one, imports its results, and repeats
+// no effect without consent.
 #include <set>
 
 #include "engine/heart/job_fixture_test.h"
@@ -35,7 +36,7 @@ void expect_proved(const JobFixture& job) {
   (void)trace_view(job.state, job.log);
 }
 
-// What would be done again: "node state " for each.
+// The effects to be repeated: "node state " for each.
 std::string again(const Fork& fork) {
   std::string text;
   for (const Value& effect : fork.effects) {
@@ -87,7 +88,7 @@ AE_TEST("fork/it begins with the origin's plan, what was brought in, and no call
 AE_TEST("fork/inside of a pending call it begins before that call, which is listed") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}");
-  const auto fork = origin.fork(origin.log.size());  // b is under way
+  const auto fork = origin.fork(origin.log.size());  // b is in flight
   EXPECT_EQ(again(*fork), "b in_doubt ");
   EXPECT_EQ(fork->effects[0]["idempotency_key"], Value(origin.sent[1].key));
   JobFixture job(*fork, "job-2");
@@ -192,7 +193,7 @@ AE_TEST("fork/a map goes on with the items that were not done") {
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.result, json("{'m':['A','B','C','D','E']}"));
   expect_proved(job);
-  // The middle of it: items 0 and 1 were done.
+  // In the middle of the map: items 0 and 1 were done.
   JobFixture middle(*origin.fork(origin.seq_of(EventType::step_committed, "m/0")), "job-3");
   middle.claim();
   EXPECT_EQ(middle.sent.size(), 2u);
@@ -362,7 +363,7 @@ AE_TEST("fork/what is brought in is refused where it cannot have been done") {
   EXPECT_TRUE(refused(with({entries[0].with("over", true)})));
 }
 
-// The job that `aetheris retry` makes of a failed one.
+// The job that `aetheris retry` creates from a failed one.
 Fork retried(const JobFixture& job) {
   const auto point = retry_point(job.state, job.log);
   AE_CHECK(point.has_value(), job.log_text());
@@ -505,7 +506,7 @@ AE_TEST(
     JobFixture job(*fork, "job-2");
     job.waits_for_settling = true;
     ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.log_text();
-    // What the origin did and the fork does not list stands in the fork as done.
+    // Effects of the origin that the fork does not list are done in the fork.
     for (const Event& event : origin.log) {
       const auto* committed = as<CommandCommitted>(event);
       if (committed == nullptr) continue;

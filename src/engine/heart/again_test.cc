@@ -1,4 +1,5 @@
-// What permits another try of a call that may have happened, and what does not: in a log, not only in a decision.
+// What permits another try of a call that may have happened: checked in
+// logs, not only in decisions.
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/verify.h"
 #include "testing/test.h"
@@ -6,7 +7,7 @@
 namespace ae::engine::testing {
 namespace {
 
-// Declares the next try of `a` by hand, as a program would that does not ask `decide`.
+// Declares the next try of `a` by hand, as a program would that does not use `decide`.
 Status declare_again(JobFixture& job, std::string_view version = "0123456789abcdef") {
   auto again = job.last<ToolInvocationStarted>();
   again.try_no++;

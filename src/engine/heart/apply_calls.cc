@@ -1,4 +1,4 @@
-// How events of invocations change the state: tries, their outcomes, and what a command committed.
+// How events of calls change the state: tries, their outcomes, and committed commands.
 #include <algorithm>
 #include <iterator>
 
@@ -9,7 +9,7 @@
 namespace ae::engine {
 namespace {
 
-// A year: nobody waits longer, and the sum of two instants stays one.
+// A year: longer than any useful wait, and the sum of two instants stays valid.
 constexpr std::int64_t kRetryAfterMsMax = 366LL * 24 * 3600 * 1000;
 
 OutcomeKind outcome_of(std::string_view text) {
@@ -20,7 +20,7 @@ OutcomeKind outcome_of(std::string_view text) {
   return OutcomeKind::unknown;
 }
 
-// Did this try end before the other side can have heard of it? Then it says nothing of an earlier one.
+// Did this try end before it could reach the downstream? Then it says nothing about an earlier one.
 bool was_not_sent(const Invocation& call) {
   static constexpr std::string_view kCodes[] = {
       "not_sent", "connect", "tls", "spawn_failed", "secret_missing", "request_invalid"};
@@ -30,7 +30,7 @@ bool was_not_sent(const Invocation& call) {
 
 }  // namespace
 
-// Schema 1 names the attempt that declares the call.
+// In schema 1 the key names the attempt that declares the call.
 ExternalKey Applier::declared_external_key(const Step& step, const IdempotencyKey& key) const {
   if (logged_ != nullptr && logged_->schema < 2) {
     return attempt_external_key(s_.job, step.id, s_.attempt);
@@ -83,7 +83,7 @@ Status Applier::apply(const ToolInvocationStarted& event) {
     return corrupt_event("tries count 1, 2, 3");
   }
   if (call.try_no == 0) {
-    // No two commands share one: it names its own.
+    // The key belongs to this command; no two commands share one.
     if (event.external_key != declared_external_key(*step, event.idempotency_key)) {
       return corrupt_event("its external key is that of another command");
     }
@@ -108,7 +108,8 @@ Status Applier::apply(const ToolInvocationStarted& event) {
     return corrupt_event("a later try must keep the keys, the tool and the arguments");
   }
   AE_TRY(reserve(*step, event.reserved));
-  // A resend after a crash, one that a person asked for, and one with answers are not counted (API §1, SPEC §6).
+  // Not counted: a resend after a crash, one that an operator requested, and one with
+  // answers (API §1, SPEC §6).
   const bool repeats =
       step->phase == StepPhase::backoff && call.outcome != OutcomeKind::input_required;
   const bool counted_tries = call.try_no == 0 || repeats || call.error.code == "not_sent";
@@ -132,7 +133,7 @@ Status Applier::apply(const ToolInvocationStarted& event) {
 
 Status Applier::apply(const ToolInvocationFinished& event) {
   Step* step = this->step(event.step_id);
-  if (event.late.value_or(false)) {  // shown to people; its try was closed before
+  if (event.late.value_or(false)) {  // for display; its try was closed before
     if (step && step->call) step->call->late = static_cast<std::uint32_t>(event.try_no);
     return {};
   }
@@ -145,7 +146,7 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   call.ended_at = created_at_;
   if (event.at) call.checkable_from = event.at;
   s_.open_tries--;
-  if (s_.status == JobStatus::queued) s_.not_before.reset();  // what it was left alone for is known
+  if (s_.status == JobStatus::queued) s_.not_before.reset();  // its outcome is known
   call.outcome = outcome_of(event.outcome);
   call.definite = event.definite.value_or(false);
   call.retryable = event.retryable.value_or(false);
@@ -159,10 +160,10 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   call.unsent_tries = withdrawn ? call.unsent_tries + 1 : 0;
   if (call.outcome == OutcomeKind::timeout || call.outcome == OutcomeKind::unknown ||
       (call.outcome == OutcomeKind::failure && !call.definite)) {
-    // In `redo` it has been said already that it did not happen.
+    // In `redo` it is already decided that it did not happen.
     if (step->phase != StepPhase::redo) call.outcome_unknown = true;
   } else if (!was_not_sent(call)) {
-    call.outcome_unknown = false;  // the other side knows the key, and has answered
+    call.outcome_unknown = false;  // the downstream knows the key and has answered
   }
   settle(*step, withdrawn);
   if (withdrawn && call.counted_tries > 0) call.counted_tries--;
@@ -170,26 +171,26 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   if (call.outcome == OutcomeKind::success) {
     step->result = event.result.value;
     step->erased = event.result.erased;
-    if (event.error) step->failure = call.error;  // the output broke a rule
+    if (event.error) step->failure = call.error;  // the output is invalid
   }
   if (call.outcome == OutcomeKind::input_required) await_answers(*step, event.result);
   const bool certain = call.outcome == OutcomeKind::success ||
                        call.outcome == OutcomeKind::input_required ||
                        (call.outcome == OutcomeKind::failure && call.definite);
   if (!certain) call.uncertain_tries.insert(call.try_no);
-  // Its own attempt, or the process that has opened the store since, saw its process group end.
+  // Its own attempt, or the process that opened the store since, saw its process group end.
   const bool ended =
       s_.tool_of(*step).local &&
       (s_.opened_at || (s_.status == JobStatus::running && call.attempt == s_.attempt));
   if (!certain && !ended && !event.settled.value_or(false)) call.unsettled = true;
-  // Who said that it did not happen spoke before it was known that its tool asks something.
+  // The `not_happened` decision was made before it was known that the tool asks a question.
   const bool asks = step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;
   if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain) || asks) {
     set_phase(*step, StepPhase::settled);
   }
   if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing &&
       call.outcome != OutcomeKind::success) {
-    retire(*step);  // nobody waits for its answer any more
+    retire(*step);  // its answer is not needed any more
   }
   update_work_sets(index_of(*step));
   return {};
@@ -212,7 +213,7 @@ Status Applier::apply(const CommandCommitted& event) {
   }
   const bool success = step->call->outcome == OutcomeKind::success;
   if (!event.result_of) {
-    // A person, or its probe, says that it happened, and what it gave; null is not written.
+    // The operator or the probe decided that it happened, and its result; null is not written.
     const bool outcome_unknown =
         step->phase == StepPhase::in_doubt || step->phase == StepPhase::probing;
     if (!outcome_unknown || success) return corrupt_event("no call has an unknown outcome");

@@ -5,7 +5,7 @@
 namespace ae::engine {
 namespace {
 
-constexpr std::int64_t kItemsLeftMax = 1'000'000;  // more than a map may have
+constexpr std::int64_t kItemsLeftMax = 1'000'000;  // more than the limit of a map
 
 std::optional<WaitType> wait_type_of(std::string_view text) {
   for (auto type :
@@ -44,7 +44,7 @@ Status Applier::apply(const NodeStarted& event) {
   if (step->map) {
     set_phase(*step, StepPhase::mapping);
   } else if (s_.node_of(*step).loop && !step->is_part()) {
-    if (!step->loop) step->loop = std::make_unique<LoopProgress>();  // else another job began it
+    if (!step->loop) step->loop = std::make_unique<LoopProgress>();  // else it is imported
     set_phase(*step, StepPhase::looping);
   } else {
     update_work_sets(index_of(*step));
@@ -52,7 +52,7 @@ Status Applier::apply(const NodeStarted& event) {
   return {};
 }
 
-// Does the log hold what this end of a step stands on?
+// Does the log justify this end of a step?
 bool Applier::may_finish(const NodeFinished& event, const Step& step) const {
   if (step.call && step.call->open) return false;
   const bool failed = event.error.has_value();
@@ -141,7 +141,7 @@ void Applier::open_dependents(const Node& node) {
   }
 }
 
-// What a loop gives is what its plan makes of the model's last answer.
+// The result of a loop is derived from the model's last answer.
 Status Applier::loop_concluded(Step& loop) {
   auto result = loop_result_of(s_, loop);
   const Step& answer = s_.steps[loop.loop->turns.back().step];
@@ -169,7 +169,7 @@ Status Applier::item_finished(Step& step) {
     step.call.reset();
     step.approval.reset();
   }
-  // What undoes it reads what it gave.
+  // The compensation reads the result.
   if (!step.committed || !s_.tool_of(step).compensate) step.result = Value();
   update_work_sets(step.node);
   return {};
@@ -192,7 +192,7 @@ Status Applier::branch_decided(const DecisionRecorded& event, Step* step) {
     return {};
   }
   Value over = event.payload.value;
-  if (event.payload.erased) {  // how many items there were is left of it
+  if (event.payload.erased) {  // the number of items remains
     const auto items = maybe_int(event.payload.left(), "items");
     if (!items || *items < 0 || *items > kItemsLeftMax)
       return corrupt_event("a map without its items");
@@ -318,7 +318,7 @@ Status Applier::apply(const WaitCompleted& event) {
     }
   } else if (step.phase == StepPhase::in_doubt && step.call && !step.call->open &&
              step.call->definite) {
-    set_phase(step, StepPhase::settled);  // its answer came after all: for sure nothing happened
+    set_phase(step, StepPhase::settled);  // its definite failure arrived late
   }
   s_.closed_waits.emplace(std::move(key), ClosedWait{.type = wait.type,
                                                      .outcome = event.outcome,

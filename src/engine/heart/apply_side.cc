@@ -1,9 +1,9 @@
-// How events of probes and compensations change the state: calls that are about another call.
+// How events of probes and compensations change the state: calls that belong to another call.
 #include "engine/state/applier.h"
 
 namespace ae::engine {
 
-// Nothing more is asked of it.
+// No further decision is needed for it.
 void Applier::retire(Step& side) {
   side.phase = StepPhase::done;
   side.barrier = true;
@@ -45,20 +45,21 @@ Status Applier::apply(const CommandEmitted& event) {
   return {};
 }
 
-// A person, or the call's probe, says what became of it.
+// An operator, or the call's probe, resolves its outcome.
 Status Applier::in_doubt_decided(const DecisionRecorded& event, Step& step) {
   const bool by_probe = step.phase == StepPhase::probing && event.by == "probe";
   if (step.phase != StepPhase::in_doubt && !by_probe)
     return corrupt_event("no call has an unknown outcome");
   if (event.state == "not_happened") {
     if (by_probe) step.call->absent_tries++;
-    // Who said it waited until every earlier try was over; the newest one stays open only for its result.
+    // The decision was made after every earlier try had settled; the newest one stays
+    // open only for its result.
     if (step.call) {
       step.call->outcome_unknown = step.call->unsettled = false;
       step.call->checkable_from = event.at;
     }
     set_phase(step, step.call ? StepPhase::redo : StepPhase::ready);
-  } else if (event.state == "resend") {  // its tool is offered again as it was: §6 decides anew
+  } else if (event.state == "resend") {  // the old tool version is offered again: §6 decides again
     if (by_probe || !step.call) return corrupt_event("no call to send again");
     set_phase(step, step.call->open ? StepPhase::calling : StepPhase::settled);
   } else if (event.state == "fail") {
@@ -71,7 +72,7 @@ Status Applier::in_doubt_decided(const DecisionRecorded& event, Step& step) {
     set_phase(step, StepPhase::refused);
   } else if (!step.call) {
     set_phase(step, StepPhase::committed);  // done by hand
-  }  // happened: the command_committed beside it says the rest
+  }  // happened: the command_committed next to it has the rest
   return {};
 }
 
@@ -95,7 +96,7 @@ Status Applier::apply(const StepCompensated& event) {
   return {};
 }
 
-// The job is to end, for a reason that no other event says, and has to undo something before.
+// The job must end, for a reason that is in no other event, and must undo something first.
 Status Applier::end_decided(const DecisionRecorded& event) {
   if (s_.ending) return corrupt_event("it ends already");
   begin_ending({.cancelled = false,

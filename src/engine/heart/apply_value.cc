@@ -1,4 +1,5 @@
-// How a recorded time, random number or id changes the state: it is the result of its step from then on, and no step has two.
+// How a recorded time, random number or UUID changes the state: it becomes the
+// result of its step, once.
 #include "engine/heart/evaluate.h"
 #include "engine/heart/policy.h"
 #include "engine/heart/recorded_value.h"
@@ -40,8 +41,9 @@ Status Applier::value_recorded(const std::string& effect_id, const Erasable& val
   return {};
 }
 
-// A policy or a person can be in the way of a recorded value as of a call. The event holds no arguments: the plan or the
-// approval gives them. In a stored log they may be made of erased values: there the replay's proof looks at them.
+// Policies and approvals apply to a recorded value as to a call. The event has no arguments: they
+// come from the plan or the approval. In a stored log they may depend on erased values; there the
+// replay verification checks them.
 Status Applier::value_approved(Step& step) {
   const ToolPolicy& tool = s_.tool_of(step);
   Approval* approval = step.approval.get();

@@ -1,5 +1,5 @@
-// What one job can ask of the process at most: every expression of a plan is bounded, wherever it stands, one decision
-// does a bounded amount of work, and all maps together have a bounded number of items.
+// Resource bounds of one job: every expression of a plan is bounded, wherever it occurs; one
+// decision does a bounded amount of work; and all maps together have a bounded number of items.
 #include <ctime>
 #include <string>
 
@@ -12,13 +12,13 @@
 namespace ae::engine::testing {
 namespace {
 
-// 2^60 leaves in 60 arrays that share.
+// 2^60 leaves, in 60 nested arrays that share their elements.
 const std::string kTower = "reduce range(60) as $i (1; [., .])";
-constexpr double kSecondsMax = 10;  // of processor time, for the slowest build
-// What an optimised build does in 100 ms: the work of a decision, and one more evaluation.
+constexpr double kSecondsMax = 10;  // of CPU time, for the slowest build
+// 100 ms in an optimised build: the work of a decision, and one more evaluation.
 constexpr Work kMostWork = DecideLimits{}.work_max + ExprLimits{}.fuel;
 
-// The job ends at once, and says why.
+// The job fails at once with this code.
 void expect_ended(const JobFixture& job, std::string_view code = "expression_failed") {
   ASSERT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, code) << job.state.error->message;
@@ -34,7 +34,7 @@ void expect_stopped(const JobFixture& job, std::string_view code = "expression_f
       << job.state.error->message;
 }
 
-// Expressions that are short, and whose values no memory holds or take too long to be made.
+// Short expressions whose values exceed memory or take too long to compute.
 std::vector<std::string> hostile_expressions() {
   return {kTower,
           "reduce range(28) as $i (1; [., .])",
@@ -46,7 +46,7 @@ std::vector<std::string> hostile_expressions() {
           "reduce range(1e9) as $i (0; . + 1)"};
 }
 
-// A plan of one node in each place where an expression stands, by a name of that place.
+// A plan of one node for each field that can hold an expression, with the name of the field.
 std::vector<std::pair<std::string, std::string>> places_for(const std::string& expression) {
   const std::string e = "${ " + expression + " }";
   const auto tool = [](const std::string& more) {
@@ -132,7 +132,7 @@ AE_TEST("bounds/an output of 2^60 shared leaves fails the job") {
 }
 
 AE_TEST("bounds/what is shared between steps is bounded, too") {
-  // Each step has a result of 65,536 leaves; the output has each of them a hundred times.
+  // Each step has a result of 65,536 leaves; the output contains each of them a hundred times.
   std::string parts;
   for (int i = 0; i < 100; ++i) parts += std::string(i > 0 ? "," : "") + "'${ .steps.a }'";
   const std::string more = "{'output': [" + parts + "]}";
@@ -195,7 +195,7 @@ std::string calls(int count, std::string_view tool, int first = 0) {
   return nodes;
 }
 
-// More than one of the evaluations here takes.
+// More work than one of the evaluations here.
 constexpr Work kOne = 12'000;
 
 AE_TEST("bounds/a used-up budget evaluates no further calls") {
@@ -226,7 +226,7 @@ AE_TEST("bounds/a used-up budget evaluates no further items, loops and calls of 
   EXPECT_LE(planned.work, kOne);
 }
 
-// A tool that asks a person about some calls only, which is known when the arguments are.
+// A tool that needs approval for some calls only, depending on the arguments.
 std::string asking(std::string_view when, int budget = 0) {
   return "{'budget': {'tool_calls': " + std::to_string(budget) +
          "}, 'tools': {'buy': {'rules': [{'action': 'require_approval', 'when': '${ " +
@@ -244,7 +244,8 @@ AE_TEST("bounds/calls that a used-up budget holds back are evaluated in many dec
 }
 
 AE_TEST("bounds/what a used-up budget holds back is not evaluated for each part that is not") {
-  // Fifty that may be called and fifty that a person is asked about: once to ask, once to see that nothing is left.
+  // Fifty calls that the budget covers and fifty that need approval: one evaluation to request it,
+  // one to find that nothing is left.
   JobFixture job("[" + calls(50, "buy") + ", " + calls(50, "buy", 50) + "]",
                  {.more = asking(".args.v >= 2050")});
   job.limits.work_max = 20'000;
@@ -255,14 +256,14 @@ AE_TEST("bounds/what a used-up budget holds back is not evaluated for each part 
   EXPECT_LE(job.work, 3 * 100 * kOne);
 }
 
-// At least 20,000 steps, of what is true.
+// At least 20,000 steps; the value is true.
 const std::string kHeavy = "([range(10000)] | length) == 10000";
 
 std::string tool_with(std::string_view name, std::string_view what) {
   return "{'tools': {'" + std::string(name) + "': {" + std::string(what) + "}}}";
 }
 
-// One decision evaluates it, and counts that.
+// One decision evaluates it and counts the work.
 void expect_counted(JobFixture& job, Work least = 20'000) {
   EXPECT_GE(job.most_work, least) << job.log_text();
 }
@@ -278,7 +279,7 @@ AE_TEST("bounds/policies, outputs, changes and probes count as work of the decis
   output.claim().ok("a");
   ASSERT_EQ(output.status(), "completed");
   expect_counted(output);
-  // A probe that says yes: what it says is evaluated, and what the call has changed.
+  // A probe that answers yes: both `happened` and the changes of the call are evaluated.
   const std::string probed =
       "{'tools': {'find': {'effect': 'read'}, 'buy': {'effect': 'at_most_once', 'on_in_doubt': "
       "'probe', 'changes': [{'type':'t','op':'update','id':'${ if " +
@@ -291,7 +292,7 @@ AE_TEST("bounds/policies, outputs, changes and probes count as work of the decis
   probe.work = probe.most_work = 0;
   probe.ok("a/probe", "{'x': 1}");
   ASSERT_EQ(probe.status(), "completed") << probe.log_text();
-  expect_counted(probe, 60'000);  // happened once, changes twice
+  expect_counted(probe, 60'000);  // `happened` once, changes twice
 }
 
 AE_TEST("bounds/checks against schemas count as work of the decision") {
@@ -336,7 +337,7 @@ AE_TEST("bounds/a signal that comes early evaluates the keys of some waits only"
   EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, kSecondsMax);
 }
 
-// A job whose input is so long a list, and that many maps over it; none of them makes a call.
+// A job with a list of this length as its input, and this many maps over it; none makes a call.
 JobFixture with_maps(int maps, std::size_t items) {
   std::string nodes;
   for (int i = 0; i < maps; ++i) {
@@ -382,7 +383,7 @@ AE_TEST("bounds/the items of a map are counted when it begins, whatever becomes 
       restore(job.state.job, job.state.seq, checkpoint(job.state, Hash{}), uncached_plan_source());
   ASSERT_TRUE(restored);
   EXPECT_EQ(restored->state.map_items, 9U);
-  // A fork knows of what it brings in.
+  // A fork counts the items of imported maps.
   const auto fork = job.fork(job.log.size());
   ASSERT_TRUE(fork);
   EXPECT_EQ(JobFixture(*fork, "job-2").state.map_items, 7U) << "the failed one has no list";

@@ -1,4 +1,4 @@
-// decide: the plan's wishes, the ledger's rules, and the events that follow from both.
+// decide: the plan's requests, the ledger's rules, and the events that follow from both.
 #include "engine/heart/decide.h"
 
 #include <algorithm>
@@ -54,8 +54,9 @@ void Decider::decide_step(std::uint32_t index) {
   }
 }
 
-// Visits steps until the decision is full or its work is used up. Then the next decision starts here, so that an
-// evaluation without an event (a call that exceeds the budget) is not repeated for each part of the pass.
+// Visits steps until the decision is full or its work is used up. Then the next decision
+// starts here, so that an evaluation without an event (a call that exceeds the budget) is
+// not repeated in each one.
 void Decider::visit(const std::set<std::uint32_t>& steps) {
   const bool startable = &steps == &s_.startable;
   const bool continues = from_ && from_->startable == startable;
@@ -95,7 +96,7 @@ Decision Decider::run() {
     return std::move(decision_);
   }
   if (s_.ending) {
-    // Only who holds the job decides what may kill the process, so that its death is counted.
+    // Only the lease holder decides steps that may kill the process, so that the death is counted.
     if (s_.process_deaths > 0 && s_.status != JobStatus::running) {
       requeue_for_claim();
     } else {
@@ -163,7 +164,7 @@ Verdict admit(const State& state, const CallRequest& ask) {
       (step.call->tool != ask.tool || step.call->arguments_hash != ask.arguments_hash)) {
     return Verdict::non_determinism;
   }
-  // What succeeded is recorded, whatever becomes of the job; a call that failed is not called again either.
+  // A success is recorded, whatever happens to the job; a failed call is not repeated either.
   if (step.phase == StepPhase::settled && step.call->outcome == OutcomeKind::success) {
     return Verdict::recorded;
   }
@@ -171,7 +172,7 @@ Verdict admit(const State& state, const CallRequest& ask) {
   if (step.phase == StepPhase::committed || step.phase == StepPhase::done) {
     return step.failure ? Verdict::refuse : Verdict::recorded;
   }
-  // Of an ending job, only a call in doubt that could be undone may be sent again.
+  // In an ending job only a call with an unknown outcome that could be undone may be resent.
   const bool ends = state.ending && step.role == Role::node && !state.blocks_ending(step);
   if (ends || is_terminal(state.status)) return Verdict::refuse;
   const bool approved = !ask.arguments || is_approved(state, &step, state.tool_of(step), ask);

@@ -1,4 +1,5 @@
-// How a decision treats calls: the ledger's rules for starting, repeating, doubting and committing them (SPEC §4, §6, §7).
+// How a decision treats calls: the ledger's rules for starting, repeating, resolving and committing
+// them (SPEC §4, §6, §7).
 #include <charconv>
 
 #include "engine/heart/decider.h"
@@ -9,8 +10,8 @@
 namespace ae::engine {
 namespace {
 
-std::uint64_t splitmix64(
-    std::uint64_t x) {  // splitmix64: a stamp's one number becomes as many as needed
+// splitmix64: derives any number of seeds from the context's one.
+std::uint64_t splitmix64(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15ULL;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
@@ -25,13 +26,14 @@ std::uint64_t bits_of(const StepId& id) {
 
 constexpr Duration kUnsentPauseMin = std::chrono::milliseconds(100);
 
-// A downstream that knows our key says that the first request with it is still under way.
+// A downstream that knows our key reports that the first request with it is still running.
 bool still_running(const ToolPolicy& tool, const Invocation& call) {
   return tool.effect == EffectClass::idempotent && !call.definite &&
          (call.error.code == "http_409" || call.error.code == "http_425");
 }
 
-// A failed question to a model, for whoever sees nothing else of the job: who was asked, where, and how often.
+// The error of a failed model call for a reader without the job: the node, the model,
+// and the number of tries.
 std::string describe_failure(const State& state, const Step& step, std::string_view said,
                              std::uint32_t tries) {
   const ToolPolicy& tool = state.tool_of(step);
@@ -79,7 +81,7 @@ void Decider::start_tool(const Step& step) {
     return fail_step(step, code_name(Code::rejected), "the call was not made: its loop had failed");
   }
   if (!may_fit_budget(s_.tool_of(step))) return;
-  // What was approved is what is sent.
+  // The approved arguments are sent.
   const bool asked = step.approval && step.approval->state == ApprovalState::approved;
   auto args = asked ? Result<Value>(step.approval->arguments) : arguments(step);
   if (!args) {
@@ -129,7 +131,8 @@ void Decider::emit_command(const Declaration& d, std::string_view input_ref) {
   emit(std::move(event));
 }
 
-// A step that begins here is not in the state yet; what undoes or asks about a call is like that call.
+// A step that starts here is not in the state yet. Probes and compensations
+// follow the rule of their call.
 ExternalKey Decider::external_key_of(const Declaration& d, const IdempotencyKey& key) const {
   const auto known = s_.by_id.find(d.of != nullptr ? *d.of : d.step);
   const bool chosen = d.chosen || (known == s_.by_id.end() ? s_.planned_by_model
@@ -137,7 +140,7 @@ ExternalKey Decider::external_key_of(const Declaration& d, const IdempotencyKey&
   return chosen ? chosen_external_key(s_.job, d.step, key) : external_key(s_.job, d.step);
 }
 
-// The first try of a command: its keys are made here, and never again. REQUIRES: digest.
+// The first try of a command: fixes its keys. REQUIRES: digest.
 void Decider::emit_first(const Declaration& d) {
   const IdempotencyKey key =
       idempotency_key(s_.job, d.step, s_.plan->tools[d.tool].name, d.text, s_.blind);
@@ -168,7 +171,7 @@ void Decider::emit_started(const Declaration& d, const Value& args, ToolInvocati
     asked = approval && approval->state == ApprovalState::approved;
     if (asked) event.approval_id = approval->id;
   }
-  // An approval is good for this schema only, also when there is none.
+  // An approval is valid only for this schema, including its absence.
   if (tool.args_schema || asked) event.request_schema_hash = hash_from_hex(tool.schema_digest);
   event.reserved = reserve(d, args);
   emit(std::move(event));
@@ -176,9 +179,9 @@ void Decider::emit_started(const Declaration& d, const Value& args, ToolInvocati
   open_++;
 }
 
-// A later try of a call: the recorded arguments are the ones sent again, under the same keys.
+// A later try of a call sends the recorded arguments under the same keys.
 void Decider::declare_try(const Step& step, bool close_earlier) {
-  // An orphan is among the open tries: its resend takes its own place.
+  // An orphaned try counts as open: its resend takes its place.
   const bool replaces = step.phase == StepPhase::calling;
   if (s_.pausing || (!replaces && !has_room())) return;
   Declaration again{.step = step.id,
@@ -192,7 +195,8 @@ void Decider::declare_try(const Step& step, bool close_earlier) {
   if (close_earlier && step.call->open) finish_as_unknown(step);
   const Invocation& call = *step.call;
   if (!approved(again, call.arguments, call.arguments_hash)) {
-    // Since the earlier try another plan has come: nobody can approve what its policies forbid.
+    // The plan was replaced since the earlier try. A call that its policies
+    // deny cannot be approved.
     const auto said = evaluate_policy(s_, &step, s_.tool_of(step), call.arguments, &work_);
     if (said && said->action == PolicyAction::deny) {
       return fail_step(step, code_name(Code::denied), denied_text(call.tool, said->reason));
@@ -208,7 +212,7 @@ void Decider::declare_try(const Step& step, bool close_earlier) {
                 .try_no = call.try_no + 1});
 }
 
-// The command of this step was asked for before: what the ledger says decides.
+// The command of this step was declared before: the ledger's rules decide.
 void Decider::decide_call(const Step& step) {
   const Invocation& call = *step.call;
   switch (admit(s_, {s_.by_id.at(step.id), call.tool, call.arguments_hash})) {
@@ -236,8 +240,8 @@ void Decider::decide_call(const Step& step) {
 void Decider::handle_orphaned_try(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
-  if (!context_
-           .owned) {  // WaitOtherWorker: until the lease that it was sent under has ended, and its grace
+  // WaitOtherWorker: until the end of the lease that it was sent under, and its grace period.
+  if (!context_.owned) {
     const Instant left = call.taken_over_at.value_or(call.send_by);
     const Instant settled = std::max(call.send_by, left) + tool.grace;
     if (context_.now < settled) return revisit_at(settled);
@@ -258,13 +262,13 @@ void Decider::handle_orphaned_try(const Step& step) {
                             : "the runtime stopped during the call");
 }
 
-// The newest try ended, and for sure nothing happened.
+// The newest try ended in a definite failure.
 void Decider::handle_definite_failure(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
   if (call.outcome == OutcomeKind::input_required) return handle_questions(step);
   if (call.unsent_tries > 0) {
-    // Another process could not send it; this one tries at once, and then ever more slowly.
+    // Another process could not send it. This one tries at once, then with increasing delays.
     return call.attempt == s_.attempt ? schedule_retry(step) : declare_try(step, false);
   }
   if (tries_left(tool, call)) return schedule_retry(step);
@@ -272,16 +276,17 @@ void Decider::handle_definite_failure(const Step& step) {
             describe_failure(s_, step, call.error.message, call.counted_tries));
 }
 
-// The newest try ended, and it may have happened.
+// The newest try ended with an unknown outcome.
 void Decider::handle_unknown_outcome(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
   const bool again = tries_left(tool, call) || call.unsent_tries > 0;
   const bool waits =
       step.phase != StepPhase::backoff && (call.unsent_tries == 0 || call.attempt == s_.attempt);
-  if (again && !waits && !has_room()) return;  // before its policies are asked
+  if (again && !waits && !has_room()) return;  // before evaluating its policies
   if (again && may_repeat(step)) return waits ? schedule_retry(step) : declare_try(step, false);
-  // What was to be read again is left to a person when another tool would read it. So is the call that a probe is about.
+  // A read that another tool version would repeat is left to an operator.
+  // So is the call of a probe.
   const bool left = again && has_changed(step) && step.role == Role::node;
   if (tool.effect == EffectClass::read && !left) {
     return fail_step(step, call.error.code,
@@ -299,7 +304,7 @@ void Decider::handle_unknown_outcome(const Step& step) {
 void Decider::open_resolve_wait(const Step& step, std::string_view reason) {
   const std::string plain = "resolve/" + s_.key_of(step).text;
   std::string key = plain;
-  // A key names one wait for ever.
+  // A key identifies one wait permanently.
   for (std::uint32_t n = step.call ? step.call->try_no : 1; s_.closed_waits.contains(key); ++n) {
     key = plain + "#" + std::to_string(n);
   }
@@ -311,16 +316,16 @@ void Decider::open_resolve_wait(const Step& step, std::string_view reason) {
 void Decider::schedule_retry(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
-  // Of the step's own id, so that the order in which branches move changes nothing. 53 bits: what a JSON number holds;
-  // `backoff` looks at the upper ones of 64.
+  // Seeded with the step's id, so that the order of branches has no influence. 53 bits: what a JSON
+  // number holds; `backoff` uses the upper ones of 64.
   const std::uint64_t jitter_seed = splitmix64(context_.jitter_seed ^ bits_of(step.id)) >> 11;
   const bool asked = call.outcome == OutcomeKind::input_required;
   const std::uint32_t before = call.unsent_tries > 0 ? call.unsent_tries
                                : asked               ? call.questions->rounds
                                                      : call.counted_tries;
   Duration wait = tool.retry.backoff(before + 1, jitter_seed << 11, call.retry_after);
-  if (call.unsent_tries > 0)
-    wait = std::max(wait, kUnsentPauseMin);  // whatever the tool says of its own failures
+  // At least this, whatever the tool's own retry policy is.
+  if (call.unsent_tries > 0) wait = std::max(wait, kUnsentPauseMin);
   emit(RandomRecorded{.effect_id = step.id.text + ":random:" + std::to_string(call.try_no),
                       .value = Value(jitter_seed)});
   emit_of(step,
@@ -332,24 +337,28 @@ void Decider::schedule_retry(const Step& step) {
               .reason = asked ? std::string(to_text(call.outcome)) : call.error.code});
 }
 
-// The time for another try has come, or not yet. A long back-off may end outside of the downstream's memory.
+// Makes the next try when its time has come. A long back-off may exceed the
+// downstream's dedupe window.
 void Decider::continue_after_backoff(const Step& step) {
   if (context_.now < step.not_before) return decide_again_at(step.not_before);
   if (step.call->outcome == OutcomeKind::input_required) return handle_questions(step);
-  // A read whose answer was lost is nothing to doubt, but is not sent again by another tool.
+  // A read with a lost answer has no unknown effect, but is not resent by
+  // another version of the tool.
   if (s_.may_have_happened(step) || (!step.call->definite && has_changed(step))) {
     return handle_unknown_outcome(step);
   }
   declare_try(step, false);
 }
 
-// Another version of the tool would send it. A model is asked again in any case: that changes only the bill (SPEC §5).
+// Another version of the tool would send it. A model is called again in any case: that
+// only adds cost (SPEC §5).
 bool Decider::has_changed(const Step& step) const {
   const std::uint32_t index = s_.tool_index(step);
   return !s_.plan->tools[index].is_model() && step.call->tool_version != offered_version(index);
 }
 
-// The earlier try may have happened. Another one under the same external key does no harm, and needs no new approval.
+// The earlier try may have happened. Is another one under the same external key harmless, and
+// without need for a new approval?
 bool Decider::may_repeat(const Step& step) const {
   const Invocation& call = *step.call;
   const std::uint32_t index = s_.tool_index(step);
@@ -364,7 +373,7 @@ bool Decider::may_repeat(const Step& step) const {
   return !forgotten && approved(again, call.arguments, call.arguments_hash);
 }
 
-// A try that nobody heard of again.
+// Closes a try whose outcome never arrived.
 void Decider::finish_as_unknown(const Step& step, std::string_view source) {
   ToolInvocationFinished event{.invocation_id = step.call->id,
                                .outcome = "unknown",
@@ -389,9 +398,9 @@ void Decider::finish_tool(const Step& step) {
   if (!s_.tool_of(step).makes_call()) return finish_value(step.id, s_.node_of(step).id);
   const Invocation& call = *step.call;
   if (auto wait = s_.waits.find(step.wait_key); wait != s_.waits.end()) {
-    cancel_wait(wait->first, wait->second);  // the answer came before the person's
+    cancel_wait(wait->first, wait->second);  // the result arrived before the operator's answer
   }
-  if (step.failure) {  // the effect counts as done, its output broke a rule
+  if (step.failure) {  // the effect is done, but its output is invalid
     fail_job_for(step);
     std::string message = step.failure->message;
     if (message == kChangesUnread) {

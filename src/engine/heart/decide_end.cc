@@ -1,10 +1,10 @@
-// How a job ends (SPEC §7), and how it comes to rest while it waits.
+// How a job ends (SPEC §7), and how it becomes idle while it waits.
 #include "engine/heart/decider.h"
 
 namespace ae::engine {
 namespace {
 
-// Of a job_waiting event; each wait has its own wait_opened, so that the log stays linear in the work.
+// In a job_waiting event. Each wait has its own wait_opened, so the log stays linear in the work.
 constexpr std::size_t kWaitsShownMax = 64;
 
 std::string_view wait_reason(const Wait& wait) {
@@ -24,13 +24,13 @@ std::string_view wait_reason(const Wait& wait) {
   return "";
 }
 
-// null: there is none.
+// null: the list is empty.
 Value list_or_absent(std::vector<Value> list) {
   return list.empty() ? Value() : Value::array(std::move(list));
 }
 
-// Where whoever resumes the job finds it: in which plan, how much of it is left, and how many waits are open (`waits` shows
-// the first ones). A few numbers; everything else is the fold.
+// The position of the job for the resuming worker: its plan, the number of unfinished nodes and of
+// open waits (`waits` lists the first ones). The full state is the fold.
 Value resumption_context(const State& state) {
   return Value::object({{"decision_id", state.plan->decision.text},
                         {"nodes_left", std::uint64_t{state.nodes_left}},
@@ -40,7 +40,7 @@ Value resumption_context(const State& state) {
 
 }  // namespace
 
-// Everything is done: the output, then the end.
+// All nodes are done: the output, then the end.
 void Decider::complete_job() {
   auto result = output_of(s_, &work_);
   if (result && canonical_exceeds(*result, kValueMax)) result = too_large("the output");
@@ -53,7 +53,7 @@ void Decider::complete_job() {
   decision_.release = true;
 }
 
-// Signals that the end overtook, and what nobody waited for.
+// Signals that arrived after the end was decided, and signals and messages that no wait took.
 std::vector<Value> Decider::undelivered() const {
   std::vector<Value> left = s_.undelivered;
   for (const auto& [key, early] : s_.early) {
@@ -75,7 +75,7 @@ void Decider::cancel_wait(const std::string& key, const Wait& wait) {
                                              .wait_type = std::string(to_text(wait.type))});
 }
 
-// The job ends for a reason that no event has said yet. Who has to undo something remembers it.
+// The job ends for a reason that is in no event yet. A job that must undo steps records the reason.
 void Decider::end_with_error(std::string_view code, std::string message) {
   if (!s_.needs_undo()) {
     return end_job({.cancelled = false,
@@ -90,9 +90,10 @@ void Decider::end_with_error(std::string_view code, std::string message) {
                         .state = "failed"});
 }
 
-// The job is to end: nothing new starts; calls in flight are awaited; what stays unknown is closed and listed.
+// Ends the job: nothing new starts, calls in flight are awaited, and unknown
+// outcomes are closed and listed.
 void Decider::end_job(const Ending& ending) {
-  for (std::uint32_t index : s_.todo) {  // what is known is still recorded
+  for (std::uint32_t index : s_.todo) {  // known results are still recorded
     if (is_full()) break;
     const Step& step = s_.steps[index];
     const bool success =
@@ -107,9 +108,9 @@ void Decider::end_job(const Ending& ending) {
   for (std::uint32_t index : s_.calling) {
     const Step& step = s_.steps[index];
     if (s_.is_live(step)) return;
-    // Another process may still perform it, and put down what it saw.
+    // Another process may still perform it and record its outcome.
     if (!context_.owned && context_.now < step.call->deadline) {
-      // Of a job that rests nobody would ask again.
+      // No worker would continue an idle job.
       if (s_.status == JobStatus::parked &&
           (s_.parked_until != "resolve" || !s_.awaits_person_before_end())) {
         emit(JobResumed{.by = "runtime"});
@@ -145,11 +146,12 @@ void Decider::end_job(const Ending& ending) {
   decision_.release = true;
 }
 
-// A long pause is not spent holding the job. False: there is none.
+// Releases the job for a long back-off. False: there is nothing to wait for.
 bool Decider::release_until(std::optional<Instant> backoff) {
   if (!backoff) return false;
   const bool settles = revisit_at_ && *revisit_at_ == *backoff;
-  // A death while the job only waits for this is a lost claim, too: after one it is given back.
+  // A death during this wait would count as a lost claim. After one lost claim the
+  // job is released at once.
   const Duration held_max =
       settles && s_.lost_claims > 0 ? Duration(0) : limits_.leased_backoff_max;
   if (*backoff - context_.now > held_max) {
@@ -159,7 +161,7 @@ bool Decider::release_until(std::optional<Instant> backoff) {
   return true;
 }
 
-// Somebody wants the job to rest. Nothing starts; what was seen is recorded, what is sent is awaited.
+// A pause is requested: nothing starts, results are recorded, calls in flight are awaited.
 void Decider::drain_for_pause() {
   for (std::uint32_t index : s_.todo) {
     if (is_full() || failed_) break;
@@ -194,20 +196,21 @@ void Decider::drain_for_pause() {
   decision_.release = true;
 }
 
-// Nothing can move now: say what the job waits for.
+// Nothing can progress now: records what the job waits for.
 void Decider::become_idle() {
   if (limit_reached_) return;
   if (s_.nodes_left == 0) return complete_job();
   std::optional<Instant> backoff;
   for (std::uint32_t index : s_.todo) {
     const Step& step = s_.steps[index];
-    if (settling_ && !s_.may_have_changed(step)) continue;  // it cannot move before that is known
+    if (settling_ && !s_.may_have_changed(step)) continue;  // blocked until that is known
     if (step.phase == StepPhase::backoff && (!backoff || step.not_before < *backoff)) {
       backoff = step.not_before;
     }
   }
   if (revisit_at_ && (!backoff || *revisit_at_ < *backoff)) backoff = revisit_at_;
-  // What only has to be sent again is sent before the job parks: nobody has to look what became of it.
+  // Tries that only need a resend are resent before the job parks, so that no operator
+  // has to check their outcome.
   if (!over_.empty() && (!backoff || *backoff <= context_.now)) return park_for_budget();
   if (release_until(backoff)) return;
   AE_CHECK(!s_.waits.empty(), "nothing can move, nothing is awaited: " + s_.job.text);

@@ -1,4 +1,4 @@
-// How a decision walks the plan: branches, waits, maps, and what becomes of a node that fails.
+// How a decision runs the plan: branches, waits, maps, and failed nodes.
 #include "engine/heart/decider.h"
 #include "engine/heart/request.h"
 
@@ -17,10 +17,10 @@ void Decider::decide_ready(const Step& step) {
                                    .kind = "branch",
                                    .payload = Value(*taken)});
     if (!*taken) skip(step);
-    return;  // the next call of decide goes on with it
+    return;  // the next call of decide continues with it
   }
   if (step.branch && !*step.branch) return skip(step);
-  if (node.loop) return start(step);  // what follows is decided when this is applied
+  if (node.loop) return start(step);  // the next step is decided when this is applied
   switch (node.kind) {
     case NodeKind::tool:
     case NodeKind::llm:
@@ -43,7 +43,7 @@ void Decider::skip(const Step& step) {
   emit_of(step, NodeFinished{.result_type = "pure", .skipped = true, .try_no = 1});
 }
 
-// A step that fails before any call was made, or for good after it.
+// Fails a step before any call, or permanently after one.
 void Decider::fail_step(const Step& step, std::string_view code, std::string_view message) {
   if (step.role == Role::probe) {
     const Step& asked = s_.steps[step.of];
@@ -58,7 +58,7 @@ void Decider::fail_step(const Step& step, std::string_view code, std::string_vie
                              .try_no = step.call ? step.call->try_no : 1});
 }
 
-// A failure that ends a job which has something to undo.
+// The result type of a failure: compensatable if it ends a job that has something to undo.
 std::string_view Decider::failure_type(const Step& step) const {
   const bool ends = !step.is_part() && !s_.node_of(step).continue_on_error;
   const bool own = step.call && step.committed && s_.tool_of(step).compensate;
@@ -68,7 +68,7 @@ std::string_view Decider::failure_type(const Step& step) const {
 
 void Decider::fail_job_for(const Step& step) {
   const Node& node = s_.node_of(step);
-  if (step.turn != kNoTurn) return;  // its loop decides what it means
+  if (step.turn != kNoTurn) return;  // its loop decides the consequence
   if (step.item == kNoItem) {
     failed_ = failed_ || !node.continue_on_error;
   } else if (!node.collect_errors) {
@@ -112,7 +112,7 @@ void Decider::start_wait(const Step& step) {
   deliver_early_answer(step, key, channel);
 }
 
-// A message that has come, or a signal that came before its wait, is delivered in the commit that opens the wait.
+// Delivers a kept message or early signal in the commit that opens its wait.
 void Decider::deliver_early_answer(const Step& step, const std::string& key,
                                    std::string_view channel) {
   const Node& node = s_.node_of(step);
@@ -150,7 +150,7 @@ void Decider::finish_wait(const Step& step) {
   emit_of(step, NodeFinished{.result_of = step.id.text, .result_type = "pure", .try_no = 1});
 }
 
-// All maps of a job together. The items of those that this decision starts count as well.
+// The limit applies to all maps of a job together, including those that this decision starts.
 Result<Value> Decider::check_item_limits(Value over) {
   const std::uint64_t items = s_.map_items + new_items_ + over.size();
   constexpr std::size_t kMost = PlanLimits{}.nodes_times_items_max;
@@ -183,7 +183,7 @@ void Decider::start_items(const Step& step) {
   const Node& node = s_.node_of(step);
   std::uint32_t active = map.active;
   for (std::uint32_t item = map.started; item < map.results.size(); ++item) {
-    if (map.finished[item]) continue;  // before the job was forked
+    if (map.finished[item]) continue;  // imported by the fork
     if (active >= node.max_parallel) return;
     if (!has_room() || !may_fit_budget(s_.plan->tools[node.tool])) return;
     if (is_full()) {
@@ -203,7 +203,7 @@ void Decider::start_items(const Step& step) {
                         .result_type = "permanent_failure",
                         .step_id = id,
                         .try_no = 1});
-      if (!node.collect_errors) return;  // the map's fate is decided when this is applied
+      if (!node.collect_errors) return;  // the end of the map is decided when this is applied
       active--;
       continue;
     }

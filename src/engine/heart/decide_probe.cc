@@ -1,8 +1,8 @@
-// How a decision asks the downstream what became of a call in doubt (SPEC §6: probe).
+// How a decision asks the downstream for the outcome of a call (SPEC §6: probe).
 //
-// The probe is a command of its own beside the call, with its own path, keys and tries. The call waits for it in the phase
-// `probing`. What the answer says is recorded as a decision, and the call goes on from there; no answer, and a person
-// is asked.
+// The probe is a separate command with its own path, keys and tries. Its call waits for it in the
+// phase `probing`. The probe's answer is recorded as a decision, and the call continues from there.
+// Without an answer an operator is asked.
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
 
@@ -14,7 +14,7 @@ bool Decider::may_probe(const Step& step) const {
 
 void Decider::start_probe(const Step& step) {
   if (s_.pausing) return;
-  // Its sender may be dead; what it sent may still arrive and take effect (SPEC §6).
+  // The sender may be dead, but its request may still arrive and take effect (SPEC §6).
   if (const auto settles = s_.settles_at(step); settles && context_.now < *settles) {
     return revisit_at(*settles);
   }
@@ -36,7 +36,7 @@ void Decider::start_probe(const Step& step) {
 
 void Decider::decide_probe(const Step& probe) {
   const Step& asked = s_.steps[probe.of];
-  if (asked.phase != StepPhase::probing) {  // its answer is not waited for any more
+  if (asked.phase != StepPhase::probing) {  // its answer is not needed any more
     if (probe.call->open && !s_.is_live(probe)) return finish_as_unknown(probe);
     if (probe.phase == StepPhase::settled) commit_command(probe);
     return;

@@ -1,5 +1,5 @@
-// How a decision records the time, a random number or an id: the value is drawn once, and stands in the log before anything
-// reads it. There is no call: no permit, no invocation, nothing that could be in doubt.
+// How a decision records a time, random number or UUID: the value is drawn once, and is in the log
+// before anything reads it. There is no call: no permit, no invocation, no unknown outcome.
 #include "engine/heart/decider.h"
 #include "engine/heart/recorded_value.h"
 
@@ -8,8 +8,8 @@ namespace ae::engine {
 // REQUIRES: it is approved.
 void Decider::record_value(const Declaration& d) {
   const RecordedKind records = s_.plan->tools[d.tool].records;
-  // Arguments of plans were looked at before. A call that a model asked for under an earlier plan, of another tool of this name,
-  // was not.
+  // Arguments from the plan were checked before. Those of a call that a model requested under an
+  // earlier plan, of another tool with this name, were not.
   if (const auto taken = check_recorded_args(records, d.args); !taken) {
     return emit(NodeFinished{.error = recorded(taken.error()),
                              .node_id = d.node.id,

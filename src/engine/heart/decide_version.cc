@@ -1,5 +1,6 @@
-// How a job binds itself to versions (SPEC §12): a strict one rests where another execution version is offered, and a call in
-// doubt that was not sent again by a changed tool is, once the tool is offered as it was.
+// Version rules of a job (SPEC §12): a strict job parks where another execution version is
+// offered. A call that was not resent because its tool had changed is resent once the old
+// version is offered again.
 #include <algorithm>
 #include <utility>
 
@@ -13,15 +14,15 @@ bool has_wrong_version(const State& state, const DecisionContext& context) {
          *context.execution_version != state.execution_version;
 }
 
-// Calls that an earlier attempt left open stay open: the attempt that has the right version decides about them. REQUIRES: no
-// call of this attempt is live.
+// Calls that an earlier attempt left open stay open: an attempt with the right version decides
+// about them. REQUIRES: no call of this attempt is live.
 void Decider::park_for_version() {
   emit(JobParked{.reason = std::string(code_name(Code::execution_version_mismatch)),
                  .until = "version"});
   decision_.release = true;
 }
 
-// What orphan and doubtful do with a call whose tool has not changed.
+// As handle_orphaned_try and handle_unknown_outcome do for a call whose tool has not changed.
 std::vector<std::string> Decider::unknown_calls_to_resend() const {
   std::vector<std::string> keys;
   for (const auto& [key, wait] : s_.waits) {

@@ -1,8 +1,10 @@
-// Decider: makes the decision of one call of `decide`. Its parts stand in decide.cc (which step is looked at),
-// decide_calls.cc (the ledger's rules), decide_approvals.cc (who must be asked before), decide_questions.cc
-// (what its tool asks in the middle of it), decide_nodes.cc (what the plan says),
-// decide_loop.cc (a model that leads), decide_value.cc (time, chance and ids, which no call is made for),
-// decide_budget.cc (what it may still use), decide_probe.cc (asking about calls in doubt), decide_confirm.cc (is what it changed as it was), decide_undo.cc (compensation) and decide_end.cc (how a job ends or rests).
+// Decider: makes the decision of one call of `decide`. Its parts: decide.cc (which step is next),
+// decide_calls.cc (the ledger's rules), decide_approvals.cc (approvals), decide_questions.cc
+// (questions of a tool during its call), decide_nodes.cc (the plan), decide_loop.cc (loops),
+// decide_value.cc (times, random numbers and UUIDs, which need no call), decide_budget.cc (the
+// budget), decide_probe.cc (probes of calls with an unknown outcome), decide_confirm.cc
+// (verification of external changes), decide_undo.cc (compensation), decide_version.cc (version
+// mismatches) and decide_end.cc (how a job ends or becomes idle).
 //
 // Only `decide` uses it. Threads: short-lived, one owner.
 #pragma once
@@ -74,7 +76,7 @@ class Decider {
   bool may_repeat(const Step& step) const;
   bool has_changed(const Step& step) const;
   void open_resolve_wait(const Step& step, std::string_view reason);
-  // `source`: who knows better what became of it.
+  // `source`: where the final outcome comes from.
   void finish_as_unknown(const Step& step, std::string_view source = {});
   void declare_try(const Step& step, bool close_earlier);
   void continue_after_backoff(const Step& step);
@@ -104,7 +106,7 @@ class Decider {
   void park_before_end();
   void park_for_version();
   bool release_until(std::optional<Instant> backoff);
-  // Too many attempts were lost with this job: what may have done it is left to a person.
+  // Too many attempts lost this job; an operator must handle calls that may have caused it.
   bool attempts_exhausted() const { return s_.lost_claims >= lost_claims_max(); }
   std::uint32_t lost_claims_max() const {
     return s_.plan->max_attempts ? s_.plan->max_attempts : limits_.lost_claims_max;
@@ -129,14 +131,14 @@ class Decider {
     StepId step;
     const Node& node;
     std::uint32_t tool;  // index into Plan::tools
-    Value args;          // of the first try; a later one sends what is recorded
+    Value args;          // of the first try; later tries send the recorded ones
     std::uint32_t item = kNoItem;
-    const StepId* of = nullptr;        // of a probe or a compensation: the command it is about
+    const StepId* of = nullptr;        // of a probe or compensation: the command of the call
     bool emitted = false;              // its command_emitted is in the log
-    std::string path = {};             // of a part of a loop that is about to begin
-    bool chosen = false;               // it is a call of a loop that is about to begin
-    std::uint32_t turn = kNoTurn;      // of a loop, when its model is asked
-    std::string text = {}, hash = {};  // of the arguments, as soon as they are needed (digest)
+    std::string path = {};             // of a part of a loop that is about to start
+    bool chosen = false;               // a call of a loop that is about to start
+    std::uint32_t turn = kNoTurn;      // of a loop: the turn of this model call
+    std::string text = {}, hash = {};  // of the arguments, set on demand (`digest`)
   };
   ExternalKey external_key_of(const Declaration& d, const IdempotencyKey& key) const;
   void digest(Declaration& d) const;
@@ -148,7 +150,7 @@ class Decider {
   std::vector<ExceededLimit> exceeded_limits(const Usage& more) const;
   Value reserve(const Declaration& d, const Value& args);
   void park_for_budget();
-  const Step* existing_step(const Declaration& d) const;  // nullptr: it is about to begin
+  const Step* existing_step(const Declaration& d) const;  // nullptr: it is about to start
   std::string path_of(const Declaration& d) const;
   std::vector<Member> call_members(const Declaration& d, const Value& args,
                                    std::string_view hash) const;
@@ -159,13 +161,13 @@ class Decider {
   void finish_refused(const Step& step);
   void withdraw_requests(const Step& whole);
   bool start_part(Declaration part);
-  // Nothing is scheduled past the job's deadline: that one fires first.
+  // Nothing is scheduled after the job's deadline, which fires first.
   Instant cap_at_deadline(Instant at) const {
     return s_.deadline ? std::min(at, *s_.deadline) : at;
   }
   void deliver_early_answer(const Step& step, const std::string& key, std::string_view channel);
   std::vector<Value> undelivered() const;
-  // True: the step has ended with it, for it made no call.
+  // True: the step is finished, because its tool makes no call.
   bool begin_call(Declaration d);
   void record_value(const Declaration& d);
   void commit_value(const StepId& step, std::string_view node);
@@ -177,7 +179,7 @@ class Decider {
   DecisionId decision_id_of(const Step& step, std::string_view what) const {
     return decision_at(s_, s_.path_of(step) + "#" + std::string(what));
   }
-  // An event of a step: its node and its id are filled in.
+  // An event of a step, with its node and id filled in.
   template <class E>
   void emit_of(const Step& step, E event) {
     event.node_id = s_.node_of(step).id;
@@ -188,7 +190,7 @@ class Decider {
     if (!decision_.decide_again_at || at < *decision_.decide_again_at)
       decision_.decide_again_at = at;
   }
-  // A call in doubt is left alone until then: nobody has to hold the job for it.
+  // Leaves a call with an unknown outcome until then. The job need not stay leased meanwhile.
   void revisit_at(Instant at) {
     if (!revisit_at_ || at < *revisit_at_) revisit_at_ = at;
     decide_again_at(at);
@@ -196,7 +198,8 @@ class Decider {
   const std::string& offered_version(std::uint32_t tool) const {
     return context_.tool_versions ? (*context_.tool_versions)[tool] : s_.plan->tools[tool].version;
   }
-  // Enough events, or some and no work left. Outside of `visit` each evaluation but one adds an event.
+  // Enough events, or some events and no work left. Outside of `visit` each
+  // evaluation but one adds an event.
   bool is_full() const {
     const std::size_t events = decision_.events.size();
     return events >= limits_.events_max || (events > 0 && work_ >= limits_.work_max);
@@ -211,23 +214,23 @@ class Decider {
   const State& s_;
   const DecisionContext& context_;
   const DecideLimits& limits_;
-  std::size_t open_;            // tries open, with those this decision declares
-  bool settling_ = false;       // calls that may have changed something come before everything else
+  std::size_t open_;            // open tries, including those declared by this decision
+  bool settling_ = false;       // calls that may have changed something come first
   bool limit_reached_ = false;  // something could start but for a limit
   bool undoable_ = false;       // a step that can be undone is committed in this decision
-  std::optional<Instant>
-      revisit_at_;         // a call in doubt may be sent again, asked about or given up then
+  // When a call with an unknown outcome may be retried, probed or given up.
+  std::optional<Instant> revisit_at_;
   bool failed_ = false;    // an event of this decision ends the job: nothing starts after it
   bool answered_ = false;  // a model's answer is committed in this decision
   Usage reserved_;         // of the budget, by what this decision declares
-  std::vector<ExceededLimit> over_;  // a call did not fit into the budget
-  bool unconfirmed_ = false;         // what another attempt changed is known now, and not looked at
-  std::set<std::uint32_t> failed_maps_;  // an item fails here: none of these starts after it
+  std::vector<ExceededLimit> over_;  // limits that left no room for a call
+  bool unconfirmed_ = false;         // changes of another attempt became known and are not verified
+  std::set<std::uint32_t> failed_maps_;  // an item fails in this decision: no more of these start
   std::set<std::string> keys_;           // of waits that this decision opens
-  std::map<std::string, std::size_t, std::less<>>
-      delivered_;                // messages that it delivers, by channel
+  // Messages that this decision delivers, by channel.
+  std::map<std::string, std::size_t, std::less<>> delivered_;
   std::uint64_t new_items_ = 0;  // of the maps that this decision starts
-  mutable Work work_ = 0;        // of the expressions and schemas that it has evaluated
+  mutable Work work_ = 0;        // of the expressions and schemas evaluated so far
   std::optional<DecisionCursor> from_, stopped_;
   Decision decision_;
 };

@@ -1,5 +1,6 @@
-// How jobs end that have a call in doubt (SPEC §7): for each way to end, each kind of tool and each place of the call, at most
-// one `resolve` brings the job to its end, and the terminal event lists exactly the calls whose outcome stayed unknown.
+// How jobs with an unknown outcome end (SPEC §7). For each way to end, each kind of tool and each
+// place of the call: at most one `resolve` ends the job, and the terminal event lists exactly the
+// calls whose outcome stayed unknown.
 #include <set>
 
 #include "engine/heart/job_fixture_test.h"
@@ -14,8 +15,9 @@ namespace ae::engine::testing {
 namespace {
 
 enum class End { cancel, deadline, max_attempts, other_fails };
-// The state of the call when the end comes: its process died and the job is not claimed, or is claimed again (and
-// parked where a person decides); it timed out; it is still open and times out then; or its probe is under way.
+// The state of the call when the end comes: its process died, and the job is unclaimed or claimed
+// again (and parked if an operator decides); it timed out; it is still open and times out then; or
+// its probe is running.
 enum class Doubt { killed, killed_and_claimed, timed_out, open, probing };
 enum class Place { node, item, loop_call };
 
@@ -25,8 +27,8 @@ struct Case {
   Place place;
   std::string_view effect, on_in_doubt;
   bool compensate = false;
-  bool owned = true;                         // by one process; false: a shared store
-  std::string_view resolution = "happened";  // what the person says when asked
+  bool owned = true;                         // single owner process; false: a shared store
+  std::string_view resolution = "happened";  // the operator's decision
   std::string_view probe = "silent";         // found | absent | silent
 };
 
@@ -76,14 +78,15 @@ std::string nodes_of(const Case& c) {
   return "";
 }
 
-// The process dies, and the next one claims the job; what people want meanwhile is taken in before it decides.
+// The process dies, and the next one claims the job; control requests are
+// applied before it decides.
 JobFixture& dies(JobFixture& job) {
   job.reload();
   job.begin_attempt();
   return job;
 }
 
-// The world and the person of one case, and what the job was told.
+// Simulates the tool, the probe and the operator of one case.
 class Life {
  public:
   explicit Life(const Case& c)
@@ -109,8 +112,8 @@ class Life {
 
   const Step& call() const { return job.step(name_); }
 
-  bool known = false;     // the outcome of the call is
-  bool happened = false;  // as far as it is known
+  bool known = false;     // the outcome of the call is known
+  bool happened = false;  // if known
   int resolved = 0;
 
  private:
@@ -169,7 +172,7 @@ class Life {
   void goes_on() {
     if (!job.in_flight.empty()) return answers(job.in_flight.begin()->first);
     if (job.status() == "parked" && job.state.parked_until == "resolve") return resolves();
-    job.after(61s);  // a back-off or a grace passes
+    job.after(61s);  // a back-off or grace period passes
   }
 
   void answers(std::uint32_t index) {
@@ -226,8 +229,8 @@ std::vector<Case> cases(bool owned) {
                             .compensate = compensate,
                             .owned = owned};
             for (const std::string_view resolution : {"happened", "not_happened", "fail"}) {
-              if (on_in_doubt == "fail" && resolution != "happened")
-                continue;  // no person is asked
+              // No operator is asked.
+              if (on_in_doubt == "fail" && resolution != "happened") continue;
               all.push_back(base);
               all.back().resolution = resolution;
             }
@@ -254,7 +257,7 @@ void expect_proved(const JobFixture& job) {
   EXPECT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
-// The keys of unknown calls that its end lists.
+// The keys of unknown calls in the terminal event.
 std::set<std::string> listed(const JobFixture& job) {
   const Value in_doubt = std::visit(
       [](const auto& end) {
@@ -301,8 +304,8 @@ void each_way_ends(bool owned) {
     if (proofs++ % 8 == 0) expect_proved(life.job);
   }
   std::set<std::string_view> ends{"cancelled", "failed"};
-  // Where stores are shared, the calls of a dead process are left alone until they settle, and the job is given back
-  // meanwhile: it loses fewer attempts, and `other` succeeds after all.
+  // On shared stores the calls of a dead process are left alone until they settle, and the job is
+  // released meanwhile: it loses fewer attempts, and `other` succeeds in the end.
   if (!owned) ends.insert("completed");
   EXPECT_EQ(reached, ends);
 }
@@ -317,7 +320,8 @@ AE_TEST_SLOW("ending/each way to end on a shared store reaches its end after at 
   each_way_ends(false);
 }
 
-// ---------------------------------------------------------------- one call in doubt, and nothing else to undo
+// ---------------------------------------------------------------- one unknown outcome, nothing
+// else
 
 constexpr std::string_view kOne = "[{'id':'a','kind':'tool','tool':'do'}]";
 
@@ -335,7 +339,7 @@ constexpr std::string_view kResent =
     "{'effect':'idempotent','retry':{'max_attempts':2,'retry_on':['timeout']},"
     "'dedupe_window':'1h','compensate':{'tool':'undo'}}";
 
-// ---------------------------------------------------------------- parked for a call that keeps no job from its end
+// ---------------------------------------------------------------- parked for a non-blocking call
 
 constexpr std::string_view kChanging =
     "{'tools':{'undo':{'effect':'idempotent'},"
@@ -468,7 +472,7 @@ AE_TEST("ending/another worker's call is left alone until its grace has passed")
   EXPECT_EQ(job.tries("a"), 1u) << job.log_text();
   job.after(39s);
   EXPECT_EQ(job.tries("a"), 1u) << job.log_text();
-  job.after(2s);  // the lease and the grace
+  job.after(2s);  // the lease and the grace period
   EXPECT_EQ(job.tries("a"), 2u) << job.log_text();
   job.ok("a").ok("a/compensate");
   EXPECT_EQ(job.status(), "cancelled");
@@ -544,7 +548,7 @@ AE_TEST("ending/a job without an unknown call writes job_completed as before") {
   EXPECT_EQ(schema_of(job.last<JobCompleted>()), 1);
 }
 
-// ---------------------------------------------------------------- what is found out afterwards
+// ---------------------------------------------------------------- outcomes noted after the end
 
 JobFixture ended() {
   JobFixture job("[{'id':'a','kind':'tool','tool':'risk'}]");
@@ -592,7 +596,7 @@ AE_TEST("note/a call is noted once, and only when it is in doubt and settled") {
   EXPECT_EQ(known.resolve("a", "happened").refused, Code::job_terminal);
 }
 
-// ---------------------------------------------------------------- late results of calls that were given up
+// ---------------------------------------------------------------- late results after giving up
 
 Outcome succeeded() { return {.kind = OutcomeKind::success, .result = json("{'id':7}")}; }
 Outcome refused() {
@@ -679,7 +683,7 @@ AE_TEST("note/what an erased effect record keeps of a late result is noted") {
   EXPECT_TRUE(std::get<OutcomeNoted>(events->front()).result.is_null());
 }
 
-// ---------------------------------------------------------------- given up while the job goes on
+// ---------------------------------------------------------------- given up while the job continues
 
 constexpr std::string_view kRiskThenWait =
     "[{'id':'a','kind':'tool','tool':'risk','args':{'n':1},'on_error':'continue'},"

@@ -1,4 +1,5 @@
-// What is left when all values of an ended job are erased: it is folded, shown and proved, and its values are in none of it.
+// All values of an ended job are erased: it can still be folded, displayed and
+// verified, and no value is left.
 #include <algorithm>
 
 #include "engine/heart/stored_job_test.h"
@@ -28,7 +29,7 @@ std::string shown(const JobId& job, const std::vector<Event>& log) {
   return all;
 }
 
-// It is folded and proved, and holds no value any more.
+// It can be folded and verified, and contains no value.
 std::vector<Event> expect_erased(const JobFixture& job, bool keep_blind = false) {
   const JobId& id = job.state.job;
   EXPECT_TRUE(is_terminal(job.state.status)) << job.log_text();
@@ -123,7 +124,7 @@ AE_TEST("erase/a guess of an erased value is confirmed by no hash of a job with 
                                       canonical(json("{'to':'ada@x.org'}")), "")
                           .text),
             std::string::npos);
-  // In a job without one, they are.
+  // A job without a blind keeps them.
   JobFixture bare(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'to':'${ .input.mail }'}}])",
                   {.input = kInput, .blind = ""});
   bare.claim().ok("a", "1");
@@ -145,7 +146,7 @@ AE_TEST("erase/without the blind, verify says that hashes are not computed again
     EXPECT_NE(one->detail.find("hashes not recomputed: the blind is gone"), std::string::npos)
         << one->detail;
   }
-  // That two events say the same is still proved.
+  // The equality of values in two events is still verified.
   each<ToolInvocationStarted>(input.events, [](ToolInvocationStarted& call) {
     call.invocation_id = InvocationId("0123456789abcdef");
   });

@@ -1,4 +1,4 @@
-// The roots of expressions, and the rules for what may come out.
+// The roots of expressions, and the limits of their values.
 #include "engine/heart/evaluate.h"
 
 #include <algorithm>
@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::size_t kKeyBytesMax = 256;
 
-// The roots at one step: `.input`, `.job`, transitive needs, and in a map `.item`, `.index` and its name.
+// The roots at one step: `.input`, `.job`, transitive needs, and in a map
+// `.item`, `.index` and its name.
 class PlanScope : public ExprScope {
  public:
   PlanScope(const State& state, Work* work) : state_(state), work_(work) {}
@@ -25,7 +26,7 @@ class PlanScope : public ExprScope {
         item_(&state.steps[map.index].map->over.items()[index]),
         index_(static_cast<std::int64_t>(index)) {}
 
-  // Of an item of a map that has ended.
+  // Of an item of a completed map.
   PlanScope(const State& state, const Node& map, const Value* item, std::uint32_t index)
       : state_(state),
         work_(nullptr),
@@ -69,7 +70,7 @@ class PlanScope : public ExprScope {
   mutable Value seen_;
 };
 
-// What a probe or a compensation sees: the call that it is about.
+// The roots of a probe or compensation: the call that it belongs to.
 class CallScope : public ExprScope {
  public:
   CallScope(const Invocation& call, const Value& result, Work* work)
@@ -235,7 +236,7 @@ Result<Value> output_of(const State& state, Work* work) {
   return Value::object(std::move(members));
 }
 
-// ---------------------------------------------------------------- what failed
+// ---------------------------------------------------------------- failed fields
 
 std::string sole_expression(const Value& source) {
   if (!source.is_string()) return {};

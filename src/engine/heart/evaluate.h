@@ -1,7 +1,8 @@
-// evaluate: what the expressions of a plan give at a point of a job's history.
+// evaluate: the values of a plan's expressions at a point of a job's history.
 //
-// Expressions read only what cannot change any more (SPEC §9), so that the same question has the same answer when it
-// is asked by `decide`, by a proof years later, or by somebody who looks back in time. Threads: pure functions.
+// Expressions read only values that cannot change any more (SPEC §9). So an evaluation has the
+// same result for `decide`, for a verification years later, and for a view of an earlier state.
+// Threads: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -14,49 +15,53 @@
 
 namespace ae::engine {
 
-// All fail with expression_failed; arguments also with input_invalid, where the tool's args_schema refuses them. They
-// add to `work`, if there is any.
+// All of them fail with expression_failed; arguments also with input_invalid, if the tool's
+// args_schema rejects them. They add to `work` unless it is nullptr.
 
-// What entry `index` of the tool's `changes` says of a call that gave `result`. REQUIRES: there is such an entry, and a call.
+// Entry `index` of the tool's `changes`, for a call with this `result`. REQUIRES: the
+// entry and the call exist.
 Result<Value> change_of(const State& state, const Step& step, std::size_t index,
                         const Value& result, Work* work = nullptr);
-// Is a condition met that gave this? null and false are not.
+// Does this value meet a condition? null and false do not.
 bool is_met(const Value& value);
 // Is the node's `when` met? REQUIRES: it has one.
 Result<bool> when_of(const State& state, const Node& node, Work* work = nullptr);
-// The value a map goes over: an array within the limits.
+// The value that a map iterates over: an array within the limits.
 Result<Value> over_of(const State& state, const Node& node, Work* work = nullptr);
-// The arguments of a tool node's call, or of the call that a map makes for an item of its recorded value.
-// REQUIRES: with an item, the map is under way.
+// The arguments of a tool node's call, or of a map's call for an item of its recorded value.
+// REQUIRES: with an item, the map is running.
 Result<Value> arguments_of(const State& state, const Node& node, std::uint32_t item = kNoItem,
                            Work* work = nullptr);
-// The arguments of a probe or a compensation of the call of `about`. REQUIRES: its tool names one, it has a call.
+// The arguments of a probe or compensation of the call of `about`. REQUIRES: its tool
+// names one, and it has a call.
 Result<Value> side_arguments_of(const State& state, const Step& about, Role role,
                                 Work* work = nullptr);
-// What a probe's answer says of the call of `about`: null = it did not happen, else its result.
+// The outcome of the call of `about` according to the probe's answer: null = not
+// happened, else its result.
 Result<Value> probe_result_of(const State& state, const Step& about, const Value& answer,
                               Work* work = nullptr);
-// What a loop says first: the messages [system?, user], or those of a node of kind llm. REQUIRES: the node has turns.
+// The first messages of a loop: [system?, user], or those of a node of kind llm.
+// REQUIRES: the node has turns.
 Result<Value> opening_messages_of(const State& state, const Node& node, Work* work = nullptr);
-// The arguments of the call of a step, whichever it is; of a turn of a loop, as they are recorded. REQUIRES: a loop that it
-// belongs to is under way, and this is its newest turn.
+// The arguments of the call of any step; for a turn of a loop, as they are recorded. REQUIRES: its
+// loop, if any, is running, and this is the newest turn.
 Result<Value> arguments_of(const State& state, const Step& step, Work* work = nullptr);
 // The correlation key of a signal's or webhook's wait. REQUIRES: the node names one.
 Result<std::string> wait_key_of(const State& state, const Node& node, Work* work = nullptr);
 // The channel of a message wait.
 Result<std::string> channel_of(const State& state, const Node& node, Work* work = nullptr);
-// When a timer is due, if it is opened at `now`.
+// When a timer is due that is opened at `now`.
 Result<Instant> due_of(const State& state, const Node& node, Instant now, Work* work = nullptr);
 // The result of a job whose nodes are all done.
 Result<Value> output_of(const State& state, Work* work = nullptr);
 
-// What of a node could not be evaluated, in the words of an agents file.
+// The field of a node that could not be evaluated, as in an agents file.
 struct FailedField {
   std::string field;        // when, args.id, wait.key, map, prompt, output.x
   std::string expression;   // without `${ }`; "" = the field holds several, or none
-  bool gives_null = false;  // it is null where a text is needed
+  bool gives_null = false;  // it is null where a string is required
 };
-// Of a step that failed with `code`: evaluates its expressions again. nullopt: they do not fail so.
+// For a step that failed with `code`: evaluates its expressions again. nullopt: none fails with it.
 std::optional<FailedField> failed_field_of(const State& state, const Step& step,
                                            std::string_view code);
 std::optional<FailedField> failed_output_of(const State& state);

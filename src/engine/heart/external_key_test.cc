@@ -1,4 +1,4 @@
-// External keys: which call carries which, in jobs of this build and of earlier ones.
+// External keys: which key each call has, in jobs of this build and of earlier ones.
 #include "engine/loop/loop_fixture_test.h"
 
 namespace ae::engine::testing {
@@ -8,7 +8,7 @@ constexpr std::string_view kTwo = R"([{'id':'a', 'kind':'tool', 'tool':'put'},
     {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}])";
 
 AE_TEST("key/another attempt that begins the same step again has the same external key") {
-  // A restored store is an earlier state of the log that another attempt goes on from.
+  // A restored store is an earlier state of the log, from which another attempt continues.
   JobFixture first(kTwo), restored(kTwo);
   first.claim();
   restored.claim();

@@ -1,8 +1,8 @@
-// The features: how the decisions and events of every job reach them, and how one feature reaches another.
+// The features: how common code calls a feature, and how features call each other.
 //
-// A feature takes part in a job by its functions of Applier (applier.h), of Decider (decider.h) and of requests (take.h). What
-// else others call of it is in its header, one line below. No feature includes the header of another, and no header includes
-// this one.
+// A feature takes part in a job through its functions of Applier (applier.h), of Decider
+// (decider.h) and of requests (request.h). Its other functions are in its header, listed below. No
+// feature includes the header of another one, and no header includes this one.
 #pragma once
 
 #include "engine/confirm/confirm.h"

@@ -1,8 +1,10 @@
-// Logs of every version, replayed for ever: what was written once is opened, proved and folded to what it was then.
+// Logs of all versions: a stored log can always be opened, verified and
+// folded to its original state.
 //
-// Method: testdata/golden/<version>/<name>.json holds the sealed commits of a job, and what they came to when they were
-// written: hashes, and the whole view of the state. A view may have gained members since; none may have changed. New ones
-// are written with AETHERIS_GOLDEN_WRITE=<folder>; a file that is there is never written again.
+// Method: testdata/golden/<version>/<name>.json holds the sealed commits of a job, and their
+// results at the time of writing: hashes, and the whole view of the state. A view may have gained
+// members since; none may have changed. AETHERIS_GOLDEN_WRITE=<folder> writes new files; existing
+// files are never overwritten.
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -42,7 +44,7 @@ std::string read_file(const fs::path& path) {
 struct Named {
   const char* name;
   JobFixture job;
-  bool erased = false;  // stored without its values, as `redact --all` leaves it
+  bool erased = false;  // stored without its values, as after `redact --all`
 };
 
 std::list<Named> jobs() {
@@ -54,7 +56,7 @@ std::list<Named> jobs() {
     return all.back().job;
   };
 
-  // Retries, a crash, a map, a branch, a signal, a person's answer.
+  // Retries, a crash, a map, a branch, a signal, a human answer.
   add("completed",
       R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':'${ .input.n }'}},
       {'id':'p', 'kind':'tool', 'tool':'pay', 'needs':['a'], 'args':{'n':'${ .steps.a }'}},
@@ -110,7 +112,8 @@ std::list<Named> jobs() {
   add("running", "[{'id':'a', 'kind':'tool', 'tool':'put'}]").claim();
   add("queued", "[{'id':'a', 'kind':'tool', 'tool':'put'}]",
       {.input = "{'deep':[[[1.5,-0.25,1e300]]]}"});
-  // Two turns of a conversation, the first asked twice: its messages stand apart, each once.
+  // Two turns of a conversation, the first one called twice: its messages are
+  // blobs, each stored once.
   const std::string said =
       "{'role':'user', 'content':'a question that is long enough to be worth "
       "a place of its own: ${ .input.x }'}";
@@ -133,7 +136,7 @@ std::list<Named> jobs() {
           "{'text':'Because.', 'model':'small-1', 'usage':{'input_tokens':9,"
           " 'output_tokens':1, 'total_tokens':10}}")
       .ok("two", "{'text':'And so on.'}");
-  // A job that failed in the middle of a map, and one that goes on from there, under another plan in the end.
+  // A job that failed in the middle of a map, and a fork of it that is finally re-planned.
   constexpr std::string_view kFirst =
       "{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'n':'${ .input.n }'}}";
   constexpr std::string_view kMap =
@@ -154,7 +157,8 @@ std::list<Named> jobs() {
                          std::string(kFirst) + "]")),
           {"m"});
   forked.ok("z", "1").signal("k", "'go'");
-  // Calls that were given up: one is dropped by another plan, and of both somebody finds out after the end what they did.
+  // Calls that were given up: a re-plan drops one of them, and both outcomes
+  // are noted after the end.
   JobFixture& unknown =
       add("unknown",
           "[{'id':'a', 'kind':'tool', 'tool':'risk', 'args':{'n':1}, 'on_error':'continue'},"
@@ -174,7 +178,8 @@ std::list<Named> jobs() {
                .reason = "looked",
                .idempotency_key = unknown.sent[0].key,
                .resolution = "not_happened"});
-  // What people said: that a call happened and gave nothing; too early and not well; and a result that breaks its schema.
+  // Answers of users: a call happened without a result; an invalid early answer; a
+  // result that breaks its schema.
   JobFixture& people =
       add("people",
           "[{'id':'p', 'kind':'tool', 'tool':'pay'},"
@@ -190,8 +195,7 @@ std::list<Named> jobs() {
                                            .payload = json("{'note':'hm'}")}));
   people.run_until_idle();
   people.signal("k", "{'decision':'approve'}").ok("s", "'no number'");
-  // A model that leads: a call that it may not make, an answer that breaks its schema, and the words in which it was told so.
-  // Values that are recorded without a call: of nodes, of items, of a step that a person let have one.
+  // Values that are recorded without a call: of nodes, of items, of a step that needed approval.
   add("recorded",
       R"([{'id':'t', 'kind':'tool', 'tool':'clock'},
       {'id':'r', 'kind':'tool', 'tool':'dice', 'needs':['t'], 'args':{'min':1, 'max':6}},
@@ -205,7 +209,7 @@ std::list<Named> jobs() {
       .claim()
       .approve("r")
       .ok("a");
-  // A strict job: another version of the program parks it, and the one that it began with ends it.
+  // A strict job: another version of the program parks it, and its original version completes it.
   JobFixture& strict = add("versions",
                            "[{'id':'a', 'kind':'tool', 'tool':'put'},"
                            " {'id':'b', 'kind':'tool', 'tool':'once', 'needs':['a']}]",
@@ -219,7 +223,7 @@ std::list<Named> jobs() {
   strict.run_until_idle();
   strict.execution_version = "v1";
   strict.offer().claim().ok("a").ok("b");
-  // Without its values: a branch, a map, messages that stand apart, an answer of a person, an error.
+  // Without its values: a branch, a map, messages in blobs, a human answer, an error.
   add("erased",
       R"([{'id':'yes', 'kind':'tool', 'tool':'put', 'when':'${ .input.n > 5 }',
        'args':{'to':'${ .input.to }'}},
@@ -245,13 +249,15 @@ std::list<Named> jobs() {
       .signal("k", "{'from':'ada'}")
       .fails("e");
   all.back().erased = true;
+  // A loop with a refused call, an answer that breaks its schema, and the repair message.
   add("repaired", chat_node(", 'schema': {'type': 'object', 'required': ['n']}, 'repair': 1"),
       {.more = kTools, .input = "{'message':'Hello'}"})
       .claim()
       .ok("chat/0", tool_calls_answer({{"a", "nothing"}, {"b", "exact", "{'n':'x'}"}}))
       .ok("chat/1", text_answer("no JSON"))
       .ok("chat/2", R"({"text": "{\"n\": 1}", "finish_reason": "stop"})");
-  // A model that plans, its first answer being no plan; what is lowered has all that an answer may have.
+  // A planner whose first answer is no valid plan; the valid one uses every member
+  // that an answer may have.
   const Value asks = json(
       "{'tool': 'model:main', 'model': 'small', 'told': 'Plan', 'prompt': '${ .input.message }',"
       " 'tools': ['look', 'put'], 'max_nodes': 4, 'repair': 1}");
@@ -279,7 +285,7 @@ std::list<Named> jobs() {
   return all;
 }
 
-// ---------------------------------------------------------------- their stored form
+// ---------------------------------------------------------------- the stored form
 
 // The commit without its values.
 std::string without_values(const JobId& job, const SealedBatch& sealed, const Hash& previous,
@@ -366,7 +372,7 @@ Value types_of(const std::vector<Event>& events) {
   return Value::array(std::move(types));
 }
 
-// What a log comes to with this program.
+// The result of a log with this program.
 Value advance_to(const Value& file, const std::vector<Event>& events) {
   const JobId job(std::string(file.text("job")));
   const Verification proof = verify({.job = job, .events = events}, uncached_plan_source());
@@ -379,7 +385,7 @@ Value advance_to(const Value& file, const std::vector<Event>& events) {
                         {"view", state_view(*state)}});
 }
 
-// Everything that was there is there still. Where not: its path.
+// The path of the first member that is missing or differs; "" = none.
 std::string lost(const Value& then, const Value& now, const std::string& path = "") {
   if (then.is_object() && now.is_object()) {
     for (const auto& [name, value] : then.members()) {
@@ -489,7 +495,7 @@ AE_TEST("golden/every log that was ever written is proved and folds to what it w
     SCOPED_TRACE(path.string());
     auto file = parse_json(read_file(path));
     ASSERT_TRUE(file);
-    if (!file->find("commits")) continue;  // what belongs to a store file
+    if (!file->find("commits")) continue;  // part of a store file
     auto events = opened(*file);
     ASSERT_TRUE(events) << events.error().message;
     logs++;

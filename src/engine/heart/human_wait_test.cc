@@ -1,5 +1,5 @@
-// People and messages: human waits, early signals, channels. What nobody waits for yet is kept; what is kept is delivered
-// once.
+// Human waits, early signals, channels. Signals and messages that arrive before their wait are
+// kept, and delivered once.
 #include "engine/heart/job_fixture_test.h"
 #include "testing/test.h"
 
@@ -186,7 +186,7 @@ AE_TEST(
       " {'id':'w', 'kind':'wait', 'needs':['a'],"
       "  'wait':{'type':'human', 'key':'k', 'answer':'data'}}]");
   EXPECT_EQ(data.claim().early("k", "{}", "s1").refused, std::nullopt);
-  // Two branches use one key; one of them takes data.
+  // Two branches use one key; one of them accepts data.
   JobFixture either(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'v', 'kind':'wait', 'needs':['a'], 'when':'${ .steps.a }',"
@@ -205,11 +205,11 @@ AE_TEST("early/what its wait cannot take once it is open is kept, and never take
                      .buffer = true,
                      .payload = json("{'note':'hm'}")};
   ASSERT_EQ(job.act(act).refused, Code::input_invalid);
-  const auto kept = expire_request(job.state, act);  // it had been accepted before the wait opened
+  const auto kept = expire_request(job.state, act);  // it was accepted before the wait opened
   ASSERT_EQ(kept.size(), 1u);
   job.add(kept);
   EXPECT_TRUE(expire_request(job.state, act).empty()) << "once";
-  // The same person says it well under the same id.
+  // The same user sends a valid answer with the same id.
   act.payload = json("{'decision':'approve'}");
   EXPECT_EQ(job.act(act).status(), "completed");
   EXPECT_EQ(job.state.result, json("{'w':{'decision':'approve'}}"));

@@ -1,4 +1,4 @@
-// absorb and apply_request: observations and outside acts become events.
+// record_outcome and apply_request: turn observations and requests into events.
 #include "engine/heart/ingest.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ Result<AppliedRequest> apply_cancel_request(const State& state, const ControlReq
                         answer};
 }
 
-// Timers, expiries and the deadline that are due.
+// The timers, expiries and deadline that are due.
 Result<AppliedRequest> apply_due_timers(const State& state, const DecisionContext& context) {
   AppliedRequest taken;
   if (is_terminal(state.status)) return taken;
@@ -50,8 +50,8 @@ Result<AppliedRequest> apply_due_timers(const State& state, const DecisionContex
         .due_at = due, .effect_id = std::move(effect), .value = Value(to_text(context.now))});
   };
   if (state.deadline && !state.deadline_fired && *state.deadline <= context.now) {
-    fired("deadline",
-          *state.deadline);  // the job ends: its waits are cancelled, none of them fires
+    // The job ends: its waits are cancelled, none of them fires.
+    fired("deadline", *state.deadline);
   } else if (!state.ending && !state.is_paused()) {
     const Budget& budget = state.budget;
     if (budget.wall_until && !budget.wall_passed && *budget.wall_until <= context.now) {
@@ -71,7 +71,7 @@ Result<AppliedRequest> apply_due_timers(const State& state, const DecisionContex
   return taken;
 }
 
-// The wait of the in-doubt call that the act names.
+// The resolve wait of the call that the request names.
 Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State& state,
                                                                     const ControlRequest& act) {
   const std::pair<const std::string, Wait>* found = nullptr;
@@ -97,8 +97,8 @@ Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State&
   return found;
 }
 
-// What a person says that a call gave is what the call could have given. A tool that is not in the plan any more has no
-// schema.
+// Does the result given by an operator match the tool's result_schema? A tool that is not in the
+// plan any more has no schema.
 Status given_result_fits(const State& state, const std::string& tool, const ControlRequest& act) {
   const auto policy = std::ranges::find(state.plan->tools, tool, &ToolPolicy::name);
   if (policy == state.plan->tools.end() || !policy->result_schema) return {};
@@ -118,8 +118,8 @@ std::vector<UnknownCall> open_calls(const State& state) {
   return calls;
 }
 
-// The call of an ended job that the request names. Fails with job_terminal when there is none, input_invalid when the key names
-// several.
+// The open call that the request names, after the end of the job. Fails with
+// job_terminal if there is none, input_invalid if the key matches several.
 Result<UnknownCall> find_unknown_call(const State& state, const ControlRequest& act) {
   std::optional<UnknownCall> found;
   for (UnknownCall& call : open_calls(state)) {
@@ -141,8 +141,8 @@ Result<UnknownCall> find_unknown_call(const State& state, const ControlRequest& 
   return *std::move(found);
 }
 
-// Can `not_happened` be decided from what was known at `looked_at`? Not while a try may still take effect, and not from
-// a check that was made before the newest try had been sent.
+// Can `not_happened` be decided with knowledge from `looked_at`? Not while a try may still take
+// effect, and not with a check from before the newest try was sent.
 Status check_settled(const std::optional<Instant>& checkable_at, Instant looked_at) {
   if (!checkable_at || looked_at >= *checkable_at) return {};
   return fail(Code::not_settled,
@@ -150,7 +150,7 @@ Status check_settled(const std::optional<Instant>& checkable_at, Instant looked_
                   to_text(*checkable_at) + "; check it after that, then resolve it");
 }
 
-// What became of a call that was given up, or whose job has ended.
+// The outcome of a call that was given up, or whose job has ended.
 OutcomeNoted noted(const UnknownCall& call, Instant at, std::string_view resolution,
                    std::string_view by) {
   return {.at = at,
@@ -167,7 +167,8 @@ bool was_result_refused(const State& state, const UnknownCall& call) {
   return step != state.by_id.end() && is_result_refused(state, state.steps[step->second]);
 }
 
-// After the end a person can only say what they found out. The end and the result stay as they are.
+// After the end an operator can only note an outcome. The end and the result
+// of the job do not change.
 Result<AppliedRequest> apply_late_resolution(const State& state, const ControlRequest& act,
                                              const DecisionContext& context) {
   AE_ASSIGN(const UnknownCall call, find_unknown_call(state, act));
@@ -231,7 +232,7 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
   AppliedRequest taken;
   taken.try_no = try_no;
   const bool fails = act.resolution == "fail";
-  if ((happened || fails) && step.call && step.call->open) {  // what comes later is late
+  if ((happened || fails) && step.call && step.call->open) {  // a later result is late
     taken.events.emplace_back(ToolInvocationFinished{.invocation_id = step.call->id,
                                                      .outcome = "unknown",
                                                      .source = "person",
@@ -262,13 +263,13 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
   taken.answer = Value::object({{"idempotency_key", call_key},
                                 {"node_id", state.node_of(step).id},
                                 {"resolution", act.resolution}});
-  // Whoever left it out sees what is recorded for it.
+  // The answer shows the recorded result, in case the operator gave none.
   if (happened && step.call)
     taken.answer = taken.answer.with("result", act.result.value_or(Value()));
   return taken;
 }
 
-// Where what is caught up, or comes late, was kept.
+// The source of results that were caught up or arrived late.
 constexpr std::string_view kEffectStoreSource = "effect_store";
 constexpr std::size_t kHeadMax = 256, kReasonMax = 512;  // bytes
 
@@ -281,7 +282,7 @@ Value invalid_result_summary(const Value& result, std::string_view reason, bool 
                         {"size", static_cast<std::uint64_t>(text.size())}});
 }
 
-// Nobody is asked by what asks about a call or undoes it, nor anything that cannot be answered.
+// Probes and compensations must not ask a user, and no call may ask invalid questions.
 Outcome validated_questions(Outcome seen, bool may_ask_user) {
   seen.definite = true;
   auto good = check_questions(seen.result);
@@ -294,8 +295,8 @@ Outcome validated_questions(Outcome seen, bool may_ask_user) {
   return seen;
 }
 
-// The one place where what a tool gave is judged: a success whose result is too large to be kept, or breaks the schema that
-// the plan holds, has still happened, and `invalid` stands for it. From here on that is all that is known of it.
+// The only place that validates a result. A success whose result is too large, or breaks the plan's
+// schema, has still happened: the summary `invalid` replaces the result from here on.
 Outcome validated_outcome(const Outcome& outcome, const std::optional<Schema>& schema,
                           bool may_ask_user) {
   Outcome seen = outcome;
@@ -326,7 +327,7 @@ std::string invalid_reason(const Value& invalid) {
   return (reason.starts_with("the ") ? "" : "its output ") + std::string(reason);
 }
 
-// What was seen of a try. REQUIRES: the outcome is judged.
+// The event for the outcome of a try. REQUIRES: the outcome is validated.
 ToolInvocationFinished finished(const InvocationId& invocation, const StepId& step,
                                 std::int64_t try_no, const Outcome& outcome) {
   ToolInvocationFinished event{.external_id = none_if_empty(outcome.external_id),
@@ -359,7 +360,8 @@ ToolInvocationFinished finished(const Step& step, std::uint32_t try_no, const Ou
   return finished(step.call->id, step.id, try_no, outcome);
 }
 
-// A success: what it changed, and that its command is done. REQUIRES: the outcome is judged.
+// The events of a success: its changes, and the commit of its command. REQUIRES:
+// the outcome is validated.
 void commit(const State& state, const Step& step, const Outcome& outcome,
             std::vector<EventBody>& events) {
   if (!outcome.invalid) {
@@ -375,7 +377,7 @@ void commit(const State& state, const Step& step, const Outcome& outcome,
   events.emplace_back(std::move(event));
 }
 
-// What an effect record says was seen.
+// The outcome in an effect record.
 Result<Outcome> outcome_of_record(const Value& record) {
   Outcome outcome;
   const std::string_view kind = record.text("outcome");
@@ -403,13 +405,13 @@ Result<Outcome> outcome_of_record(const Value& record) {
   return outcome;
 }
 
-// By what schema the record was judged.
+// The schema that the recorded result was validated with.
 std::optional<Hash> with_result_schema(const Value& record) {
   return hash_from_hex(record.text("response_schema_hash"));
 }
 
-// Notes from late results of calls that were given up, or whose job has ended: one try succeeded, or each try of unknown
-// outcome failed for certain.
+// Notes the outcomes of calls that were given up, or whose job has ended, from late results: one
+// try succeeded, or each try with an unknown outcome definitely failed.
 Status note_late_results(const State& state, const std::vector<StoredEffect>& effects,
                          std::vector<EventBody>& events) {
   struct Late {
@@ -440,7 +442,7 @@ Status note_late_results(const State& state, const std::vector<StoredEffect>& ef
     const auto at = instant_from_text(record.text("created_at"));
     if (!at) return fail(Code::log_corrupt, "an effect record without the time of its writing");
     OutcomeNoted event = noted(late.call, *at, happened ? "happened" : "not_happened", "runtime");
-    // A job whose values were erased gets no new one.
+    // A job whose values were erased gets no new ones.
     if (happened && !state.blind_erased) event.result = result;
     events.emplace_back(std::move(event));
     calls.erase(found);
@@ -547,7 +549,8 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
                                effect.record));
     AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
     if (unheard) {
-      // A result that the log has is no late one, though its attempt could not know that it had been written.
+      // A result that is in the log is not late, although its attempt could not
+      // know that it was committed.
       const bool known = !call.uncertain_tries.contains(effect.try_no);
       if (record["late"] == Value(true) && !known && !is_terminal(state.status) &&
           is_certain(outcome)) {
@@ -593,7 +596,7 @@ std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const 
                                                                           const EventBody& event) {
   std::optional<StepId> named;
   if (const auto* closes = std::get_if<ToolInvocationFinished>(&event)) named = closes->step_id;
-  if (const auto* asks = std::get_if<WaitOpened>(&event)) named = asks->step_id;  // a person
+  if (const auto* asks = std::get_if<WaitOpened>(&event)) named = asks->step_id;  // an operator
   if (const auto* decision = std::get_if<DecisionRecorded>(&event);
       decision != nullptr && decision->kind == "in_doubt") {
     named = decision->step_id;
@@ -650,7 +653,7 @@ Value effect_record(const JobId& job, const SentTry& sent, const Outcome& seen, 
 constexpr std::string_view kRequestKinds[] = {"signal", "cancel", "resolve", "timers", "message",
                                               "pause",  "resume", "plan",    "budget", "version"};
 
-// What an act may hold; its checksum is the place's, where it stands.
+// The allowed members of a request; `checksum` is that of its inbox location.
 constexpr std::string_view kRequestMembers[] = {
     "kind",     "id",          "by",        "correlation_key", "wait_type",
     "approval", "channel",     "reason",    "idempotency_key", "resolution",
@@ -690,7 +693,7 @@ Result<ControlRequest> ControlRequest::from_json(const Value& json) {
   if (known == std::end(kRequestKinds)) {
     return fail(Code::needs_version, "an act of the unknown kind \"" + std::string(kind) + "\"");
   }
-  // A member of a newer program may turn round what the others say.
+  // A member from a newer program may change the meaning of the others.
   for (const Member& member : json.members()) {
     if (std::ranges::find(kRequestMembers, member.first) != std::end(kRequestMembers)) continue;
     return fail(Code::needs_version, "an act (" + std::string(kind) +

@@ -1,5 +1,5 @@
-// FuzzJob: a job that fuzzers of the engine begin with: every kind of node, a call in doubt, one to approve, mail, a retry.
-// Threads: one.
+// FuzzJob: a job from which fuzzers of the engine start: every kind of node, an unknown outcome, an
+// approval, a message, a retry. Threads: one.
 #pragma once
 
 #include <chrono>
@@ -49,7 +49,7 @@ class FuzzJob {
     act({.kind = ControlRequest::Kind::timers});
   }
 
-  // The rest of its life: a crash, what people say, and the end.
+  // The rest of the job: a crash, answers of operators, and the end.
   void finish() {
     add({running_event(AttemptId("attempt-2"), state.epoch + 1, "worker")});
     go();

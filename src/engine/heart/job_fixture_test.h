@@ -1,12 +1,13 @@
-// JobFixture: a job for tests of the heart: given a plan, when the world answers, then this stands in the log.
+// JobFixture: a job for tests of the engine: with a plan and given outcomes, what is in the log?
 //
 //   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
 //   job.claim().ok("a", "{'id':7}");
 //   EXPECT_EQ(job.status(), "completed");
 //
-// JSON may be written with ' for ". The plan can use the tools of kTools without declaring them. Every event is
-// checked against the event table and applied when it is added; `claim`, `ok`, `signal`, … go on until the job has
-// nothing more to say, which is one commit. The clock moves only by `after`. For tests only. Threads: one owner.
+// JSON may be written with ' for ". The plan can use the tools of kTools without declaring them.
+// Every event is checked against the event table and applied when it is added. `claim`, `ok`,
+// `signal`, … decide until the job has no more events, which is one commit. The clock moves only by
+// `after`. For tests only. Threads: one owner.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -44,7 +45,7 @@ inline Value json(std::string_view text) {
   return *value;
 }
 
-// A tool's policy as a plan holds it; what `changes` names is replaced.
+// A tool's policy in a plan; members of `changes` replace the defaults.
 inline Value tool_policy(std::string_view effect, std::string_view on_in_doubt,
                          const Value& changes = {}) {
   Value policy = json(R"({'timeout': '30s', 'grace': '30s', 'dedupe_window': '24h',
@@ -106,7 +107,7 @@ void each(auto& events, const auto& visit) {
   }
 }
 
-// What stands for a value that was erased.
+// The placeholder of an erased value.
 inline Erasable erased_value() {
   Erasable gone(Value::object({{"$redacted", std::string(64, 'a')}}));
   gone.erased = true;
@@ -158,7 +159,7 @@ class JobFixture {
     commit();
   }
 
-  // A fork of another job, at this event of its log; `fork` is what follows from there.
+  // A fork of another job at this event of its log.
   JobFixture(const Fork& fork, std::string_view id) : plan(fork.plan) {
     state.job = JobId(std::string(id));
     add(job_events({.agent = fork.agent,
@@ -180,7 +181,7 @@ class JobFixture {
   Result<Fork> fork(std::uint64_t at) const {
     return fork_at(state, log, at, uncached_plan_source());
   }
-  // The first event of this type that is about this node.
+  // The first event of this type for this node.
   std::uint64_t seq_of(EventType type, std::string_view node) const {
     const auto found = std::ranges::find_if(log, [&](const Event& event) {
       return event.type == type && step_of(event) == step(node).id.text;
@@ -189,18 +190,18 @@ class JobFixture {
     return found->seq;
   }
 
-  // ---- what happens
+  // ---- outcomes and crashes
 
   JobFixture& claim() {
     begin_attempt();
     return run_until_idle();
   }
-  // The process dies: what was in flight is heard of no more. The log is read again and a new attempt begins.
+  // The process dies: calls in flight never return. The log is read again and a new attempt begins.
   JobFixture& crash() {
     reload();
     return claim();
   }
-  // The process dies, and nobody claims the job yet.
+  // The process dies, and no worker claims the job yet.
   JobFixture& reload() {
     log.resize(commits.back());
     state = folded(log.size());
@@ -231,7 +232,7 @@ class JobFixture {
   JobFixture& answer(std::string_view node, const Outcome& outcome) {
     return answer(index_of(node), outcome);
   }
-  // The effect store holds this of the newest try, and the log does not: what follows from that.
+  // The effect store has this outcome of the newest try, and the log does not: imports it.
   JobFixture& store_effect(std::string_view node, const Outcome& outcome,
                            Arrival arrival = Arrival::late) {
     return store_effect(engine::sent_try_of(state, step(node)), outcome, arrival);
@@ -258,7 +259,7 @@ class JobFixture {
     return run_until_idle();
   }
 
-  // ---- what somebody outside wants; `said` is the answer, `refused` the error
+  // ---- control requests; `reply` is the answer, `refused` the error
 
   JobFixture& signal(std::string_view key, std::string_view payload = "null",
                      std::string_view type = "") {
@@ -286,7 +287,7 @@ class JobFixture {
     if (result) what.result = json(*result);
     return act(what);
   }
-  // A signal that need not be waited for yet.
+  // A signal that may arrive before its wait.
   JobFixture& early(std::string_view key, std::string_view payload, std::string_view id,
                     std::string_view type = "") {
     return act({.kind = ControlRequest::Kind::signal,
@@ -302,7 +303,7 @@ class JobFixture {
                 .payload = json(payload),
                 .channel = std::string(channel)});
   }
-  // Somebody answers what a confirmation showed of a step's changes.
+  // An operator answers a failed verification of a step's changes.
   JobFixture& confirm(std::string_view node, std::string_view resolution,
                       std::string_view note = "") {
     return act({.kind = ControlRequest::Kind::resolve,
@@ -311,7 +312,7 @@ class JobFixture {
                 .resolution = std::string(resolution),
                 .step_id = step(node).id.text});
   }
-  // Another plan for the job; `drop` names nodes whose effects are let go.
+  // Another plan for the job; `drop` names nodes whose effects are abandoned.
   JobFixture& replan(std::shared_ptr<const Plan> next, const std::vector<std::string>& drop = {}) {
     std::vector<Value> names(drop.begin(), drop.end());
     act({.kind = ControlRequest::Kind::plan,
@@ -321,15 +322,15 @@ class JobFixture {
     if (!refused) plan = std::move(next);
     return *this;
   }
-  // A process tells the job which versions it offers.
+  // A process offers its versions to the job.
   JobFixture& offer() { return act({.kind = ControlRequest::Kind::version, .by = "worker-2"}); }
   JobFixture& pause() { return act({.kind = ControlRequest::Kind::pause, .by = "someone"}); }
   JobFixture& resume() { return act({.kind = ControlRequest::Kind::resume, .by = "someone"}); }
-  // Somebody lets the job use more; limits as they are stored.
+  // Raises the job's budget; limits as they are stored.
   JobFixture& raise(std::string_view to) {
     return act({.kind = ControlRequest::Kind::budget, .by = "ann", .payload = json(to)});
   }
-  // Somebody answers what is asked at a node, by its id among the approvals.
+  // Answers an open approval or question of a node, by its id in the list of approvals.
   JobFixture& approve(std::string_view node, std::string_view decision = "approve") {
     return answer_approval(asked(node), decision);
   }
@@ -341,7 +342,7 @@ class JobFixture {
                 .approval = std::string(id),
                 .payload = Value::object({{"decision", decision}})});
   }
-  // The id of what is asked at a node; "" = nothing is.
+  // The id of the open approval or question of a node; "" = none.
   std::string asked(std::string_view node) const {
     for (const auto& [key, wait] : state.waits) {
       if (wait.step == index_of(node)) return state.approval_id(wait);
@@ -362,9 +363,9 @@ class JobFixture {
     return run_until_idle();
   }
 
-  // ---- how it is done
+  // ---- implementation
 
-  // Asks what follows until nothing is left to say, and takes that as one commit.
+  // Decides until there are no more events, and takes them as one commit.
   JobFixture& run_until_idle() {
     std::optional<DecisionCursor> from;
     while (decides) {
@@ -395,7 +396,7 @@ class JobFixture {
       }
     }
     commit();
-    // Who is free and queued is claimed at once: nobody tests the claimer here.
+    // A free queued job is claimed at once: these tests do not test the claimer.
     const bool free = state.status == JobStatus::queued && state.epoch > 0;
     if (free && claims_when_free && decides && (!state.not_before || *state.not_before <= now)) {
       return claim();
@@ -442,10 +443,11 @@ class JobFixture {
     return std::move(*folded);
   }
 
-  // ---- what there is
+  // ---- inspection
 
   std::string_view status() const { return to_text(state.status); }
-  // "node", "node/3" for an item of a map or a turn of a loop, "node/3/0" for a call of that turn; with "/probe" or "/compensate" what stands beside it.
+  // "node", "node/3" for an item of a map or a turn of a loop, "node/3/0" for a call of that turn;
+  // with "/probe" or "/compensate" for the probe or compensation of its call.
   std::uint32_t index_of(std::string_view name) const {
     for (const std::string_view side : {"/probe", "/compensate"}) {
       if (!name.ends_with(side)) continue;
@@ -514,25 +516,25 @@ class JobFixture {
   std::shared_ptr<const Plan> plan;
   State state;
   std::vector<Event> log;
-  std::vector<VerifyInput::Effect> effects;          // what `kept` put beside it
+  std::vector<VerifyInput::Effect> effects;          // records added by `store_effect`
   std::vector<std::size_t> commits;                  // events in the log after each
-  std::vector<SentTry> sent;                         // every call that went out, in order
+  std::vector<SentTry> sent;                         // every call that was sent, in order
   std::map<std::uint32_t, std::uint32_t> in_flight;  // step → try
   Instant now = *instant_from_text("2026-01-01T00:00:00Z");
   DecideLimits limits;
   std::uint64_t jitter_seed = 7;
   std::string refusal;  // the message of `refused`
   bool owned = true;
-  std::optional<Instant> opened_at;      // the store, by the process that has the job
-  bool waits_for_settling = false;       // who says not_happened waits until the call has settled
-  bool decides = true;                   // false: events are only added
-  bool claims_when_free = true;          // false: a job that is free stays free
-  std::vector<std::string> versions;     // of the tools offered; empty = as planned
+  std::optional<Instant> opened_at;   // of the store, by the process that has the job
+  bool waits_for_settling = false;    // `not_happened` is decided only after the call has settled
+  bool decides = true;                // false: events are only added
+  bool claims_when_free = true;       // false: a free job stays free
+  std::vector<std::string> versions;  // of the offered tools; empty = as planned
   std::string execution_version = "v1";  // that the process offers
-  // What a look at a resource shows, by its id; nothing here = it is as it was.
+  // The result of verifying a resource, by its id; missing = unchanged.
   std::map<std::string, CheckResult> outside;
-  std::vector<std::string> checked;  // the ids of resources that were looked at, in order
-  bool answers_checks = true;        // false: whoever looks never answers
+  std::vector<std::string> checked;  // the ids of verified resources, in order
+  bool answers_checks = true;        // false: verifiers never answer
   std::vector<std::string> requested_checks;
   Confirmations confirmations;
   std::optional<Instant> decide_again_at;

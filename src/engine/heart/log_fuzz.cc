@@ -1,8 +1,9 @@
-// Fuzzes the fold: any well-formed events, in any order, are a log or are refused; what they come to can be shown, proved,
-// decided about and kept as a checkpoint. A log is what an attacker with the store can write, chain and all.
+// Fuzzes the fold: any well-formed events, in any order, are either a log or rejected. The
+// resulting state can be displayed, verified, decided on and stored as a checkpoint. An attacker
+// with write access to the store can write any log, including its hash chain.
 //
-// The input is a list of moves over the log of a job of ours: how many of its events stand as they are, then for each
-// event behind them which one of ours it is made of, and perhaps which member of its payload is another.
+// The input edits the log of FuzzJob: the number of its events that stay unchanged, then for each
+// further event the event it copies, and optionally a member of the payload to replace.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
-// What a log holds, and what it does not: values once, no quadratic growth, no decision from the writer's clock.
+// What a log contains: values once, no quadratic growth, no decision by the writer's clock.
 //
-// Method: jobs are run to some point, and their events are sealed as the runtime seals them, a commit at a time.
+// Method: jobs run to some point, and their events are sealed as in the runtime, commit by commit.
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/view.h"
 #include "log/seal.h"
@@ -9,7 +9,7 @@
 namespace ae::engine::testing {
 namespace {
 
-// Everything that a store keeps of the job's log, one after the other.
+// Everything that a store keeps of the job's log, concatenated.
 std::string stored(const JobFixture& job) {
   std::string all;
   std::map<std::string, std::string> blobs;
@@ -139,7 +139,7 @@ AE_TEST("log/a call under the external key of another command is refused") {
   EXPECT_TRUE(apply(state, second.body, job.now, uncached_plan_source()));
 }
 
-// What a decision says, in full.
+// The full text of a decision.
 std::string said(const Decision& decision) {
   std::string text;
   for (const EventBody& draft : decision.events) {

@@ -1,4 +1,4 @@
-// Nodes that ask a model: an invocation like any other, whose answer is pure and recorded.
+// Nodes that call a model: a call like any other, whose answer is pure and recorded.
 #include "plan/model_calls.h"
 
 #include "engine/heart/job_fixture_test.h"
@@ -137,7 +137,7 @@ AE_TEST("model call/failures are tried again as the model says, and withdrawn ca
   EXPECT_EQ(job.tries("note"), 4u);
   EXPECT_EQ(job_view(job.state)["usage"]["model_calls"], Value(3));
   job.unknown("note", "http_503");
-  EXPECT_EQ(job.status(), "failed") << job.log_text();  // nobody is asked: a model only reads
+  EXPECT_EQ(job.status(), "failed") << job.log_text();  // not parked: it only reads
   EXPECT_EQ(job.state.error->code, "http_503");
 }
 
@@ -304,7 +304,7 @@ AE_TEST("model call/an answer costs what the plan's price says, and the job's bi
       " {'model': 'small', 'messages': [{'role': 'user', 'content': 'More'}]}}";
   JobFixture job(list(std::string(kNote) + second), {.more = kPriced, .input = "{'x': {'n': 1}}"});
   job.claim().crash().ok("note", kAnswer);
-  // 5 tokens at 2.5, 4 of the cache at 0.25, 3 at 10: 43.5 millionths.
+  // 5 tokens at 2.5, 4 cached ones at 0.25, 3 at 10: 43.5 millionths.
   EXPECT_EQ(job.last<CommandCommitted>().usage["cost_micros"], Value(44));
   job.ok("more", "{'text': 'Hi', 'usage': {'input_tokens': 2, 'output_tokens': 1}}");
   EXPECT_EQ(job.status(), "completed");
@@ -314,7 +314,7 @@ AE_TEST("model call/an answer costs what the plan's price says, and the job's bi
   EXPECT_EQ(trace_view(job.state, job.log)["usage"]["cost_micros"], Value(59));
   EXPECT_EQ(trace_view(job.state, job.log)["nodes"].items()[0]["model"]["usage"]["cost_micros"],
             Value(44));
-  // What the provider said stays what it said.
+  // The provider's answer stays unchanged.
   EXPECT_EQ(job.state.result["more"]["usage"].find("cost_micros"), nullptr);
   EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
   each<CommandCommitted>(job.log, [](CommandCommitted& event) {

@@ -1,4 +1,4 @@
-// Outcomes of calls, sentence by sentence (SPEC §7): what is tried again, what is in doubt, what fails.
+// Outcomes of calls, sentence by sentence (SPEC §7): retry, unknown outcome, failure.
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "testing/test.h"

@@ -1,4 +1,4 @@
-// Pause and resume: a job rests as soon as nothing is in flight, and goes on where it stood.
+// Pause and resume: a job parks as soon as no call is in flight, and continues from there.
 #include "engine/heart/job_fixture_test.h"
 #include "testing/test.h"
 

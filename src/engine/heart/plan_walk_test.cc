@@ -1,4 +1,4 @@
-// What follows from a plan: branches, chains, failures, maps, output, limits.
+// Execution of a plan: branches, chains, failures, maps, output, limits.
 #include "engine/heart/job_fixture_test.h"
 #include "testing/test.h"
 
@@ -26,7 +26,7 @@ AE_TEST("chain/the next call is declared in the commit that records the last one
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put'},
                    {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}])");
   job.claim().ok("a");
-  EXPECT_EQ(job.commits.size(), 3u);  // created, a declared, a recorded with b declared
+  EXPECT_EQ(job.commits.size(), 3u);  // created; a declared; a recorded with b declared
 }
 
 AE_TEST("chain/arguments read the input, the job and the results of needs") {

@@ -8,8 +8,9 @@
 namespace ae::engine {
 namespace {
 
-// `.args` and `.job`. An argument that is looked up and is null, or not there, makes a condition fail (a label that a job
-// does not have is null), and so does a member that no job has, and a comparison of values of different types.
+// Roots `.args` and `.job`. With "conditions": "strict", a condition fails if it looks up an
+// argument that is null or missing, reads a member of .job that no job has, or compares values of
+// different types. A label that the job does not have is null.
 class PolicyScope : public ExprScope {
  public:
   PolicyScope(const State& state, const Value& args, Work* work)
@@ -44,7 +45,7 @@ Result<bool> condition_holds(const Template& when, const ExprScope& scope,
   return is_met(*value);
 }
 
-// What a plan that a model made may not use; "" = all of it is granted.
+// The first capability that a plan made by a model uses without a grant; "" = all are granted.
 std::string_view missing_grant(const State& state, const ToolPolicy& tool) {
   if (!state.planned_by_model) return {};
   for (const std::string& capability : tool.capabilities) {
@@ -53,14 +54,15 @@ std::string_view missing_grant(const State& state, const ToolPolicy& tool) {
   return {};
 }
 
-// Without a value it is a rule of an earlier version, which held for jobs without the label: no new plan has one.
+// A rule without a label value is from an earlier version and matches jobs without the
+// label; new plans have none.
 bool has_label(const State& state, const PolicyRule& rule) {
   if (rule.label_value.empty()) return state.labels.text(rule.label_name).empty();
   const Value* label = state.labels.find(rule.label_name);
   return label != nullptr && *label == Value(rule.label_value);
 }
 
-// The first rule that holds; nullptr = none does.
+// The first matching rule; nullptr = none.
 Result<const PolicyRule*> matching_rule(const State& state, const ToolPolicy& tool,
                                         const ExprScope& scope) {
   for (const PolicyRule& rule : tool.rules) {

@@ -1,9 +1,9 @@
-// judge: may this call be made, must a person be asked first, or is it forbidden?
+// evaluate_policy: may this call be made, does it need an approval, or is it denied?
 //
-// The plan holds what the policies say of each of its tools (decision 0055). The first rule that holds decides; what the tool
-// says of itself (`approval`) holds beside it, and the stricter of both is the answer: a policy makes nothing laxer. A plan
-// that a model made calls only what can do no more than it is granted. What asks about a call or undoes it is part of that
-// call, and is not judged. Threads: pure functions.
+// The plan holds the policies of each of its tools (decision 0055). The first matching rule
+// decides. The tool's own `approval` applies in addition, and the stricter of both wins: a rule
+// never weakens it. A plan that a model made can call only tools whose capabilities are granted.
+// Probes and compensations belong to their call and are not evaluated. Threads: pure functions.
 #pragma once
 
 #include <optional>
@@ -17,21 +17,22 @@ namespace ae::engine {
 
 struct PolicyDecision {
   PolicyAction action = PolicyAction::allow;
-  std::string reason;               // of the rule; "" = it names none
+  std::string reason;               // of the rule; "" = none
   std::optional<Duration> expires;  // of the request; nullopt = never
 };
 
-// Fails with expression_failed: a condition that gives no value lets nothing through. In plans with "conditions": "strict" nor
-// does one that looks up an argument which is null or not there, but where it says what else to take; one that reads of .job
-// what no job has; and one that compares values of different types (ExprScope::mixed_fails).
+// Fails with expression_failed: a condition without a value permits nothing. In plans with
+// "conditions": "strict" it also fails if a condition looks up an argument that is null or missing
+// and names no alternative, reads a member of .job that no job has, or compares values of different
+// types (ExprScope::fails_on_mixed_types).
 Result<PolicyDecision> evaluate_policy(const State& state, const ToolPolicy& tool,
                                        const Value& args, Work* work = nullptr);
-// The same for the call of a step. nullptr: of a part that is about to begin.
+// The same for the call of a step. nullptr: of a part that is about to start.
 Result<PolicyDecision> evaluate_policy(const State& state, const Step* step, const ToolPolicy& tool,
                                        const Value& args, Work* work = nullptr);
-// Is every call of this tool allowed, whatever its arguments are? A model's is.
+// Are all calls of this tool allowed, whatever their arguments? Those of models are.
 bool always_allowed(const State& state, const ToolPolicy& tool);
-// Can it be told without the arguments, once these are erased?
+// Does the decision depend on the arguments, so that it is lost once these are erased?
 bool depends_on_arguments(const ToolPolicy& tool);
 
 }  // namespace ae::engine

@@ -1,4 +1,5 @@
-// What the policies of a plan let be called, ask about or forbid; and what a person makes of a call before saying yes.
+// Policies of a plan: allow, require approval, deny; and calls that are
+// approved with edited arguments.
 #include <set>
 
 #include "base/hash.h"
@@ -38,7 +39,7 @@ JobFixture& edit(JobFixture& job, std::string_view id, std::string_view argument
                   .payload = Value::object({{"decision", decision}})});
 }
 
-// ---------------------------------------------------------------- what the rules say
+// ---------------------------------------------------------------- rules
 
 AE_TEST("policy/a denied call is never declared, and the log says why") {
   const std::string rules = ruled("{'action':'deny', 'reason':'not on Sundays'}");
@@ -129,7 +130,7 @@ AE_TEST("policy/a rule for a label is about jobs that have it") {
   EXPECT_EQ(labelled({}), PolicyAction::allow);
 }
 
-// agents::check_policies refuses such a rule; plans with it stand in older logs.
+// agents::check_policies rejects such a rule; older logs contain plans with it.
 AE_TEST("policy/a rule for a label without a value decides in a stored plan as it did then") {
   const auto labelled = [](const Value& labels) {
     State state;
@@ -167,7 +168,7 @@ AE_TEST("policy/a condition that looks up an argument which is not there lets no
     if (!job.sent.empty()) return std::string("sent");
     return job.state.error ? job.state.error->code : std::string(job.status());
   };
-  // Misspelt, or given as null: it neither holds nor does not.
+  // Misspelt or null: it neither holds nor fails to hold.
   for (const char* action : {"deny", "require_approval", "allow"}) {
     const std::string rule =
         "{'action':'" + std::string(action) + "', 'when':'${ .args.nn > 500 }'}";
@@ -180,10 +181,10 @@ AE_TEST("policy/a condition that looks up an argument which is not there lets no
   EXPECT_EQ(ends(strict(over), "{'n':501}"), "denied");
   EXPECT_EQ(ends(strict("{'action':'allow'}", ", 'approval':'${ .args.nn > 500 }'")),
             "expression_failed");
-  // What else to take is said.
+  // The expression names an alternative.
   EXPECT_EQ(ends(strict("{'action':'deny', 'when':'${ (.args.nn // 0) > 500 }'}")), "sent");
   EXPECT_EQ(ends(strict("{'action':'deny', 'when':'${ .args.nn == null }'}")), "denied");
-  // A label that a job does not have is no argument.
+  // A label that a job does not have is not a missing argument.
   EXPECT_EQ(ends(strict("{'action':'deny', 'when':'${ .job.labels.tier == \\\"free\\\" }'}")),
             "sent");
   EXPECT_FALSE(Plan::compile(graph(kBuy, "{'conditions':'lax', 'tools':{'buy':{}}}")).has_value());
@@ -396,7 +397,7 @@ AE_TEST("policy/a log that denies a call with other arguments than the plan's is
   EXPECT_FALSE(proof.replay.ok);
 }
 
-// ---------------------------------------------------------------- plans that a model made
+// ---------------------------------------------------------------- plans made by a model
 
 constexpr std::string_view kCan = "{'tools':{'buy':{'capabilities':['net', 'payments']}}}";
 
@@ -711,7 +712,7 @@ AE_TEST("edit/a checkpoint keeps what was made of a call") {
   }
 }
 
-// ---------------------------------------------------------------- the plan's door
+// ---------------------------------------------------------------- plan validation
 
 AE_TEST("policy/a plan whose rules nobody could follow is refused") {
   for (const char* rules :

@@ -1,5 +1,5 @@
-// Probes: a call in doubt is asked about by a tool that only reads (SPEC §6). What happens in the file's plan is one call,
-// `pay`, whose tool is probed by `find`.
+// Probes: a tool that only reads checks the outcome of a call (SPEC §6). The plan of this file has
+// one call, `pay`, whose tool is probed by `find`.
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"

@@ -1,4 +1,5 @@
-// What holds for every plan, every order of events and every moment of a crash. Seeds: AETHERIS_SEED.
+// Properties of every plan, every order of events and every moment of a
+// crash. Seeds: AETHERIS_SEED.
 #include <set>
 #include <tuple>
 
@@ -49,14 +50,14 @@ void run_to_end(JobFixture& job, RandomWorld& world, Dice& dice) {
   while (step_on(job, world, dice)) ASSERT_LT(++steps, kStepsMax) << job.log_text();
 }
 
-// Everything but the order: what happened to each step, and how often.
+// Everything except the order: what happened to each step, and how often.
 using Happened = std::multiset<std::tuple<std::string, std::int64_t, std::string>>;
 Happened happened(const JobFixture& job) {
   Happened all;
   for (const Event& event : job.log) {
     const std::string step(step_of(event));
     if (step.empty() || event.type == EventType::job_waiting) continue;
-    // How often somebody looks follows from how often the job rests.
+    // The number of verifications depends on how often the job was idle.
     if (event.type == EventType::confirmation_checked) continue;
     const std::int64_t n = std::visit(
         [](const auto& body) {
@@ -105,7 +106,7 @@ AE_TEST("property/the order of answers changes neither the end nor what happened
       JobFixture job = job_of(plan);
       RandomWorld world(FailureMode::tolerated);
       Dice dice(seed * 1000 + order);
-      // And where a decision stops since its work is used up.
+      // Also vary where a decision stops because its work is used up.
       if (order > 1) job.limits.work_max = std::size_t{1} << dice.below(8);
       job.claim();
       run_to_end(job, world, dice);
@@ -145,7 +146,7 @@ AE_TEST("property/every fold of every prefix agrees with the state as it grew") 
       state.job = job.state.job;
       for (std::size_t i = 0; i < job.log.size(); ++i) {
         if (i == prefix) state = job.folded(prefix);
-        if (i == prefix && state.plan) {  // the same by way of a checkpoint
+        if (i == prefix && state.plan) {  // the same from a checkpoint
           auto restored = restore(state.job, prefix, checkpoint(state, Hash{}),
                                   [&](const Value&, std::string_view) { return job.plan; });
           ASSERT_TRUE(restored) << restored.error().message;
@@ -190,7 +191,7 @@ AE_TEST("property/every log is proved, and every view of it can be made") {
   }
 }
 
-// The process dies after the n-th commit. Each call it had declared may have gone out, or not.
+// The process dies after the n-th commit. Each declared call may have been sent, or not.
 void die(JobFixture& job, RandomWorld& world, Dice& dice) {
   for (const auto& [step, try_no] : job.in_flight) {
     if (dice.one_in(2)) world.perform(*job.state.steps[step].call);
@@ -277,7 +278,8 @@ AE_TEST("property/a cancel at any moment ends the job and hides no doubt") {
   }
 }
 
-// What the log says of a job that has ended: everything that could be undone is, once, the last committed first.
+// In the log of an ended job everything that could be undone is undone, once,
+// the last committed first.
 void expect_undone(const JobFixture& job) {
   std::vector<std::string> committed, undone;
   for (const Event& event : job.log) {
@@ -324,7 +326,7 @@ AE_TEST("property/whatever ends a job and however often it crashes, what was don
           die(job, world, dice);
         } while (few_attempts && job.state.status == JobStatus::running && dice.one_in(2));
       }
-      confirmed += job.state.escalated > 0 ? 1 : 0;  // a person is asked about a change
+      confirmed += job.state.escalated > 0 ? 1 : 0;  // an operator is asked about a change
     }
     expect_once(job, world);
     expect_undone(job);
@@ -343,7 +345,7 @@ AE_TEST("property/whatever ends a job and however often it crashes, what was don
   }
 }
 
-// ---------------------------------------------------------------- what cannot have happened
+// ---------------------------------------------------------------- impossible events
 
 Value random_value(Dice& dice) {
   switch (dice.below(8)) {
@@ -366,7 +368,7 @@ Value random_value(Dice& dice) {
   }
 }
 
-// An event of the log at another place, with other members; now and then of another type.
+// An event of the log at another position, with other members; sometimes of another type.
 struct Forged {
   EventType type;
   Value payload;
@@ -445,7 +447,7 @@ AE_TEST("property/no event, however wrong, does more than be refused") {
 
 // ---------------------------------------------------------------- cost
 
-// What a decision looks at: the steps that want one, and those that fill the free slots.
+// What a decision visits: the steps that need one, and those that fill the free slots.
 struct Cost {
   std::size_t checked = 0, most = 0, decisions = 0;
 };

@@ -1,8 +1,9 @@
-// RandomPlan and RandomWorld: plans and worlds made from a seed, for properties that hold for all of them.
+// random_plan and RandomWorld: plans and worlds made from a seed, for properties
+// that hold for all of them.
 //
-// The world answers a call by what it is (its key and try), never by when it is asked, so that two runs of one plan
-// differ only in the order of things. It counts what it did: an effect that took place stays done. For tests only.
-// Threads: one owner.
+// The world's answer depends on a call (its key and try), never on the time, so that two runs of
+// one plan differ only in their order. It counts effects: an effect that took place remains. For
+// tests only. Threads: one owner.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +36,8 @@ class Dice {
   std::mt19937_64 engine_;
 };
 
-// AETHERIS_SEED, or the same every day; a failing test names the seed that repeats it. More seeds where slow tests
-// are wanted.
+// AETHERIS_SEED, or a fixed seed. A failing test names the seed that repeats it.
+// Slow tests use more seeds.
 inline std::uint64_t first_seed() {
   const char* env = std::getenv("AETHERIS_SEED");
   return env ? std::strtoull(env, nullptr, 10) : 1;
@@ -50,10 +51,11 @@ inline std::string repeat(std::uint64_t seed, std::string_view test) {
          " build/dev/tests/engine_test --gtest_filter='" + std::string(test) + "'";
 }
 
-// tolerated: nodes and items may fail, the job does not. ends: the job may fail, and has things to undo.
+// tolerated: nodes and items may fail, the job does not. ends: the job may
+// fail, and has steps to undo.
 enum class FailureMode { never, tolerated, ends };
 
-// What a call of the random world changes outside, and that somebody looks at it after a recovery.
+// The external changes of a call of the random world, verified after a recovery.
 inline Value changing(const Value& policy, std::string_view mode = "strict") {
   return policy
       .with("changes",
@@ -62,7 +64,7 @@ inline Value changing(const Value& policy, std::string_view mode = "strict") {
       .with("verify", Value::object({{"by", "file"}, {"mode", mode}}));
 }
 
-// Tools whose calls can be undone and asked about.
+// Tools whose calls can be undone and probed.
 inline Value undoable_tools() {
   const Value thrice =
       json("{'retry': {'max_attempts': 3, 'retry_on': ['connect', 'timeout', 'unknown']}}");
@@ -87,8 +89,8 @@ inline Value undoable_tools() {
        {"unbuy", tool_policy("at_most_once", "probe", probe)}});
 }
 
-// A random number or an id, of one step or of each item. Their values follow from the step; the time would not, for the order
-// of answers decides when a step begins.
+// A random number or UUID, of one step or of each item. These values depend on the step. A time
+// does not: it depends on the order of answers.
 inline std::vector<Member> recorded_kind(Dice& dice) {
   const bool number = dice.one_in(2);
   const Value tool = number ? "dice" : "ids";
@@ -100,7 +102,8 @@ inline std::vector<Member> recorded_kind(Dice& dice) {
           {"do", Value::object({{"tool", tool}, {"args", args}})}};
 }
 
-// What is particular to a node's kind: a map, a wait of any type, a call, a recorded value; some calls must be approved.
+// The members of a node by kind: a map, a wait of any type, a call, a recorded value;
+// some calls need an approval.
 inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const Value& read,
                                        FailureMode failing) {
   constexpr const char* kTools[] = {"look", "put", "once", "pay", "ask"};
@@ -125,7 +128,7 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
       return {{"kind", "loop"}, {"loop", loop}};
     }
     case 8: {
-      const std::string& value = read.as_string();  // ${ … }; what it gives may be null
+      const std::string& value = read.as_string();  // ${ … }; its value may be null
       const std::string content = "${ [" + value.substr(2, value.size() - 3) + "] }";
       const Value said = Value::object({{"role", "user"}, {"content", content}});
       Value request = Value::object({{"model", "small"}, {"messages", Value::array({said})}});
@@ -215,7 +218,7 @@ class RandomWorld {
  public:
   explicit RandomWorld(FailureMode failing) : failing_(failing) {}
 
-  // The call takes place, and this is what the caller sees of it.
+  // Performs the call; the result is what the caller observes.
   Outcome perform(const Invocation& call) {
     const std::uint64_t fate = chance(call.key.text + "#" + std::to_string(call.try_no)) % 12;
     Value result = Value::object({{"of", call.key.text.substr(0, 8)},
@@ -224,7 +227,7 @@ class RandomWorld {
     if (const Value calls = wishes(call); calls.size() > 0) {
       result = result.with("tool_calls", calls);
     } else if (call.arguments.find("schema") != nullptr) {
-      // The first answer of some needs to be mended; what is said after it is good.
+      // Some first answers need a repair; later ones are valid.
       const bool good =
           chance(call.key.text + "json") % 2 == 0 || call.arguments["said"] != Value(1);
       result = result.with("text", good ? "{}" : "no JSON");
@@ -251,10 +254,11 @@ class RandomWorld {
   }
   bool happened(const Invocation& call) const { return results_.contains(call.key.text); }
   const Value& result(const Invocation& call) const { return results_.at(call.key.text); }
-  // How often an effect took place: one that the downstream de-duplicates counts once.
+  // The number of times that an effect took place; calls that the downstream
+  // deduplicates count once.
   const std::map<std::string, int>& performed() const { return performed_; }
 
-  // A person who looks, and says what is so.
+  // An operator who checks the outcome of the call and resolves it correctly.
   ControlRequest answer(const Invocation& call) const {
     ControlRequest act{.kind = ControlRequest::Kind::resolve,
                        .by = "someone",
@@ -264,12 +268,13 @@ class RandomWorld {
     return act;
   }
 
-  // What the model of a loop asks for, by what it was told: none, or up to three tools, some of them not granted.
+  // The calls that the model of a loop requests, by its arguments: none, or up to three tools, some
+  // of them not granted.
   static Value wishes(const Invocation& call) {
     constexpr const char* kNames[] = {"look", "put", "once", "pay", "ask", "book", "ids", "nope"};
     std::vector<Value> calls;
     const std::uint64_t bits = chance(call.key.text + "wishes");
-    // Each turn says two messages at least: it is over before max_turns.
+    // Each turn adds at least two messages: the loop ends before max_turns.
     const Value& said = call.arguments["said"];
     const bool leads = said.is_integer() && said.as_int() < 8;
     const bool offered = call.arguments.find("tools") != nullptr;
@@ -302,7 +307,7 @@ class RandomWorld {
   std::map<std::string, int> performed_;
 };
 
-// Something comes before it is waited for: a message, or an early answer to a wait. Each says what is said later too.
+// A message or an early answer arrives before its wait. Each has the same content as the later one.
 inline void come_early(JobFixture& job, Dice& dice) {
   const Node& node = job.plan->nodes[dice.below(job.plan->nodes.size())];
   if (node.kind != NodeKind::wait || node.wait_type == WaitType::timer) return;
@@ -314,7 +319,7 @@ inline void come_early(JobFixture& job, Dice& dice) {
   job.early("key-" + node.id, human ? "{'decision':'approve'}" : "'key-" + node.id + "'", "e");
 }
 
-// Somebody else was at what the job changed, or it cannot be looked at now.
+// Changes a resource externally, or makes its verification fail.
 inline void meddle(JobFixture& job, Dice& dice) {
   job.outside.clear();
   for (const auto& [key, change] : job.state.changes) {
@@ -328,7 +333,7 @@ inline void meddle(JobFixture& job, Dice& dice) {
   }
 }
 
-// A person answers what a confirmation showed of the first step that is asked about.
+// Answers a failed verification of the first escalated step.
 inline void answer_confirmation(JobFixture& job, Dice& dice) {
   for (const auto& [key, change] : job.state.changes) {
     if (!change.escalated) continue;
@@ -340,7 +345,7 @@ inline void answer_confirmation(JobFixture& job, Dice& dice) {
   }
 }
 
-// Lets one thing happen, chosen by the dice: an answer, a signal, a person, time. False when the job has ended.
+// Makes one random thing happen: an outcome, a signal, an answer, time. False: the job has ended.
 inline bool step_on(JobFixture& job, RandomWorld& world, Dice& dice) {
   if (is_terminal(job.state.status)) return false;
   if (dice.one_in(5)) come_early(job, dice);
@@ -371,7 +376,7 @@ inline bool step_on(JobFixture& job, RandomWorld& world, Dice& dice) {
     } else if (wait.type == WaitType::human) {
       job.answer_approval(job.state.approval_id(wait), "approve");
     } else if (wait.type == WaitType::message) {
-      // Whoever waits a second time, under another plan, is told something new.
+      // A second wait, under another plan, gets a new message.
       const bool told = job.state.message_keys.contains(message_key(wait.channel, {}, "m"));
       job.message(wait.channel, "'said'", told ? "m" + job.state.steps[wait.step].id.text : "m");
     }

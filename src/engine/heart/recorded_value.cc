@@ -31,7 +31,7 @@ class Stream {
     for (std::size_t i = from; i < from + 8; ++i) number = number << 8 | block_.bytes[i];
     return number;
   }
-  // An even distribution: numbers from the last, incomplete span are drawn again.
+  // Uniform: numbers from the last, incomplete span are drawn again.
   std::uint64_t below(std::uint64_t span) {
     const std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
     const std::uint64_t limit = most - (most % span + 1) % span;

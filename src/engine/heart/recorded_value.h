@@ -1,10 +1,12 @@
-// The values of tools that make no call: the time, a random number and a UUID. `decide` draws a value from its DecisionContext and records
-// it in the commit that decides on the step; from then on it is only read.
+// recorded_value: the results of tools that make no call: the time, a random number, a UUID.
+// `decide` draws a value from its DecisionContext and records it in the commit that decides on the
+// step; from then on it is replayed.
 //
-//   time     {}                       {"ms": integer, "time": text}   the store's clock, in milliseconds since 1970 and as text
-//   random   {}                       a number in [0, 1), of 53 bits
-//            {"min": n, "max": m}     an integer from n to m, both included
-//   uuid     {"version"?: 4 | 7}      a UUID in lower case; version 7, of the store's clock, without
+//   time     {}                      {"ms": integer, "time": text}   the store's clock, in
+//                                    milliseconds since 1970 and as text
+//   random   {}                      a number in [0, 1), of 53 bits
+//            {"min": n, "max": m}    an integer from n to m, both included
+//   uuid     {"version"?: 4 | 7}     a lower-case UUID; default: version 7, from the store's clock
 //
 // Pure. Threads: pure functions. See docs/decisions/0070-time-random-uuid.md.
 #pragma once
@@ -24,22 +26,22 @@ std::optional<RecordedKind> recorded_kind_of(std::string_view text);  // time, r
 // time_recorded, random_recorded, uuid_recorded. REQUIRES: not RecordedKind::nothing.
 EventType recorded_event_type(RecordedKind records);
 EventBody recorded_event_type(RecordedKind records, std::string effect_id, Value value);
-// What this type of event records; nothing: no such value.
+// The kind of value in events of this type; nothing: none.
 RecordedKind recorded_kind_of(EventType type);
-// The schema of a tool's arguments. What it cannot say, `check_recorded_args` does.
+// The schema of a tool's arguments. `check_recorded_args` checks what the schema cannot express.
 Value args_schema_of(RecordedKind records);
-// Fails with input_invalid: arguments that the tool does not take.
+// Fails with input_invalid: arguments that the tool does not accept.
 Status check_recorded_args(RecordedKind records, const Value& args);
-// May a tool that was called with `args` give this value?
+// Can a call with these `args` have this value?
 bool is_possible_value(RecordedKind records, const Value& args, const Value& value);
-// REQUIRES: takes(records, args).
+// REQUIRES: check_recorded_args succeeds.
 Value draw_value(RecordedKind records, const Value& args, const DecisionContext& context,
                  const StepId& step);
 
 // "<step>:time", "<step>:random", "<step>:uuid".
 std::string effect_id(const StepId& step, RecordedKind records);
-// The step whose value an event with this effect_id holds. nullopt: it is another effect, as the jitter of a back-off
-// ("<step>:random:<try>").
+// The step whose value is in an event with this effect_id. nullopt: another effect, for example the
+// jitter of a back-off ("<step>:random:<try>").
 std::optional<StepId> step_of_effect(std::string_view effect_id, RecordedKind records);
 
 }  // namespace ae::engine

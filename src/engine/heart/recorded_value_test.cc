@@ -1,7 +1,8 @@
-// Tools that make no call: the time, random numbers and ids of a step are recorded once and read ever after.
+// Tools that make no call: the time, random numbers and UUIDs of a step are
+// recorded once and replayed.
 //
-// Method: a job runs, dies after each event, and is folded, forked and re-planned with another clock and another chance. The
-// value of a step that has one never changes, and nothing is sent for it.
+// Method: a job runs, dies after each event, and is folded, forked and re-planned with another
+// clock and another random source. A recorded value never changes, and no call is sent for it.
 #include <cmath>
 
 #include "base/ids.h"
@@ -101,7 +102,7 @@ AE_TEST("recorded value/a step that has one keeps it, at whichever event the pro
     struct Drawn {
       std::string_view node;
       EventType type;
-      Value before;    // in the log that was cut
+      Value before;    // in the truncated log
       Value recorded;  // in the log of the completed job
     };
     const Drawn values[] = {
@@ -124,7 +125,7 @@ AE_TEST("recorded value/a step that has one keeps it, at whichever event the pro
     EXPECT_EQ(sent["ms"], job.last<TimeRecorded>().value.value["ms"]);
     EXPECT_TRUE(proof_of(job).ok) << "cut at " << cut << canonical(proof_of(job).to_json());
   }
-  EXPECT_GT(redrawn, 0u);  // what was not recorded was drawn from the new chance
+  EXPECT_GT(redrawn, 0u);  // unrecorded values were drawn from the new random source
 }
 
 AE_TEST("recorded value/a job that ends or rests still records the end of what has its value") {
@@ -337,7 +338,7 @@ AE_TEST("recorded value/a fork and another plan go on with the values that stand
   EXPECT_EQ(redrawn.count(EventType::uuid_recorded), 1u);
   EXPECT_NE(redrawn.step("name").result, origin.step("name").result);
 
-  // The dice are asked for other numbers: only their value goes.
+  // The arguments of the random number change: only its value is dropped.
   job.ok("use");
   JobFixture running(kAll, {.more = kNative});
   running.claim();

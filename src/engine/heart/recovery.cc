@@ -1,4 +1,4 @@
-// What was found in a log that others have written.
+// The events of a recovery.
 #include "engine/heart/recovery.h"
 
 #include <algorithm>

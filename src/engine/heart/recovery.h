@@ -1,9 +1,9 @@
-// recovery: what an attempt finds that goes on with a job which others have run before it; for people.
+// recovery: what a new attempt finds when it continues a job of earlier attempts; for display.
 //
-//   recovery_started    before anything is looked at: where the log ended
-//   recovery_completed  what was found, before the first new command
+//   recovery_started    before the log is examined: where it ended
+//   recovery_completed  the findings, before the first new command
 //
-// Narrative: the fold passes over both, and nothing is decided by them. Threads: pure functions.
+// Narrative: the fold ignores both, and no decision depends on them. Threads: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@
 
 namespace ae::engine {
 
-// Has another attempt written into this log? REQUIRES: the attempt that begins has written nothing yet.
+// Has an earlier attempt written to this log? REQUIRES: the new attempt has written nothing yet.
 bool is_recovery(const State& state);
 EventBody recovery_started_event(const State& state, const AttemptId& begins);
 
-// {injected, pending, caught_up, resent, in_doubt}: commands whose recorded result stands for them; tries that had no end
-// when the attempt began; those of them whose end was found beside the log; of the rest, those that may be sent again, and
-// calls whose fate is to be asked for. `pending` and `caught_up` are the caller's, the rest is read from the state.
+// {injected, pending, caught_up, resent, in_doubt}: commands with a recorded result; tries that
+// were open when the attempt began; those of them with a result in the effect store; of the rest,
+// those that may be resent, and those whose outcome must be resolved. The caller supplies `pending`
+// and `caught_up`; the other numbers are read from the state.
 struct Found {
   std::uint64_t pending = 0, caught_up = 0;
 };

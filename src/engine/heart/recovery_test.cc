@@ -1,4 +1,4 @@
-// What an attempt says of the log that it goes on with, and what a trace shows of reports.
+// The events of a recovery, and progress reports in a trace.
 #include "engine/heart/recovery.h"
 
 #include "engine/heart/job_fixture_test.h"

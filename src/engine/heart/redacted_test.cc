@@ -1,4 +1,5 @@
-// What was erased from a log, and what only looks so: a tool, a model, a person or an input may say {"$redacted": …} too.
+// Erased values, and values that only look erased: any tool, model, user or input may
+// contain {"$redacted": …}.
 #include "log/redacted.h"
 
 #include <algorithm>
@@ -18,7 +19,7 @@ constexpr std::string_view kChain = R"([{'id':'a', 'kind':'tool', 'tool':'look'}
     {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a'], 'args':{'of':'${ .steps.a }'}},
     {'id':'c', 'kind':'tool', 'tool':'once', 'needs':['b'], 'args':{'of':'${ .input }'}}])";
 
-// A job as it is read from its store: every value has its salt, but for those that were erased.
+// A job as read from its store: every value has its salt, except erased ones.
 struct Logged {
   State state;
   std::vector<Event> log;
@@ -49,7 +50,7 @@ Logged logged(const Stored& stored, const JobFixture& job) {
 }
 Logged read_back(const JobFixture& job) { return logged(Stored(job), job); }
 
-// The same when these values of these events were erased; `node` = "": of any.
+// The same with these values of these events erased; `node` = "": of all nodes.
 Logged erased(const JobFixture& job, EventType type, std::string_view field,
               std::string_view node = {}) {
   const std::string step = node.empty() ? std::string() : job.step(node).id.text;
@@ -127,7 +128,7 @@ AE_TEST(
   EXPECT_TRUE(verify(input, uncached_plan_source()).ledger.ok);
   input.effects[0].record = other;
   EXPECT_FALSE(verify(input, uncached_plan_source()).ledger.ok);
-  // Of a result that is erased, the record's is not known to be another.
+  // The record may belong to an erased result.
   input.events = erased(job, EventType::tool_invocation_finished, "result", "a").log;
   EXPECT_TRUE(verify(input, uncached_plan_source()).ledger.ok);
 }
@@ -191,7 +192,7 @@ AE_TEST("redacted/what is made of an erased value is no ground for a fork either
   EXPECT_TRUE(message.step(told.step("w").id).erased);
   EXPECT_EQ(message.fork().error().code, Code::input_invalid);
 
-  // A fork's own log, of which what it was given is erased.
+  // A fork's own log, with its imports erased.
   JobFixture chain(kChain);
   chain.claim().ok("a", "1").ok("b", "2").fails("c");
   JobFixture fork(read_back(chain).retried(), "job-2");

@@ -1,6 +1,7 @@
-// What apply_request is made of, act by act: absorb.cc has cancel, resolve and timers, take_signals.cc what answers a wait or
-// a pause, take_confirm.cc what answers a confirmation, apply_plan_request.cc another plan, apply_budget_request.cc more budget,
-// apply_version_offer.cc a process that offers the versions that a job waits for.
+// The parts of apply_request, by kind of request: ingest.cc (cancel, resolve and timers),
+// request_signals.cc (signals, messages, pause and resume), request_confirm.cc (answers to a failed
+// verification), request_plan.cc (another plan), request_budget.cc (more budget),
+// request_version.cc (the versions that a process offers).
 //
 // Only `apply_request` and `decide` use it. Pure.
 #pragma once
@@ -21,7 +22,7 @@ Result<AppliedRequest> apply_message_request(const State& state, const ControlRe
                                              const DecisionContext& context);
 Result<AppliedRequest> apply_pause_request(const State& state, const ControlRequest& act);
 Result<AppliedRequest> apply_resume_request(const State& state, const ControlRequest& act);
-// Is this act, a resolution or an approval, about what a confirmation showed?
+// Is this request, a resolution or an approval, the answer to a failed verification of a change?
 bool answers_confirmation(const State& state, const ControlRequest& act);
 Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& act,
                                                  const DecisionContext& context);
@@ -33,28 +34,28 @@ Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequ
                                            const DecisionContext& context);
 // Did the call succeed and its result break the tool's result_schema, or a limit? The effect took place; its result is unknown.
 bool is_result_refused(const State& state, const Step& step);
-// May the job use as much as this act wanted?
+// Does the job's budget allow as much as this request wants?
 bool is_budget_granted(const State& state, const Value& wanted);
 
-// The end of a wait. Who ended it, and with what, is for the caller to fill in.
+// The event that ends a wait, without who ended it and with which payload.
 WaitCompleted wait_closed(const State& state, const std::string& key, const Wait& wait,
                           std::string_view outcome);
 
-// The same with what ended it: the request, and the payload that it gave.
+// The same event with the request that ended it and its payload.
 WaitCompleted answered(WaitCompleted event, const ControlRequest& act, const Value& payload);
 
-// How this payload answers a wait of this node: signalled, approved or rejected. Fails with input_invalid: a person's
-// answer without a decision.
+// The outcome of a wait of this node with this payload: signalled, approved or rejected. Fails with
+// input_invalid: a human answer without a decision.
 Result<std::string_view> outcome_of_answer(const Node& node, const Value& payload);
 
-// The first early signal that answers a wait of this type and node; nullptr = none does.
+// The first early signal that answers a wait of this type and node; nullptr = none.
 const BufferedMessage* first_fitting_signal(const std::deque<BufferedMessage>& early,
                                             const Node& node);
 
-// A message, or a signal that nobody waits for yet, as the log keeps it.
+// The event that keeps a message, or a signal that arrived before its wait.
 EventBody buffered_event(const ControlRequest& act);
 
-// The name under which a message or an early signal is known for ever: the same again is the same.
+// The permanent name of a message or an early signal: one with the same name is a duplicate.
 std::string message_key(std::string_view channel, std::string_view key, std::string_view id);
 
 }  // namespace ae::engine

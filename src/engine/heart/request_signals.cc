@@ -1,4 +1,5 @@
-// Acts that answer a wait, or will: signals, early ones too, approvals, messages. And pause and resume.
+// Requests that answer a wait, now or later: signals, early signals, approvals,
+// messages. Also pause and resume.
 #include <algorithm>
 #include <utility>
 
@@ -15,10 +16,11 @@
 namespace ae::engine {
 namespace {
 
-// What has been kept for a wait must be able to name one.
+// The limit of a wait's key, so that a kept signal can match one.
 constexpr std::size_t kKeyMax = 256;
 
-// The wait that the act names, by its key or by its id among the approvals. Fails with not_found.
+// The key of the wait that the request names, by key or by its id in the list of
+// approvals. Fails with not_found.
 Result<std::string> named_wait_key(const State& state, const ControlRequest& act) {
   if (act.approval.empty()) return act.correlation_key;
   for (const auto& [key, wait] : state.waits) {
@@ -31,7 +33,7 @@ Result<std::string> named_wait_key(const State& state, const ControlRequest& act
               "no open approval request has this id; `aetheris approvals` lists the open ones");
 }
 
-// The open wait that the act names.
+// The open wait that the request names.
 auto find_named_wait(const State& state, const ControlRequest& act) {
   return std::ranges::find_if(state.waits, [&](const auto& open) {
     return act.approval.empty() ? open.first == act.correlation_key
@@ -39,13 +41,14 @@ auto find_named_wait(const State& state, const ControlRequest& act) {
   });
 }
 
-// An answer as its wait keeps it: one that changes the arguments names what they become.
+// An answer as its wait records it: with the hash of edited arguments.
 Value recorded_answer(const State& state, const ControlRequest& act) {
   if (!act.arguments) return act.payload;
   return act.payload.with("arguments_hash", state.hash_of(*act.arguments));
 }
 
-// It had its answer before. Who answers to arguments that somebody has changed meanwhile must look again.
+// The answer for a closed wait. If other arguments than the client's were approved, the
+// client must check them first.
 Result<Value> answer_again(const State& state, const std::string& key, const ClosedWait& closed,
                            const ControlRequest& act) {
   const Value payload = recorded_answer(state, act);
@@ -67,7 +70,7 @@ Result<Value> answer_again(const State& state, const std::string& key, const Clo
                         {"payload", closed.payload}});
 }
 
-// The key that a wait of the plan will open with; "" = nobody can tell yet.
+// The key with which a wait of the plan will open; "" = not known yet.
 std::string expected_wait_key(const State& state, const Node& node, Work& work) {
   const Step& step = state.steps[node.index];
   if (!node.wait_key) return step.id.text;
@@ -83,14 +86,14 @@ std::string expected_wait_key(const State& state, const Node& node, Work& work) 
   return named ? state.unique_wait_key(*named) : std::string();
 }
 
-// An early answer to a person's wait is one. Where the plan cannot tell yet which wait its key belongs to, it is kept, and
-// listed as undelivered when it turns out to be none.
+// An early answer to a human wait must be a decision. If the plan cannot tell yet which wait has
+// this key, the signal is kept, and listed as undelivered if no wait takes it.
 Status check_early_signal(const State& state, const ControlRequest& act, const std::string& key) {
   if (!state.plan) return {};
   Status refused;
   Work work = 0;
   for (const Node& node : state.plan->nodes) {
-    if (work >= DecideLimits{}.work_max) break;  // it is kept, unless a wait before refuses it
+    if (work >= DecideLimits{}.work_max) break;  // kept, unless an earlier wait rejected it
     const StepPhase phase = state.steps[node.index].phase;
     const bool to_come = phase == StepPhase::blocked || phase == StepPhase::ready;
     if (node.kind != NodeKind::wait || node.wait_type != WaitType::human || !to_come) continue;
@@ -103,8 +106,9 @@ Status check_early_signal(const State& state, const ControlRequest& act, const s
   return refused;
 }
 
-// The signal that is kept for this key, when the wait would take it before this one; nullptr = none. One that names another
-// type of wait, or decides nothing where this one decides, may be passed over by the wait.
+// The kept signal for this key that the wait would take before the new one; nullptr =
+// none. The wait may ignore a kept one of another wait type, or one without a
+// decision if the new one has one.
 const BufferedMessage* buffered_signal_for(const State& state, const ControlRequest& act,
                                            const std::string& key) {
   const auto decides = [](const Value& payload) {
@@ -120,7 +124,7 @@ const BufferedMessage* buffered_signal_for(const State& state, const ControlRequ
   return same == early->second.end() ? nullptr : &*same;
 }
 
-// A signal that nobody waits for yet is kept for the wait that opens with its key (SPEC §10).
+// Keeps a signal until a wait opens with its key (SPEC §10).
 Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequest& act,
                                            const std::string& key) {
   if (is_reserved_key(key)) {
@@ -147,7 +151,7 @@ Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequ
   return AppliedRequest{.events = {buffered_event(act)}, .answer = answer};
 }
 
-// What a person made of a call before saying yes to it; nullopt: it stays as it was asked for.
+// The arguments as edited by the approver; nullopt: unchanged.
 Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wait,
                                               const ControlRequest& act, std::string_view outcome) {
   if (wait.approval && act.payload.find("arguments") != nullptr) {
@@ -186,7 +190,8 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
   return act.arguments;
 }
 
-// Why a call is not made with this approval by the process that takes it in; "" = it is, as far as that process knows.
+// Why the process that applies this approval would not make the call; "" = it
+// would, as far as it can tell.
 std::string unused_approval_reason(const State& state, const Wait& wait,
                                    const DecisionContext& context, std::string_view outcome) {
   if (!wait.approval || outcome == "rejected" || context.tool_versions == nullptr) return {};
@@ -199,7 +204,7 @@ std::string unused_approval_reason(const State& state, const Wait& wait,
          "), and an approval is good for one version: the call is requested again";
 }
 
-// What follows a rejection of this step's call or wait, once a process runs the job.
+// The consequence of rejecting this step's call or wait, once a process runs the job.
 std::string after_rejection(const State& state, const Step& step) {
   const Node& node = state.node_of(step);
   const std::string name = "node " + node.id;
@@ -216,7 +221,7 @@ std::string after_rejection(const State& state, const Step& step) {
   return "the job fails at " + name;
 }
 
-// A person answers whether a call may be made: the decision, and with it the end of the wait.
+// The decision of an approver about a call; recorded with the end of the wait.
 DecisionRecorded approval_decision(const State& state, const Wait& wait, const ControlRequest& act,
                                    const DecisionContext& context, std::string_view outcome) {
   const Step& step = state.steps[wait.step];
@@ -276,7 +281,7 @@ EventBody buffered_event(const ControlRequest& act) {
 }
 
 Result<std::string_view> outcome_of_answer(const Node& node, const Value& payload) {
-  const bool asks = node.kind != NodeKind::wait;  // a call that is to be approved
+  const bool asks = node.kind != NodeKind::wait;  // approval of a call
   if (!asks && node.wait_type != WaitType::human) return "signalled";
   const std::string_view decision = payload.text("decision");
   if (decision == "approve") return "approved";
@@ -321,8 +326,8 @@ bool has_expired(const Wait& wait, Instant now) {
   return wait.expires_at && *wait.expires_at <= now;
 }
 
-// The wait that has waited longest for this channel. One that has expired gets a message only when no other one waits: the
-// message was accepted before the expiry.
+// The longest open wait for this channel. An expired one gets the message only if there is no
+// other: the message was accepted before the expiry.
 const std::pair<const std::string, Wait>* receiving_wait(const State& state,
                                                          std::string_view channel, Instant now) {
   const std::pair<const std::string, Wait>* first = nullptr;
@@ -337,7 +342,7 @@ const std::pair<const std::string, Wait>* receiving_wait(const State& state,
   return first;
 }
 
-// The open wait that the act would answer; nullptr = none.
+// The open wait that the request would answer; nullptr = none.
 const Wait* answered_wait(const State& state, const ControlRequest& act, Instant now) {
   if (act.kind == ControlRequest::Kind::message) {
     const auto* const first = receiving_wait(state, act.channel, now);
@@ -406,7 +411,7 @@ Result<AppliedRequest> apply_signal_request(const State& state, const ControlReq
   return taken;
 }
 
-// Kept in the order of arrival; whoever has waited longest for the channel gets it at once.
+// Messages are kept in order of arrival; the longest open wait for the channel gets it at once.
 Result<AppliedRequest> apply_message_request(const State& state, const ControlRequest& act,
                                              const DecisionContext& context) {
   if (act.channel.empty() || act.channel.size() > 256) {
@@ -422,8 +427,8 @@ Result<AppliedRequest> apply_message_request(const State& state, const ControlRe
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
   if (state.ending) return fail(Code::job_terminal, "the job is ending");
   taken.events.push_back(buffered_event(act));
-  if (const auto* const first =
-          receiving_wait(state, act.channel, context.now)) {  // the payload stands in the message
+  // The payload is in the message event.
+  if (const auto* const first = receiving_wait(state, act.channel, context.now)) {
     WaitCompleted delivered = wait_closed(state, first->first, first->second, "signalled");
     delivered.signal_id = act.id;
     taken.events.emplace_back(std::move(delivered));
@@ -460,13 +465,13 @@ Result<AppliedRequest> apply_resume_request(const State& state, const ControlReq
   }
   const std::string by = act.by.empty() ? "somebody" : act.by;
   const Value answer = Value::object({{"resumed", true}});
-  // Earlier builds parked until confirmation what this one parks until resume.
+  // Earlier builds parked until confirmation in cases that now park until resume.
   const bool looks_again =
       state.awaits_confirmation() && state.parked_reason == kVerifierUnreachable;
   if (state.is_paused() || looks_again) {
     return AppliedRequest{.events = {JobResumed{.by = by}}, .answer = answer};
   }
-  if (state.pausing) {  // before it came to rest
+  if (state.pausing) {  // before the job is parked
     return AppliedRequest{.events = {JobPauseRequested{.by = by, .withdrawn = true}},
                           .answer = answer};
   }
@@ -487,8 +492,8 @@ bool is_handled(const State& state, const ControlRequest& act) {
   }
   switch (act.kind) {
     case ControlRequest::Kind::signal:
-    case ControlRequest::Kind::
-        resolve:  // its key says which call; the wait's key may have a number behind it
+    // The resolution names a call; the key of its wait may have a number appended.
+    case ControlRequest::Kind::resolve:
       return !act.id.empty() && std::ranges::any_of(state.closed_waits, [&](const auto& closed) {
         return closed.second.signal_id == act.id && closed.second.outcome != "cancelled";
       });

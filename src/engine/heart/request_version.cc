@@ -1,9 +1,10 @@
-// An act by which a process says which versions it offers: what waits for them goes on (SPEC §12, §6).
+// A request with the versions that a process offers: resumes jobs that wait
+// for them (SPEC §12, §6).
 #include "engine/heart/request.h"
 
 namespace ae::engine {
 
-// Also of a job that does not wait for any: then nothing is to be written.
+// Also for a job that waits for no version: then there is nothing to write.
 Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequest& act,
                                            const DecisionContext& context) {
   AppliedRequest taken;

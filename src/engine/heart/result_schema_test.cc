@@ -1,5 +1,5 @@
-// What a tool gave is what its result_schema allows, or is said to break it: for results of calls, of what is caught up or
-// comes late, of probes, and of people.
+// Results are validated by result_schema: those of calls, effect records, late
+// results, probes, and operators.
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kSchema =
     "{'type':'object','required':['id'],'properties':{'id':{'type':'integer'}}}";
 
-// Nodes may use `make`, `buy` (asked about by `find` when in doubt) and `undone` (has a compensation).
+// Nodes may use `make`, `buy` (probed by `find`) and `undone` (has a compensation).
 std::string tools() {
   const std::string schema = "'result_schema':" + std::string(kSchema);
   return "{'tools':{"
@@ -191,7 +191,7 @@ AE_TEST("result/what a person says of a call that is still open closes it, and s
 }
 
 AE_TEST("result/a probe that says what the call cannot have given leaves it in doubt") {
-  // What it names as the result breaks the call's schema; then its own answer breaks its own.
+  // First the result that it names breaks the call's schema, then its own answer breaks its own.
   for (const char* answer : {"{'charge':{'id':'x'}}", "[1]"}) {
     JobFixture job = calling("buy");
     job.claim().times_out("a").after(71s);

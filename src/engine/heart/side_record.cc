@@ -1,4 +1,4 @@
-// Checksums of what stands beside the log.
+// Checksums of side records.
 #include "engine/heart/side_record.h"
 
 #include <vector>
@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::string_view kName = "checksum";
 constexpr std::size_t kDigits = 16;
-// Records were within their limits when they were written; a result may nest deeper than what comes through a door.
+// The records were within their limits when they were written. A result may nest deeper
+// than JSON from a client.
 constexpr JsonLimits kLimits{
     .bytes_max = ~std::size_t{0}, .depth_max = kJsonDepthMax, .big_integers = true};
 

@@ -1,6 +1,6 @@
-// Stored: the stored form of a job's commits, and what the verifier's half makes of it.
+// Stored: the stored form of a job's commits, and how the verifier reads it.
 //
-//   const auto log = Stored(job).opened(job.state.job).events;   // with salts, as a store's reader sees it
+//   const auto log = Stored(job).opened(job.state.job).events;   // with salts, as in a store
 //
 // For tests only. Threads: one owner.
 #pragma once
@@ -69,7 +69,7 @@ struct Stored {
     return input;
   }
 
-  // The same job without the values that `drop` names; of decisions stays what `retained_value` keeps, as in every erased log.
+  // The same job without the values that `drop` selects; for decisions `retained_value` remains.
   Stored& redact(const JobId& job, const RedactFilter& drop) {
     const RetainFilter left_over = [this](const Event& event, std::string_view field) {
       return retained_value(event, field, blinded);

@@ -1,4 +1,4 @@
-// A tool node: success, failure, retry, doubt, crash, and what a person says.
+// A tool node: success, failure, retry, unknown outcome, crash, and resolutions.
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/view.h"
 #include "testing/test.h"
@@ -197,7 +197,7 @@ AE_TEST("retry/a signal wakes a job that backs off") {
   EXPECT_EQ(job.state.not_before, std::nullopt);
 }
 
-// ---------------------------------------------------------------- outcomes nobody can be sure of
+// ---------------------------------------------------------------- unknown outcomes
 
 AE_TEST("unknown/a read is simply tried again, and fails when the tries are used up") {
   JobFixture job(one("look"));
@@ -388,7 +388,7 @@ AE_TEST("crash/a read is not sent again by a changed tool: a person says what it
   for (const bool lost : {true, false}) {
     JobFixture job(one("look"));
     job.claim();
-    if (!lost) job.times_out("a");  // and is to be tried again
+    if (!lost) job.times_out("a");  // and is to be retried
     job.reload();
     job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
     job.claim().after(1min);
@@ -571,7 +571,7 @@ AE_TEST("late/what comes after a call was decided is shown, and changes nothing"
   JobFixture job(one("put"));
   job.claim();
   const SentTry first = sent_try_of(job.state, job.step("a"));
-  job.crash();  // sent again: the first try is closed unknown
+  job.crash();  // resent: the first try is closed as unknown
   ASSERT_EQ(job.tries("a"), 2u);
   job.store_effect(first, {.kind = OutcomeKind::success, .result = json("7")});
   const auto late = job.last<ToolInvocationFinished>();
@@ -712,7 +712,7 @@ AE_TEST("crash/a missing step_committed is written, and nothing else") {
   EXPECT_EQ(job.count(EventType::step_committed), 1u);
 }
 
-// ---------------------------------------------------------------- what a person says
+// ---------------------------------------------------------------- resolutions
 
 AE_TEST("resolve/happened takes the result and calls nothing") {
   JobFixture job(one("pay"));
@@ -832,7 +832,7 @@ AE_TEST("resolve/not_happened counts from when its giver looked, not from when i
                              .idempotency_key = job.sent[0].key,
                              .resolution = std::move(resolution),
                              .looked_at = looked_at};
-    return job.act(*ControlRequest::from_json(act.to_json())).refused;  // as the inbox keeps it
+    return job.act(*ControlRequest::from_json(act.to_json())).refused;  // as kept in the inbox
   };
   EXPECT_EQ(says("not_happened", settles + 1h), Code::not_settled) << "a clock that is ahead";
   job.now = settles + 60s;
@@ -937,8 +937,8 @@ AE_TEST("resolve/an answer about an earlier try does not stand for a later one")
                        .idempotency_key = job.sent[0].key,
                        .resolution = "not_happened",
                        .try_no = 1};
-  ControlRequest second =
-      *ControlRequest::from_json(first.to_json());  // of another person, waiting in the inbox
+  // By another operator, waiting in the inbox.
+  ControlRequest second = *ControlRequest::from_json(first.to_json());
   second.id = "second";
   job.act(first).crash();
   EXPECT_EQ(job.status(), "parked");

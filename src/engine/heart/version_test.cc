@@ -1,4 +1,5 @@
-// Jobs bound to versions: where a strict job runs and where it parks, and calls in doubt whose tool had changed.
+// Version rules: where a strict job runs and where it parks, and unknown
+// outcomes after a tool changed.
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
@@ -12,7 +13,7 @@ using namespace std::chrono_literals;
 constexpr std::string_view kStrict = "{'versions': {'policy': 'strict'}}";
 constexpr std::string_view kOne = "[{'id':'a', 'kind':'tool', 'tool':'put'}]";
 
-// A strict job that a process of another version holds.
+// A strict job that a process of another version has claimed.
 JobFixture mismatched(std::string_view nodes = kOne, std::string_view more = kStrict) {
   JobFixture job(nodes, {.more = more});
   job.claims_when_free = false;
@@ -42,7 +43,7 @@ AE_TEST("versions/a process of the right version ends the park, and no other act
   JobFixture job = mismatched();
   EXPECT_EQ(job.resume().refused, Code::not_paused);
   EXPECT_NE(job.refusal.find("until `version`"), std::string::npos) << job.refusal;
-  EXPECT_EQ(job.offer().reply["resumed"], Value(false));  // v2 still
+  EXPECT_EQ(job.offer().reply["resumed"], Value(false));  // still v2
   EXPECT_EQ(job.status(), "parked");
   job.execution_version = "v1";
   EXPECT_EQ(job.offer().reply["resumed"], Value(true));
@@ -148,9 +149,10 @@ AE_TEST("versions/a trace shows under which other version a process held the job
   EXPECT_TRUE(drift.items()[0]["tool"].is_null());
 }
 
-// ---------------------------------------------------------------- a tool that had changed
+// ---------------------------------------------------------------- changed tools
 
-// A call in doubt that was left to a person, since another version of its tool was offered.
+// A call with an unknown outcome that was left to an operator because another version
+// of its tool was offered.
 JobFixture changed(std::string_view tool) {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'" + std::string(tool) + "'}]");
   job.claims_when_free = false;

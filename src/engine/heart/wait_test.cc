@@ -187,7 +187,7 @@ AE_TEST("expiry/loses to a signal that came before it") {
   EXPECT_EQ(job.state.result, json("{'w':1}"));
 }
 
-// ---------------------------------------------------------------- what a blocked job says
+// ---------------------------------------------------------------- job_waiting
 
 AE_TEST("blocked/the first open wait fills the single fields, all stand in waits") {
   JobFixture job(R"([{'id':'v', 'kind':'wait', 'wait':{'type':'timer', 'for':'1h'}},
@@ -402,11 +402,11 @@ AE_TEST("cancel/a job that backs off is ended at once") {
   EXPECT_EQ(job.status(), "cancelled");
 }
 
-// ---------------------------------------------------------------- acts on paper
+// ---------------------------------------------------------------- control requests as JSON
 
 AE_TEST("act/what goes through the inbox comes out as it went in") {
   ControlRequest act;
-  // Whoever adds a member is stopped here: it is to be filled in, and ControlRequest::from_json is to know it.
+  // A new member is a compile error here: fill it in, and extend ControlRequest::from_json.
   auto& [kind, id, by, traceparent, correlation_key, wait_type, approval, arguments, buffer,
          payload, channel, reason, compensate, idempotency_key, resolution, try_no, result,
          looked_at, step_id] = act;

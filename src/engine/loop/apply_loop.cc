@@ -1,4 +1,4 @@
-// How a loop goes on: its turns, what an answer asked for, and the calls that follow from it.
+// How events change the state of a loop: its turns, the requested calls, and their results.
 #include <algorithm>
 #include <utility>
 
@@ -7,7 +7,7 @@
 
 namespace ae::engine {
 
-// Calls that are not made do not begin, nor do those that were made before the job was forked.
+// Refused calls do not start, nor do imported ones.
 void Applier::advance_past_answered(LoopProgress& loop) {
   const auto& calls = loop.turns.back().calls;
   while (loop.next < calls.size() &&
@@ -24,7 +24,7 @@ Step& Applier::new_loop_part(const Step& loop, std::uint32_t turn, std::uint32_t
   return fresh;
 }
 
-// The next turn, when the newest one has all its answers; else the next call of that one.
+// The next turn, if the newest one has all its results; else the next call of the newest turn.
 Step* Applier::next_loop_part(Step& loop, const StepId& named) {
   LoopProgress& progress = *loop.loop;
   if (progress.failure) return nullptr;
@@ -68,7 +68,7 @@ bool Applier::loop_wants_decision(const Step& step) const {
   return loop.active == 0;
 }
 
-// What the model asked for, before any of it is done.
+// The requested calls, recorded before any of them is made.
 Status Applier::tool_choice_decided(const DecisionRecorded& event, Step* step) {
   if (!step || step->phase != StepPhase::looping) return corrupt_event("no such loop");
   LoopProgress& loop = *step->loop;
@@ -80,7 +80,7 @@ Status Applier::tool_choice_decided(const DecisionRecorded& event, Step* step) {
   return {};
 }
 
-// REQUIRES: the newest turn has its answer, and nothing is chosen yet.
+// REQUIRES: the newest turn has its answer, and its choice is not recorded yet.
 Status Applier::apply_tool_choice(Step& step, const Value& choice) {
   LoopProgress& loop = *step.loop;
   LoopTurn& newest = loop.turns.back();
@@ -121,7 +121,7 @@ Status Applier::apply_tool_choice(Step& step, const Value& choice) {
   return {};
 }
 
-// The model asks for nothing more.
+// The model requests no more calls.
 bool Applier::may_conclude(const NodeFinished& event, const Step& loop) const {
   const LoopProgress& progress = *loop.loop;
   if (progress.failure || progress.active > 0 || progress.turns.empty()) return false;
@@ -130,8 +130,8 @@ bool Applier::may_conclude(const NodeFinished& event, const Step& loop) const {
          event.result_of == answer_of(s_.steps[newest.step]).text;
 }
 
-// A model that gives no answer, a call that may have happened and that nobody knows of, and a no of a person where the
-// plan says so, end the loop. Every other failure is told to the model.
+// A loop ends if its model gives no answer, if a call has an unknown outcome, or if an approver
+// rejects a call and the plan ends the loop then. The model receives every other failure.
 bool Applier::ends_loop(const Step& step) const {
   if (!step.failure) return false;
   if (step.is_turn() || s_.may_have_happened(step)) return true;
@@ -152,9 +152,9 @@ Status Applier::loop_part_finished(Step& step) {
   return {};
 }
 
-// ---------------------------------------------------------------- what a fork begins with
+// ---------------------------------------------------------------- imports of a fork
 
-// A loop that was under way: what its turns were follows.
+// A running loop; its turns follow.
 Status Applier::import_running_loop(Step& loop) {
   if (!s_.node_of(loop).loop || loop.phase != StepPhase::ready || loop.loop) {
     return corrupt_event("no such loop");
@@ -164,7 +164,7 @@ Status Applier::import_running_loop(Step& loop) {
   return {};
 }
 
-// What its model was asked and answered, and what that became.
+// The arguments and the answer of a turn, and its recorded choice.
 Status Applier::import_turn(Step& loop, const StepId& id, const Value& entry,
                             const Erasable& results) {
   LoopProgress& progress = *loop.loop;
@@ -189,7 +189,7 @@ Status Applier::import_turn(Step& loop, const StepId& id, const Value& entry,
   return choice != nullptr ? apply_tool_choice(loop, *choice) : Status();
 }
 
-// A call of the newest turn; those that are missing are made here.
+// A call of the newest turn; missing ones are made in this job.
 Status Applier::import_turn_call(Step& loop, const StepId& id, const Value& entry,
                                  const Erasable& results) {
   LoopProgress& progress = *loop.loop;
@@ -211,7 +211,7 @@ Status Applier::import_turn_call(Step& loop, const StepId& id, const Value& entr
   return import_end(step, entry, results) ? Status() : corrupt_event("no call ends so");
 }
 
-// What a loop that is over asked and did: only so that it is known of.
+// The turns and calls of a completed loop, kept for reference.
 Status Applier::import_of_loop(Step& loop, const StepId& id, const Value& entry,
                                const Erasable& results) {
   if (loop.loop && loop.phase == StepPhase::ready && !s_.by_id.contains(id)) {

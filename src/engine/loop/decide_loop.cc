@@ -1,4 +1,4 @@
-// How a decision leads a loop: the model is asked, what it asks for is written down, then done, and it is asked again.
+// How a decision runs a loop: call the model, record its requested calls, make them, call it again.
 #include "engine/heart/decider.h"
 #include "engine/loop/loop.h"
 
@@ -24,7 +24,7 @@ void Decider::decide_loop(const Step& step) {
   start_calls(step);
 }
 
-// Has a pause that is asked for to let this happen? It starts nothing.
+// May a requested pause let this happen? It starts nothing.
 bool Decider::can_only_conclude(const Step& step) const {
   const LoopProgress& loop = *step.loop;
   if (loop.failure) return true;
@@ -55,7 +55,7 @@ void Decider::ask_model(const Step& step) {
   if (fits_budget(next, next.args)) start_part(std::move(next));
 }
 
-// What the model asked for is in the log before any of it is done.
+// The requested calls are in the log before any of them is made.
 void Decider::record_tool_choice(const Step& step) {
   auto choice = tool_choice_of(s_, step, &work_);
   if (!choice) return fail_step(step, choice.error());

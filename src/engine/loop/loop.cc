@@ -39,7 +39,7 @@ Value notice_message(const Value& notice) {
 
 namespace {
 
-// The end of a chain over messages, and how many they are.
+// The end of the hash chain over messages, and their number.
 struct Conversation {
   Hash hash = sha256("aetheris.conversation.v1");
   std::uint64_t said = 0;
@@ -91,7 +91,7 @@ Value tool_message(const State& state, const LoopCall& call) {
   const Step* step = call.step == kNoStep ? nullptr : &state.steps[call.step];
   const std::optional<Failure>& failure = step ? step->failure : call.refused;
   std::vector<Member> message{{"call_id", call.id}, {"role", "tool"}};
-  // A model must know that something else was done than it asked for.
+  // The model must know that the arguments were edited.
   std::vector<Member> content;
   if (call.edited) content.emplace_back("edited_arguments", *call.edited);
   const Value result = step ? step->result : Value();
@@ -109,7 +109,7 @@ Value tool_message(const State& state, const LoopCall& call) {
   return Value::object(std::move(message));
 }
 
-// The beginning of it, whole characters.
+// A prefix of whole characters.
 std::string truncate(std::string text, std::size_t most) {
   if (text.size() <= most) return text;
   while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0U) == 0x80U) most--;
@@ -117,8 +117,8 @@ std::string truncate(std::string text, std::size_t most) {
   return text;
 }
 
-// What a turn added: the answer, and what became of each call, in the order in which they were asked for, or what is
-// wrong with it.
+// Appends the messages of a turn: the answer, the result of each call in the requested order, and
+// the repair message.
 template <class AppendMessage>
 void append_turn(const State& state, const Step& loop, std::size_t turn,
                  const AppendMessage& append) {
@@ -130,7 +130,7 @@ void append_turn(const State& state, const Step& loop, std::size_t turn,
 
 constexpr std::size_t kAmountMax = 32;  // digits of what is left
 
-// Texts, so that people and models read of money what the agents file says.
+// As text, so that users and models see amounts in the units of the agents file.
 Value remaining_budget(const Budget& budget, Limit limit) {
   const std::uint64_t most = *budget.limits.max_of(limit);
   const std::uint64_t left = most - std::min(most, amount_of(budget.spent, limit));
@@ -148,7 +148,7 @@ std::string names_of(const Plan& plan, const LoopSpec& spec) {
   return names.empty() ? "none" : names;
 }
 
-// Why a call is not made; nullopt: it is.
+// Why a call is not made; nullopt: it is made.
 std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, const Value& call,
                                   std::size_t nth, Work* work) {
   const Plan& plan = *state.plan;
@@ -188,7 +188,8 @@ std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, cons
   return std::nullopt;
 }
 
-// What the last answer of a node that has turns is as JSON: as its schema wants it, and of a planner a plan.
+// The last answer of a node with turns as JSON: valid by its schema, and
+// for a planner a valid plan.
 Result<Value> parse_final_answer(const Plan& plan, const Node& node, const Value& answer,
                                  Work* work) {
   AE_ASSIGN(Value json, parse_answer_json(*node.loop->schema, answer, work));
@@ -199,7 +200,7 @@ Result<Value> parse_final_answer(const Plan& plan, const Node& node, const Value
   return json;
 }
 
-// What is recorded of a turn whose model is told this. `opening`: of turn 0, the first messages.
+// The recorded arguments of a turn. `opening`: the first messages, for turn 0.
 Value stored_arguments(const LoopSpec& spec, const Conversation& conversation, const Value& opening,
                        const Value& notice) {
   std::vector<Member> arguments(spec.settings.members().begin(), spec.settings.members().end());
@@ -215,7 +216,7 @@ Value stored_arguments(const LoopSpec& spec, const Conversation& conversation, c
 Result<Value> tool_choice_at(const State& state, const Step& loop, std::size_t turn,
                              std::uint32_t before, Work* work);
 
-// Is this an answer in our words?
+// Is this an answer in our format?
 Status check_answer(const Value& answer) {
   const Value& text = answer["text"];
   const Value& calls = answer["tool_calls"];
@@ -243,8 +244,8 @@ bool may_begin_turn(const State& state, const Step& loop) {
 }
 
 Value notice_of(const State& state, const Step& loop) {
-  if (state.node_of(loop).kind != NodeKind::loop)
-    return {};  // it is asked what the plan says, no more
+  // Its model gets only the prompt of the plan.
+  if (state.node_of(loop).kind != NodeKind::loop) return {};
   const Budget& budget = state.budget;
   std::vector<Member> notice;
   for (const Limit limit : kCountedLimits) {
@@ -319,7 +320,7 @@ Result<Value> tool_choice_of(const State& state, const Step& loop, Work* work) {
 
 namespace {
 
-// `before`: turns before this one whose answer was to be mended.
+// `before`: earlier turns with a repair.
 Result<Value> tool_choice_at(const State& state, const Step& loop, std::size_t turn,
                              std::uint32_t before, Work* work) {
   const LoopSpec& spec = *state.node_of(loop).loop;
@@ -347,8 +348,7 @@ Result<Value> tool_choice_at(const State& state, const Step& loop, std::size_t t
   return Value::object(std::move(choice));
 }
 
-// Does what was chosen follow from the answer? What a model is told of a call that is not made, another version may say in
-// other words.
+// Does the recorded choice follow from the answer? Error messages may differ between versions.
 bool is_chosen(const State& state, const LoopTurn& turn, const Value& choice) {
   const auto& calls = choice["calls"].items();
   if (calls.size() != turn.calls.size() ||
@@ -366,7 +366,8 @@ bool is_chosen(const State& state, const LoopTurn& turn, const Value& choice) {
   return true;
 }
 
-// Was each call of a turn that another job made with what its answer asks for, or with what a person made of it?
+// Were the imported calls of a turn made with the arguments in its answer, or
+// as edited by the approver?
 bool matches_answer(const State& state, const Step& loop, std::uint32_t turn) {
   const auto& calls = loop.loop->turns[turn].calls;
   for (std::uint32_t nth = 0; nth < calls.size(); ++nth) {

@@ -1,23 +1,29 @@
-// loop: what a model that leads is told, what it asked for, and what that became.
+// loop: the messages to a model that chooses calls, its requested calls, and their results.
 //
-//   turn 0   the prompt              ─▶ model ─▶ answer ─▶ decision_recorded{tool_choice} ─▶ its calls, in parallel
-//   turn n   … answer, call results  ─▶ model ─▶ answer ─▶ …          no calls: the loop is over
+//   turn 0   the prompt              ─▶ model ─▶ answer ─▶ decision_recorded{tool_choice} ─▶ calls,
+//                                                                                       in parallel
+//   turn n   … answer, call results  ─▶ model ─▶ answer ─▶ …          no calls: the loop is done
 //
-// An answer that asks for nothing and breaks the loop's schema is told what is wrong with it, once, where the plan says
-// `repair`: its tool_choice says so, and the turn that follows does not count against max_turns (decision 0056).
+// If an answer requests no calls and breaks the loop's schema, the model receives the error once,
+// if the plan has `repair`. The tool_choice records this, and the following turn does not count
+// against max_turns (decision 0056).
 //
-// A conversation is a chain of messages, and the log holds each once: the first ones in the arguments of turn 0, a model's
-// in its answer, a tool's in its result. The arguments of a turn name what was said before by the end of the chain,
+// A conversation is a chain of messages. The log holds each message once: the first ones in the
+// arguments of turn 0, a model's in its answer, a tool's in its result. The arguments of a turn
+// identify the earlier messages by the end of the chain,
 //
 //   h0 = SHA256("aetheris.conversation.v1"), h(i+1) = SHA256(h(i) ‖ SHA256(canonical(message i)))
 //
-// and by its length, so that a turn costs the same whatever came before it (decision 0050). Stored: the arguments of a turn,
-//   {"model", "temperature"?, "max_tokens"?, "conversation": 64 hex, "said": n, "tools"?: 64 hex, "schema"?: 64 hex,
-//    "messages": […] of turn 0, "notice"?: {limit: {"left", "of"}} of the job's budget, told as the last message}
-// and the payload of its tool_choice, {"turn", "of": invocation, "calls": [{"id", "name", "refused"?: {code, message}}],
-// "repair"?: what is wrong with the answer}.
+// and by its length, so that every turn costs the same (decision 0050). Stored:
+// the arguments of a turn,
+//   {"model", "temperature"?, "max_tokens"?, "conversation": 64 hex, "said": n, "tools"?: 64 hex,
+//    "schema"?: 64 hex, "messages": […] of turn 0,
+//    "notice"?: {limit: {"left", "of"}} of the job's budget, sent as the last message}
+// and the payload of its tool_choice,
+//   {"turn", "of": invocation, "calls": [{"id", "name", "refused"?: {code, message}}],
+//    "repair"?: the error in the answer}.
 //
-// A fork goes on with a loop that was not over: its turns stand there as another job had them, with no call of this one.
+// A fork continues an unfinished loop: the imported turns have no call in this job.
 // Threads: pure functions.
 #pragma once
 
@@ -30,54 +36,60 @@
 
 namespace ae::engine {
 
-// Calls of one answer; those after are told so, and not made.
+// Calls of one answer. Further ones are not made, and the model is informed.
 inline constexpr std::size_t kTurnCallsMax = 128;
-// Bytes of what a model is told of an answer that it is to mend.
+// Bytes of the error that a repair message describes.
 inline constexpr std::size_t kRepairMax = 1'024;
 // Messages of one conversation; then the loop fails.
 inline constexpr std::uint64_t kConversationMax = 10'000;
 
-// The message that a recorded `repair` (an answer cannot be used) or `notice` (the budget is low) sends to the model.
+// The message to the model for a recorded `repair` (the answer is unusable) or
+// `notice` (the budget is low).
 Value repair_message(const std::string& why);
 Value notice_message(const Value& notice);
 
-// All of these: REQUIRES: `loop` is a step of a loop that is under way. They add to `work`, if there is any.
+// All of these: REQUIRES: `loop` is the step of a running loop. They add to
+// `work` unless it is nullptr.
 
-// How many answers its model may give: max_turns, and one more for each that was to be mended.
+// How many answers the model may give: max_turns, and one more for each repair.
 std::size_t turns_max(const State& state, const Step& loop);
-// May another turn begin: the newest one is chosen, and all it asked for has an answer, or it is to be mended?
+// May another turn start: is the choice of the newest one recorded, and is each of its calls
+// answered, or a repair due?
 bool may_begin_turn(const State& state, const Step& loop);
-// What the model of the next turn is to be told of the job's budget: {limit: {"left", "of"}} for each that is low and that
-// it has not been told of since it was raised; null = nothing.
+// The budget notice for the model of the next turn: {limit: {"left", "of"}} for each limit that is
+// low and that it has not been notified of since the limit was raised; null = none.
 Value notice_of(const State& state, const Step& loop);
-// Does a recorded notice say nothing but what is so?
+// Is this recorded notice correct?
 bool is_notice(const State& state, const Step& loop, const Value& notice);
-// The arguments of a turn, as they are recorded. REQUIRES: it is the next one, or the newest one without a call. Fails with
-// expression_failed (the prompt), turns_limit.
+// The arguments of a turn, as they are recorded. REQUIRES: it is the next turn, or the newest one
+// and has no call. Fails with expression_failed (the prompt), turns_limit.
 Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
                                 const Value& notice, Work* work = nullptr);
-// About how many tokens the request of a turn with these arguments has: what the turn before it was taken for, and what
-// came since.
+// The estimated tokens of the request of a turn with these arguments: the estimate of the previous
+// turn, and the messages since.
 std::uint64_t turn_tokens_of(const State& state, const Step& loop, std::uint32_t turn,
                              const Value& arguments);
-// Which invocation the answer of a turn is the result of; here, or in the job that this one was forked from. REQUIRES: its
-// model was asked.
+// The invocation, here or in the origin of this fork, whose result is the answer of a turn.
+// REQUIRES: its model was called.
 const InvocationId& answer_of(const Step& turn);
-// What is wrong with the turns that this loop has from another job: one does not follow from those before it, or something
-// else was chosen than its answer asks for. Empty: nothing.
+// What is wrong with the imported turns of this loop: one does not follow from those before it, or
+// the recorded choice is not what its answer requests. "" = nothing.
 std::string find_invalid_turn(const State& state, const Step& loop);
-// The payload of tool_choice of the newest turn, which has its answer. Fails with tool_output_invalid: no such answer.
+// The payload of tool_choice of the newest turn, which has its answer. Fails with
+// tool_output_invalid: the answer is not valid.
 Result<Value> tool_choice_of(const State& state, const Step& loop, Work* work = nullptr);
-// The arguments of a call that the answer of a turn asked for. REQUIRES: it is among those that are made.
+// The arguments of a call that the answer of a turn requested. REQUIRES: the call is not refused.
 const Value& requested_arguments_of(const State& state, const Step& loop, std::uint32_t turn,
                                     std::uint32_t nth);
-// What the loop gives: {text, turns, finish_reason?, refusal?, json?}; a node of kind llm and a planner its last answer. Fails with tool_output_invalid: the
-// answer is not as its schema wants it; plan_invalid: it makes no plan. REQUIRES: the newest turn asked for nothing.
+// The result of the loop: {text, turns, finish_reason?, refusal?, json?}; for a node of kind llm or
+// planner its last answer. Fails with tool_output_invalid: the answer breaks its schema;
+// plan_invalid: the answer is not a valid plan. REQUIRES: the newest turn requested no calls.
 Result<Value> loop_result_of(const State& state, const Step& loop, Work* work = nullptr);
 
-// What is sent when this step's call is performed: its recorded arguments, and of a turn the whole request in our words,
-// {"model", "messages", "tools"?, "temperature"?, "max_tokens"?, "schema"?, "repair"?}. Fails with log_corrupt: the conversation
-// is not the one that the call was declared with. REQUIRES: the step has a call.
+// The request that is sent for this step's call: its recorded arguments; for a turn the whole
+// request in our format, {"model", "messages", "tools"?, "temperature"?, "max_tokens"?, "schema"?,
+// "repair"?}. Fails with log_corrupt: the conversation differs from the one that the call was
+// declared with. REQUIRES: the step has a call.
 Result<Value> sent_request(const State& state, const Step& step);
 
 }  // namespace ae::engine

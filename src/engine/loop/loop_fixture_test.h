@@ -1,8 +1,9 @@
-// A loop for tests: `chat_node`, whose model and tools are answered by hand. "chat/1" is its second turn, "chat/1/0" the first call
-// that this turn's answer asked for.
+// loop_fixture: a loop for tests: `chat_node`, whose model and tools are answered by hand. "chat/1"
+// is its second turn, "chat/1/0" the first call that this turn's answer requested.
 //
-//   JobFixture job = talk();
-//   job.claim().ok("chat/0", wants({{"a", "look"}})).ok("chat/0/0", "1").ok("chat/1", says("Done"));
+//   JobFixture job = loop_job();
+//   job.claim().ok("chat/0", tool_calls_answer({{"a", "look"}})).ok("chat/0/0", "1");
+//   job.ok("chat/1", text_answer("Done"));
 //
 // For tests only. Threads: one owner.
 #pragma once

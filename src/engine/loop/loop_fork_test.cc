@@ -1,5 +1,5 @@
-// Forks of loops: a loop that was not over, or failed, goes on with its turns that are done, and asks nobody again what is
-// recorded.
+// Forks of loops: an unfinished or failed loop continues with its completed turns, and
+// repeats no recorded call.
 #include <set>
 
 #include "engine/loop/loop_fixture_test.h"
@@ -27,7 +27,7 @@ Fork retried(const JobFixture& job) {
   return *std::move(fork);
 }
 
-// A loop whose model cannot be reached at its third turn.
+// A loop whose model is unreachable at its third turn.
 JobFixture out_of_reach(std::string_view more = "", JobFixtureOptions setup = {}) {
   JobFixture job = loop_job(more, setup);
   job.claim().ok("chat/0",
@@ -208,7 +208,7 @@ AE_TEST("loop fork/one that had too few turns goes on under a plan that gives it
   EXPECT_EQ(job.state.result["chat"]["turns"], Value(3));
   EXPECT_EQ(tools_sent(job), "look model:main put model:main");
   expect_whole(job);
-  // One that is told something else is another loop: what it did must be named.
+  // Another system prompt is another loop: its effects must be named.
   JobFixture other(retried(origin), "job-3");
   std::string kinder = chat_node(", 'max_turns': 2");
   kinder.replace(kinder.find("Be kind"), 7, "Be rude");
@@ -222,7 +222,7 @@ AE_TEST("loop fork/one that had too few turns goes on under a plan that gives it
   expect_whole(other);
 }
 
-// A loop beside a node of the plan.
+// A loop next to a tool node.
 JobFixture beside_pay() {
   JobFixture job("[{'id': 'b', 'kind': 'tool', 'tool': 'pay'}, " + chat_node().substr(1),
                  {.more = kTools, .input = "{'message': 'Hello'}"});
@@ -257,7 +257,7 @@ AE_TEST("loop fork/a retry of a loop that failed keeps what a node beside it com
   const Fork fork = retried(origin);
   EXPECT_TRUE(fork.effects.empty()) << canonical(Value::array(fork.effects));
   JobFixture job(fork, "job-2");
-  // Under a plan that changes the loop's limit, too.
+  // Also under a plan that changes the loop's limit.
   job.replan(compiled(graph(
       "[{'id': 'b', 'kind': 'tool', 'tool': 'pay'}, " + chat_node(", 'max_turns': 9").substr(1),
       kTools)));

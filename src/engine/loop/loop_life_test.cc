@@ -1,4 +1,4 @@
-// What becomes of a loop when processes die, calls are in doubt, people cancel, pause, fork or give another plan.
+// Loops with crashes, unknown outcomes, cancels, pauses, forks and re-plans.
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"
@@ -230,7 +230,7 @@ AE_TEST("loop/a fork after it takes it over whole, and lists nothing of it as do
   EXPECT_EQ(fork.status(), "completed");
   EXPECT_EQ(fork.state.result, json("{'z': null}"));
   expect_verified(fork);
-  // In the middle it goes on, and what it did is not listed (loop_fork_test.cc).
+  // An unfinished loop continues, and its effects are not listed (loop_fork_test.cc).
   const auto half = job.fork(job.seq_of(EventType::node_finished, "chat/0/0"));
   ASSERT_TRUE(half);
   ASSERT_EQ(half->effects.size(), 1u);

@@ -1,4 +1,4 @@
-// Nodes that a model leads: what it is told, what it may ask for, and how its loop ends.
+// Loops: messages to the model, requested calls, and the end of a loop.
 #include <set>
 
 #include "engine/loop/loop_fixture_test.h"

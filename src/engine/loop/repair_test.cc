@@ -1,4 +1,4 @@
-// An answer that breaks its schema: its model is told what is wrong, once, in a turn that is recorded like any other.
+// Repair: a model whose answer breaks its schema receives the error, once, in a recorded turn.
 #include "base/utf8.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "engine/state/checkpoint.h"
@@ -13,7 +13,7 @@ constexpr std::string_view kMended =
 constexpr std::string_view kGood = R"({"text": "{\"n\": 1}", "finish_reason": "stop"})";
 constexpr std::string_view kWrong = R"({"text": "{\"m\": 1}", "finish_reason": "stop"})";
 
-// A node of kind llm, and a tool that is told what it gave.
+// A node of kind llm, and a tool that gets its result.
 JobFixture asks(std::string_view more = ", 'repair': 1") {
   return JobFixture(
       "[{'id': 'read', 'kind': 'llm', 'tool': 'model:main', 'args': {'model': 'small',"
@@ -59,7 +59,7 @@ AE_TEST(
   completes(job);
 }
 
-// The same job, whose choice of the first turn says what this makes of it, and goes on from there.
+// The same job with a changed choice of the first turn, continued from there.
 JobFixture said_so(const JobFixture& whole, const auto& change) {
   JobFixture job = loop_job(kMended);
   const auto choice = std::ranges::find_if(whole.log, [](const Event& event) {

@@ -1,10 +1,11 @@
-// How the plan that a model made takes over: it is the one that follows from the plan before it and the recorded answer.
+// How the plan that a model made takes over: it must follow from the plan before it
+// and the recorded answer.
 #include "engine/planner/planner.h"
 #include "engine/state/applier.h"
 
 namespace ae::engine {
 
-// Is it the plan that the planner's answer makes, in the way of then? What was erased makes none.
+// Is it the plan that the planner's answer makes, in that version? An erased answer is not checked.
 Status Applier::check_follows_from_answer(const PlanGenerated& event, const Plan& plan) const {
   if (!awaits_plan(s_)) return corrupt_event("no planner has made a plan");
   if (event.planned_by != plan_author_of(s_))

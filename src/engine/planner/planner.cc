@@ -90,7 +90,7 @@ class Lowering {
 
   static std::string quoted(std::string_view text) { return "`" + std::string(text) + "`"; }
 
-  // What needs nothing comes after the planner.
+  // A node without needs comes after the planner.
   Value needs(const Value& said) const {
     if (said.is_array() && said.size() > 0) return said;
     return Value::array({Value(node_.id)});
@@ -121,7 +121,7 @@ class Lowering {
   const Node& node_;
 };
 
-// Arguments that no expression has a part in are held to the tool's schema before anything is done.
+// Constant arguments are checked against the tool's schema before anything runs.
 Status check_constant_args(const Plan& plan) {
   for (const Node& node : plan.nodes) {
     const ToolPolicy& tool = plan.tools[node.tool];
@@ -139,7 +139,7 @@ Status check_constant_args(const Plan& plan) {
   return {};
 }
 
-// The turn whose answer is the plan; nullptr: nobody knows.
+// The turn whose answer is the plan; nullptr: unknown.
 const Step* last_turn(const State& state) {
   const Step* last = nullptr;
   for (const Step& one : state.steps) {

@@ -1,15 +1,16 @@
-// planner: what a model that plans answered becomes the plan that its job goes on with.
+// planner: turns the answer of a planner's model into the plan with which its job continues.
 //
-// A planner's plan is one node of kind planner. Its model is asked for JSON, with turns like any other (engine/loop/loop.h); when
-// an answer will do, the node is done, and the decision after it is the second plan_generated: the planner's node, carried,
-// and behind it the nodes of the answer, with the tools, limits and grants that the first plan has. What it makes follows
-// from the plan and the recorded answer alone, so a log in which another plan was made is refused (decision 0057).
+// A planner's plan is one node of kind planner. Its model is asked for JSON, in turns as in a loop
+// (engine/loop/loop.h). When an answer is valid the node is done. The next decision is the second
+// plan_generated: the planner's node, carried over, and after it the nodes of the answer, with the
+// tools, limits and grants of the first plan. That plan follows from the first plan and the
+// recorded answer alone; a log with any other plan is rejected (decision 0057).
 //
 //   answer = {"nodes": [node…], "output"?: text of JSON}
-//   node   = {"id", "tool", "args"?: text of a JSON object, "map"?: "${ … }", "as"?, "needs"?: [id…], "when"?: "${ … }",
-//             "on_error"?: "fail" | "continue"}
+//   node   = {"id", "tool", "args"?: text of a JSON object, "map"?: "${ … }", "as"?,
+//             "needs"?: [id…], "when"?: "${ … }", "on_error"?: "fail" | "continue"}
 //          | {"id", "wait_for": duration | "${ … }", "needs"?, "when"?}
-// Stored in the plan: its JSON Schema and the words that ask for it. Threads: pure functions.
+// Stored in the plan: its JSON Schema and its instructions. Threads: pure functions.
 #pragma once
 
 #include <string>
@@ -21,21 +22,24 @@
 
 namespace ae::engine {
 
-// How an answer becomes a plan; stored with the plan. Another way is another version, and this one stays beside it.
+// How an answer becomes a plan; stored with the plan. A changed lowering gets a new version, and
+// this one stays supported.
 constexpr std::string_view kLoweringVersion = "model/1";
 
-// Of the JSON that a planner is asked for.
+// Of the JSON that a planner's model must answer with.
 const Value& planner_schema();
-// What a planner is told before all else: what it may answer, and which tools there are; plain text.
+// The first instructions for a planner's model: what it may answer, and the
+// available tools; plain text.
 std::string planner_instructions(const std::vector<Value>& tools, std::uint32_t nodes_max);
 
-// The plan that an answer of the planner's model makes. REQUIRES: is_planner_only(planner). Fails with plan_invalid, in words
-// that the model can mend it by; with needs_version, when another program has made it in a way of its own.
+// The plan for an answer of the planner's model. REQUIRES: is_planner_only(planner). Fails with
+// plan_invalid, with a message that lets the model correct the answer; with needs_version, if
+// another program version made the plan in another way.
 Result<std::shared_ptr<const Plan>> plan_from_answer(const Plan& planner, const Value& answer,
                                                      std::string_view version = kLoweringVersion);
 
-// `planned_by` of that plan: the model, and the invocation whose answer it is (of a fork another job has it).
-// REQUIRES: awaits_plan.
+// `planned_by` of that plan: the model, and the invocation that answered (of a fork: possibly in
+// another job). REQUIRES: awaits_plan.
 std::string plan_author_of(const State& state);
 
 // The second plan_generated. REQUIRES: awaits_plan.

@@ -1,4 +1,4 @@
-// A planner: its model's answer becomes the plan that the job goes on with, once, and only with what it was granted.
+// A planner: its model's answer becomes the plan of the job, once, with granted tools only.
 #include "engine/planner/planner.h"
 
 #include "engine/loop/loop_fixture_test.h"
@@ -8,7 +8,7 @@
 namespace ae::engine::testing {
 namespace {
 
-// Single quotes for double ones, in a text that stands in JSON.
+// Single quotes for double ones, in a string inside JSON.
 std::string answer(std::string_view nodes, std::string_view more = "") {
   std::string said = "{'nodes': " + std::string(nodes) + std::string(more) + "}";
   std::ranges::replace(said, '\'', '"');
@@ -29,7 +29,7 @@ JobFixture plans(std::string_view more = "", std::string_view whole = kTools) {
   return JobFixture(planner(more, whole), {.input = "{'message': 'Go', 'n': 7}"});
 }
 
-// Looks, and puts away what was found.
+// One node finds something, the next one stores it.
 std::string two() {
   const Value nodes = Value::array(
       {Value::object({{"id", "find"}, {"tool", "look"}, {"args", R"({"q":"${ .input.n }"})"}}),
@@ -86,16 +86,16 @@ AE_TEST(
     "plan_invalid") {
   const char* wrong[] = {
       "[{'id': 'a', 'tool': 'once'}]",                           // not granted
-      "[{'id': 'a', 'tool': 'model:main'}]",                     // no tool at all
+      "[{'id': 'a', 'tool': 'model:main'}]",                     // not a tool
       "[{'id': 'a', 'tool': 'look', 'needs': ['b']}]",           // there is no b
       "[{'id': 'a', 'tool': 'look', 'wait_for': '1s'}]",         // two kinds
       "[{'id': 'a'}]",                                           // none
-      "[{'id': 'planner', 'tool': 'look'}]",                     // its own name
-      "[{'id': 'a', 'tool': 'look', 'args': '[1]'}]",            // no object
-      "[{'id': 'a', 'tool': 'look', 'args': '{'}]",              // no JSON
-      "[{'id': 'a', 'tool': 'exact'}]",                          // not what it takes
-      "[{'id': 'a', 'tool': 'look', 'when': 'maybe'}]",          // no condition
-      "[{'id': 'a', 'tool': 'look', 'when': '${ .env.KEY }'}]",  // nothing of that is there
+      "[{'id': 'planner', 'tool': 'look'}]",                     // the planner's name
+      "[{'id': 'a', 'tool': 'look', 'args': '[1]'}]",            // not an object
+      "[{'id': 'a', 'tool': 'look', 'args': '{'}]",              // not JSON
+      "[{'id': 'a', 'tool': 'exact'}]",                          // breaks the args_schema
+      "[{'id': 'a', 'tool': 'look', 'when': 'maybe'}]",          // not a condition
+      "[{'id': 'a', 'tool': 'look', 'when': '${ .env.KEY }'}]",  // no such root
       "[{'id': 'a', 'wait_for': '1s'}, {'id': 'b', 'tool': 'look'}, {'id': 'c'}, {'id': 'd'}]",
   };
   for (const char* nodes : wrong) {

@@ -1,4 +1,5 @@
-// How events of questions change the state: what a tool asks in the middle of its call, and what a person says.
+// How events of questions change the state: what a tool asks during its
+// call, and the user's answers.
 #include "engine/questions/questions.h"
 #include "engine/state/applier.h"
 
@@ -14,7 +15,7 @@ void Applier::await_answers(Step& step, const Erasable& result) {
   call.questions->rounds++;
 }
 
-// Is this event about a wait for what the step's tool asks?
+// Is this event about a wait for a question of the step's tool?
 bool Applier::is_question(const Step& step) const {
   return step.role == Role::node && step.call && !step.call->open && step.call->questions &&
          step.call->outcome == OutcomeKind::input_required && step.phase == StepPhase::settled;

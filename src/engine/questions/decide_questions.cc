@@ -1,5 +1,5 @@
-// How a decision goes on with a call whose tool has asked a person something: one question after the other, and then the
-// next try, which has all the answers.
+// How a decision continues a call whose tool has asked a user: one question after the other, then
+// the next try, with all answers.
 #include "engine/heart/decider.h"
 #include "engine/questions/questions.h"
 
@@ -16,7 +16,7 @@ void Decider::handle_questions(const Step& step) {
                      "\"" + tool.name + "\" asked a person something, and " +
                          (item_failed ? "another item of its map" : "its loop") + " had failed");
   }
-  // An answer is for who has asked, and for nobody else.
+  // An answer is valid only for the tool version that asked.
   if (has_changed(step)) {
     return fail_step(step, "tool_changed",
                      "\"" + tool.name + "\" asked a person something, and has changed since");
@@ -28,7 +28,7 @@ void Decider::handle_questions(const Step& step) {
   }
   const Member* question = open_question(call);
   if (question == nullptr) {
-    // Who only wants to be called again is, after a pause.
+    // Without questions the tool only wants to be called again, after a pause.
     const bool only_later = call.questions->asked["requests"].size() == 0;
     return only_later && step.phase == StepPhase::settled ? schedule_retry(step)
                                                           : declare_try(step, false);

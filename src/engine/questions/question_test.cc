@@ -1,4 +1,5 @@
-// What a tool asks in the middle of its call: the try is over, a person answers, and the same call goes on with that.
+// Questions during a call: the try ends, a user answers, and the same call
+// continues with the answers.
 #include "schema/question.h"
 
 #include "engine/heart/job_fixture_test.h"

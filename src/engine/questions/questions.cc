@@ -9,7 +9,8 @@
 namespace ae::engine {
 namespace {
 
-// A yes with arguments is a form that is filled in, a no declines; or the answer stands in the payload, in MCP's words.
+// `approve` with arguments submits a form and `reject` declines it; or the
+// payload has MCP's `action`.
 std::string_view action_of(const ControlRequest& act) {
   const std::string_view decision = act.payload.text("decision");
   if (decision == "approve") return "accept";

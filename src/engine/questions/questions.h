@@ -1,10 +1,13 @@
-// questions: what a tool asks a person when a try of its call ends `input_required`, and what the next try sends along.
+// questions: what a tool asks a user when a try of its call ends `input_required`, and the answers
+// that the next try sends.
 //
-//   tool_invocation_finished{input_required, result: {requests, state?}} ─▶ a human wait for each request, one after the
-//   other, each closed by its answer ─▶ the next try of the same command, with all answers and the state
+//   tool_invocation_finished{input_required, result: {requests, state?}} ─▶ a human wait for each
+//   request, one after the other, each closed by its answer ─▶ the next try of the command, with
+//   all answers and the state
 //
-// Nothing is stored twice: the questions stand in the try that asked them, each answer in its wait, and a try sends what
-// the two give. Threads: pure functions. See docs/decisions/0058-questions-inside-of-a-call.md.
+// Nothing is stored twice: the questions are in the try that ended with them, each answer is in its
+// wait, and the next try combines them. Threads: pure functions. See
+// docs/decisions/0058-questions-inside-of-a-call.md.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +19,19 @@
 
 namespace ae::engine {
 
-constexpr std::uint32_t kQuestionRoundsMax = 16;  // tries of one call that ask; then it fails
+constexpr std::uint32_t kQuestionRoundsMax = 16;  // tries with questions per call; then it fails
 
-// `input/<step id>#<n>`: of the n-th question of a step's call.
+// `input/<step id>#<n>`: the key of the wait for the n-th question of a step's call.
 std::string question_wait_key(const Step& step, std::uint32_t number);
 bool is_question_wait_key(std::string_view key);
-// What a try sends along: {"answers": {KEY: answer…}, "state"?}; null = its tool has asked nothing.
+// The inputs that a try sends: {"answers": {KEY: answer…}, "state"?}; null =
+// its tool has asked nothing.
 Value inputs_of(const Invocation& call);
 
-// Answers the question that this wait is about. Fails with input_invalid, payload_too_large.
+// Answers the question of this wait. Fails with input_invalid, payload_too_large.
 Result<AppliedRequest> apply_question_answer(const State& state, const std::string& key,
                                              const Wait& wait, const ControlRequest& act);
-// Does the act say what this answer says?
+// Does the request give this same answer?
 bool is_same_answer(const ControlRequest& act, const Value& answer);
 
 }  // namespace ae::engine

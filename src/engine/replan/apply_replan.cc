@@ -1,4 +1,4 @@
-// How another plan takes a job over: steps that it carries stay, everything else of the old one goes.
+// How a re-plan changes the state: carried steps stay, the rest of the old plan is removed.
 #include <algorithm>
 #include <utility>
 
@@ -7,7 +7,7 @@
 
 namespace ae::engine {
 
-// {node of the new plan: step of now}. Fails when one is none that can be carried.
+// {node of the new plan: step in the current plan}. Fails if one cannot be carried over.
 Result<std::map<std::uint32_t, std::uint32_t>> Applier::carried(const Value& list,
                                                                 const Plan& plan) const {
   std::map<std::uint32_t, std::uint32_t> carried;
@@ -37,7 +37,7 @@ Result<std::map<std::uint32_t, std::uint32_t>> Applier::carried(const Value& lis
   return carried;
 }
 
-// What is let go is let go on purpose, and nobody waits for it any more.
+// Abandoned effects must be named, and abandoned steps must have no open wait.
 Status Applier::check_abandoned(const Value& drop, const std::set<std::uint32_t>& kept) const {
   std::set<std::string, std::less<>> dropped;
   if (drop.is_array()) {
@@ -58,7 +58,7 @@ Status Applier::check_abandoned(const Value& drop, const std::set<std::uint32_t>
   return {};
 }
 
-// The outcome of a call stays unknown, though nothing of the new plan stands for it.
+// Keeps calls with an unknown outcome that have no node in the new plan.
 void Applier::keep_unknown_calls(const std::set<std::uint32_t>& kept) {
   for (const Step& step : s_.steps) {
     if (kept.contains(step.node) || !s_.may_have_happened(step)) continue;
@@ -68,7 +68,7 @@ void Applier::keep_unknown_calls(const std::set<std::uint32_t>& kept) {
   }
 }
 
-// The tool that a call of a loop was made with, where the new plan has it.
+// The tool of a call of a loop, in the new plan.
 Status Applier::move_tool(Step& step, const Plan& before) {
   const std::string& name = before.tools[step.tool].name;
   const auto same = std::ranges::find(s_.plan->tools, name, &ToolPolicy::name);
@@ -77,7 +77,7 @@ Status Applier::move_tool(Step& step, const Plan& before) {
   return {};
 }
 
-// Its place in the new plan. What asked about a call in doubt has done so.
+// Its position in the new plan. Its probes, if any, are done.
 void Applier::move_step(Step& step, std::uint32_t node) {
   step.node = node;
   step.needs_left = 0;
@@ -86,7 +86,7 @@ void Applier::move_step(Step& step, std::uint32_t node) {
 
 namespace {
 
-// What a loop that another job began names by index. False: the new plan has no such tool.
+// Updates the indexes in an imported loop. False: the new plan lacks one of its tools.
 bool move_loop(LoopProgress& loop, const Plan& before, const Plan& after,
                const std::map<std::uint32_t, std::uint32_t>& moved) {
   for (LoopTurn& turn : loop.turns) {
@@ -108,8 +108,8 @@ bool move_loop(LoopProgress& loop, const Plan& before, const Plan& after,
 Status Applier::re_plan(const PlanGenerated& event, std::shared_ptr<const Plan> plan) {
   if (auto may = may_replan(s_); !may) return corrupt_event(may.error().message);
   AE_ASSIGN(const auto carried, this->carried(event.carried, *plan));
-  std::map<std::uint32_t, std::uint32_t>
-      start_node;  // of what is kept: node of the old plan → of the new
+  // Of carried steps: node of the old plan → node of the new one.
+  std::map<std::uint32_t, std::uint32_t> start_node;
   std::set<std::uint32_t> kept;
   for (const auto& [node, step] : carried) {
     start_node.emplace(step, node);
@@ -122,7 +122,7 @@ Status Applier::re_plan(const PlanGenerated& event, std::shared_ptr<const Plan> 
   const std::shared_ptr<const Plan> before = std::exchange(s_.plan, std::move(plan));
   s_.plan_number++;
   s_.by_id.clear();
-  std::map<std::uint32_t, std::uint32_t> moved;  // index then → index now
+  std::map<std::uint32_t, std::uint32_t> moved;  // old index → new index
   for (const Node& node : s_.plan->nodes) {
     Step& step = s_.steps.emplace_back();
     if (const auto from = carried.find(node.index); from != carried.end()) {
@@ -149,7 +149,7 @@ Status Applier::re_plan(const PlanGenerated& event, std::shared_ptr<const Plan> 
   return reindex_steps(moved);
 }
 
-// Everything that names steps by their index, or follows from them.
+// Updates everything that refers to steps by index, or is derived from them.
 Status Applier::reindex_steps(const std::map<std::uint32_t, std::uint32_t>& moved) {
   for (std::uint32_t i = 0; i < s_.steps.size(); ++i) {
     if (!s_.by_id.emplace(s_.steps[i].id, i).second) return corrupt_event("two steps have one id");
@@ -169,7 +169,7 @@ Status Applier::reindex_steps(const std::map<std::uint32_t, std::uint32_t>& move
       it++->second.step = now->second;
       continue;
     }
-    s_.to_confirm.erase(it->first);  // what is let go is not this job's to confirm
+    s_.to_confirm.erase(it->first);  // abandoned changes are not verified
     it = s_.changes.erase(it);
   }
   s_.todo.clear();

@@ -1,4 +1,5 @@
-// Which steps a new plan carries on: asked with the new plan's expressions over what is carried already.
+// Decides which steps a new plan carries over: evaluates its expressions on the
+// steps carried over so far.
 #include "engine/replan/replan.h"
 
 #include <algorithm>
@@ -48,11 +49,12 @@ class ReplanBuilder {
   const DroppedNodes& drop_;
   const Work work_max_;
   mutable Work work_ = 0;
-  State next_;              // of the new plan, as far as it is carried: what its expressions read
-  std::vector<bool> done_;  // nodes of it that are carried as done
+  // The state under the new plan so far: its expressions read it.
+  State next_;
+  std::vector<bool> done_;  // its nodes that are carried over as done
 };
 
-// All that it reads is there already.
+// Are all steps that it reads done under the new plan?
 bool ReplanBuilder::can_read(const Template& source) const {
   const auto& steps = source.roots().steps;
   return std::ranges::all_of(steps, [&](const std::string& id) {
@@ -84,14 +86,14 @@ bool ReplanBuilder::same_call(const Step& step, const Node& node) const {
     tool = step.approval->tool;
     hash = step.approval->arguments_hash;
   }
-  // What the old plan asked for counts, whatever a person made of it.
+  // The arguments that the old plan requested count, even if the approver edited them.
   if (step.approval && !step.approval->edited_from.empty()) hash = step.approval->edited_from;
   if (hash.empty() || tool != name || (node.has_args && !can_read(node.args))) return false;
   const auto args = arguments_of(next_, node, kNoItem, &work_);
   return args && s_.hash_of(*args) == hash;
 }
 
-// Its log holds no arguments: what the old plan gives counts.
+// Its log holds no arguments, so the arguments of both plans are compared.
 bool ReplanBuilder::same_value(const Step& step, const Node& node) const {
   if (s_.tool_of(step).name != next_.plan->tools[node.tool].name ||
       (node.has_args && !can_read(node.args))) {
@@ -121,8 +123,8 @@ bool ReplanBuilder::same_map(const Step& step, const Node& node) const {
   return can_read(node.over) && (!node.has_args || can_read(node.args));
 }
 
-// A loop that is over, or that goes on with what another job did and has not begun here: it is led by the same model, was
-// told the same, and may call the same. How many turns it may take is no matter to what it has done.
+// A completed loop, or an imported one that has not started here: same model, same messages, same
+// tools. The maximum number of turns may differ: it does not affect completed turns.
 bool ReplanBuilder::same_loop(const Step& step, const Node& node) const {
   const bool goes_on = step.phase == StepPhase::ready && step.loop;
   if (step.phase != StepPhase::done && !goes_on) return false;
@@ -145,7 +147,7 @@ bool ReplanBuilder::same_loop(const Step& step, const Node& node) const {
   return opening && *opening == turn_arguments(*first)["messages"];
 }
 
-// The step that this node of the new plan goes on with; nullptr: it begins anew.
+// The step that this node of the new plan continues; nullptr: it starts again.
 const Step* ReplanBuilder::same(const Node& node) const {
   const auto known = s_.plan->by_id.find(node.id);
   if (known == s_.plan->by_id.end() || drop_.contains(node.id)) return nullptr;
@@ -158,7 +160,8 @@ const Step* ReplanBuilder::same(const Node& node) const {
   if (!may_stand || !same_branch(step, node)) return nullptr;
   if (step.skipped) return &step;
   if (done && step.failure && !node.continue_on_error) return nullptr;
-  // Who gives a job a planner wants another plan of it; the plan that it makes has it as it was.
+  // A new planner must make a new plan; the plan that a planner made carries
+  // the planner's node over.
   if (node.kind == NodeKind::planner) {
     const bool made = done && is_planner_only(*s_.plan) && !is_planner_only(*next_.plan) &&
                       graph_of(*s_.plan, s_.node_of(step)) == graph_of(*next_.plan, node);
@@ -258,7 +261,7 @@ Status may_replan(const State& state) {
     }
     const bool over = step.phase == StepPhase::done;
     const bool pending = step.call && step.call->open;
-    // Its tool waits for a person's answer: the call goes on, with it.
+    // Its tool waits for a user's answer: the call will continue with it.
     const bool asks_person =
         !over && step.call && step.call->outcome == OutcomeKind::input_required;
     if (pending || (!over && state.may_have_happened(step)) || step.phase == StepPhase::in_doubt ||

@@ -1,9 +1,9 @@
-// re-plan: what of a job stays when it gets another plan.
+// re-plan: which steps of a job stay when its plan is replaced.
 //
-// A node of the new plan with the same id, kind, tool and arguments as one that has begun is that one: it keeps its step,
-// with result, keys, tries, open wait and path. Everything else of the old plan is let go. An effect that was
-// committed and would be let go so must be named by who re-plans (`drop`). Threads: pure functions.
-// See docs/decisions/0018-re-plan.md.
+// A started node is carried over if a node of the new plan has the same id, kind, tool and
+// arguments. It keeps its step, with result, keys, tries, open wait and path. The rest of the old
+// plan is abandoned. A committed effect can only be abandoned if the request names its node
+// (`drop`). Threads: pure functions. See docs/decisions/0018-re-plan.md.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace ae::engine {
 
-// A node that is not to be carried, by its id in the old plan.
+// A node that must not be carried over, by its id in the old plan.
 using DroppedNodes = std::set<std::string, std::less<>>;
 
 struct Replan {
@@ -23,23 +23,23 @@ struct Replan {
     std::uint32_t step = 0, node = 0;  // index of the step now; of the node in the new plan
   };
   std::vector<Carry> carried;  // by node of the new plan
-  DroppedNodes lost;           // nodes of the old plan whose committed effects are not carried
+  DroppedNodes lost;           // nodes of the old plan whose committed effects are not carried over
 };
-// What a comparison may cost at most, in steps; the evaluation that exceeds it is the last one.
+// The maximum cost of a comparison, in steps; the evaluation that exceeds it is the last one.
 inline constexpr Work kReplanWorkMax = 10'000'000;
-// Fails with plan_invalid: the comparison costs more than `work_max`. REQUIRES: nothing is pending or in doubt
-// (`may_replan`).
+// Fails with plan_invalid: the comparison costs more than `work_max`. REQUIRES: no call is pending
+// or of unknown outcome (`may_replan`).
 Result<Replan> replan_of(const State& state, std::shared_ptr<const Plan> plan,
                          const DroppedNodes& drop, Work work_max = kReplanWorkMax);
 
-// Has the step's call, of a node or an item, changed the world, or may it have?
+// Has the call of this step, of a node or an item, had an effect, or may it have had one?
 bool is_effect(const State& state, const Step& step);
 
-// The nodes of this list whose result another job gave. Only these can be dropped under the job's own plan: a dropped node then
-// runs in this job, so that the same request again drops nothing.
+// The nodes of this list whose result comes from another job. Only these can be dropped under the
+// job's own plan: a dropped node then runs in this job, so that a repeated request drops nothing.
 DroppedNodes kept_results(const State& state, const Value& drop);
 
-// Why the job cannot have another plan now: job_terminal, call_pending.
+// Why the plan cannot be replaced now: job_terminal, call_pending.
 Status may_replan(const State& state);
 
 // {node_id, step_id} of each.

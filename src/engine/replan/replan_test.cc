@@ -1,4 +1,4 @@
-// Re-plans: a job goes on under another plan, with everything that both have in common.
+// Re-plans: a job continues under another plan, with everything that both have in common.
 #include <set>
 
 #include "engine/heart/job_fixture_test.h"
@@ -443,7 +443,7 @@ AE_TEST("replan/a retry under another plan keeps what a branch beside the failed
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.sent.size(), 2u);
   expect_proved(job);
-  // One whose committed branch is another: it must be named.
+  // Its committed branch differs: it must be named.
   JobFixture other(*fork, "job-3");
   other.replan(plan_of({kFixed, kItems}));
   EXPECT_EQ(other.refused, Code::plan_invalid);
@@ -495,7 +495,7 @@ AE_TEST("replan/an event that carries what it may not is refused") {
   EXPECT_TRUE(refused(Value("no list")));
 }
 
-// The random plan with one node more, and some of its other nodes changed when `changed`.
+// The random plan with one more node, and with some other nodes changed if `changed`.
 Value next_graph(const Value& graph, Dice& dice, bool changed) {
   std::vector<Value> all;
   for (const Value& node : graph["nodes"].items()) {

@@ -1,4 +1,4 @@
-// An act that gives a job another plan.
+// A request that replaces the plan of a job.
 #include <algorithm>
 #include <utility>
 
@@ -9,7 +9,7 @@
 namespace ae::engine {
 namespace {
 
-// The names of nodes that are to be let go. Fails with plan_invalid: one is none of the plan of now.
+// The nodes to be abandoned, by name. Fails with plan_invalid: one is not in the current plan.
 Result<DroppedNodes> dropped_of(const State& state, const Value& drop) {
   DroppedNodes dropped;
   if (drop.is_null()) return dropped;
@@ -100,11 +100,11 @@ Result<AppliedRequest> apply_plan_request(const State& state, const ControlReque
   const Value carried = carried_list(state, replan);
   taken.events.push_back(decision(state, act, *plan, context));
   taken.events.push_back(generated(state, *plan, carried, drop));
-  // Whoever has the tools of the new plan goes on with it.
+  // The job is released to any worker that has the tools of the new plan.
   const std::string by = act.by.empty() ? "somebody" : act.by;
   if (state.status == JobStatus::running) {
     taken.events.push_back(requeued_event("re_plan", std::nullopt));
-  } else if (state.awaits_version()) {  // the new plan says anew what it asks of a process
+  } else if (state.awaits_version()) {  // the new plan has its own version policy
     taken.events.emplace_back(JobResumed{.by = by});
   } else if (state.status == JobStatus::waiting && !closed) {
     taken.events.push_back(paused_event("re_plan"));

@@ -1,6 +1,9 @@
-// Applier: applies one event to one state. Its parts stand in apply.cc (the job), apply_nodes.cc (steps and waits),
-// apply_loop.cc (a model that leads), apply_calls.cc (invocations), apply_value.cc (time, chance and ids), apply_confirm.cc (what was changed outside), apply_approvals.cc (what people say before
-// they are waited for), apply_budget.cc (what it may still use), apply_fork.cc (what a fork begins with), apply_planner.cc (the plan that a model made) and apply_replan.cc (another plan).
+// Applier: applies one event to one state. Its parts: apply.cc (the job), apply_nodes.cc (steps and
+// waits), apply_loop.cc (loops), apply_calls.cc (calls), apply_side.cc (probes and compensations),
+// apply_value.cc (times, random numbers and UUIDs), apply_confirm.cc (changes and their
+// verification), apply_approvals.cc (approvals), apply_questions.cc (questions of tools),
+// apply_budget.cc (the budget), apply_fork.cc (imports of a fork), apply_planner.cc (the plan that
+// a model made) and apply_replan.cc (re-plans).
 //
 // Only `apply` uses it. Threads: short-lived, one owner.
 #pragma once
@@ -52,11 +55,11 @@ inline bool flag(const Value& payload, std::string_view key) {
   return value.is_bool() && value.as_bool();
 }
 
-ResultType result_type_of(std::string_view text);  // none: an unknown one
+ResultType result_type_of(std::string_view text);  // none: unknown text
 
 class Applier {
  public:
-  // `logged`: the event as it stands in a log; nullptr: it is about to be sealed.
+  // `logged`: the event as read from a log; nullptr: it is about to be sealed.
   Applier(State& state, const EventBody& event, const Event* logged, Instant created_at,
           const PlanSource& plans)
       : s_(state),
@@ -105,7 +108,7 @@ class Applier {
   Status apply(const UuidRecorded& event);
   Status apply(const HttpRecorded&) { return {}; }
   Status apply(const OutcomeNoted& event);
-  // Narrative events change nothing, known or not.
+  // Narrative events change nothing, nor do events of unknown types.
   Status apply(const UnknownEvent&) { return {}; }
   Status apply(const RecoveryStarted&) { return {}; }
   Status apply(const RecoveryCompleted&) { return {}; }

@@ -1,4 +1,4 @@
-// apply: one event changes the state. Nothing is decided here; what cannot have happened is refused.
+// apply: changes the state by one event. It decides nothing; it rejects events that are impossible.
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +12,8 @@ Step* Applier::step(const StepId& id) {
   return it == s_.by_id.end() ? nullptr : &s_.steps[it->second];
 }
 
-// The step that starts; an unknown step_id is the next part of its map or loop, when it is the one that its path gives.
+// The step that starts. An unknown step_id is the next part of its map or loop, if it
+// matches the path of that part.
 Step* Applier::step_or_new_part(const NodeStarted& event) {
   if (Step* known = step(event.step_id)) return known;
   if (!s_.plan) return nullptr;
@@ -42,7 +43,7 @@ Step* Applier::next_item(Step& map, const StepId& named) {
 
 Step& Applier::new_part(const Step& whole, const StepId& id) {
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
-  Step& fresh = s_.steps.emplace_back();  // of a deque: `whole` stays where it is
+  Step& fresh = s_.steps.emplace_back();  // of a deque: `whole` stays valid
   fresh.id = id;
   fresh.node = whole.node;
   fresh.start_plan = whole.start_plan;
@@ -57,7 +58,7 @@ Step& Applier::new_item(const Step& map, std::uint32_t item, const StepId& id) {
   return fresh;
 }
 
-// Items that were done before the job was forked do not start.
+// Imported items do not start.
 void Applier::advance_past_finished(MapProgress& map) {
   while (map.started < map.finished.size() && map.finished[map.started]) map.started++;
 }
@@ -71,7 +72,8 @@ bool Applier::map_wants_decision(const Step& step) const {
   return map.active == 0;
 }
 
-// A call that may start, but for a limit. What else is ready (a branch to take, a wait, a map) costs nothing.
+// A call that may start, except for a limit. Other ready steps (a branch, a
+// wait, a map) are not calls.
 bool Applier::is_startable(const Step& step) const {
   if (step.phase != StepPhase::ready || step.role != Role::node) return false;
   const Node& node = s_.node_of(step);
@@ -81,7 +83,7 @@ bool Applier::is_startable(const Step& step) const {
 bool Applier::wants_decision(const Step& step) const {
   switch (step.phase) {
     case StepPhase::ready:
-      if (step.role != Role::node) return false;  // looked at when its turn to undo has come
+      if (step.role != Role::node) return false;  // visited when its turn to undo has come
       return !is_startable(step) || (step.branch && !*step.branch);
     case StepPhase::refused:
       return step.role == Role::node || (step.call && step.call->open);
@@ -132,7 +134,7 @@ void Applier::set_phase(Step& step, StepPhase phase) {
   update_work_sets(index_of(step));
   if (!answered) return;
   Step& probe = s_.steps[step.probe];
-  if (!probe.call || !probe.call->open) retire(probe);  // else when it is heard of
+  if (!probe.call || !probe.call->open) retire(probe);  // else when its outcome arrives
 }
 
 Status Applier::apply(const JobCreated& event) {
@@ -207,18 +209,19 @@ Status Applier::apply(const JobRunning& event) {
   return {};
 }
 
-// What has a new command, or is decided to end, does not stand still.
+// A committed command, or a decision to end the job, is progress.
 void Applier::note_progress() {
   s_.lost_claims = 0;
   s_.process_deaths = 0;
 }
 
-// A person wants the job to go on, or to end. One more death without progress parks it again.
+// A request to continue or to end the job. One more death without progress parks it again.
 void Applier::allow_one_more_death() {
   s_.process_deaths = std::min(s_.process_deaths, kProcessDeathsMax - 1);
 }
 
-// A process that was not the sender's has the job, and the store's lock proves that the sender is dead.
+// A process other than the sender's has the job. Its lock on the store proves
+// that the sender is dead.
 void Applier::store_opened() {
   const auto note = [&](const Step& step) {
     if (!step.call || step.call->next_opening || step.call->sent_opening == s_.opened_at) return;
@@ -231,13 +234,13 @@ void Applier::store_opened() {
   }
 }
 
-// Who wanted the job to rest wanted it before this was known.
+// The end of the job overrides a requested pause.
 void Applier::begin_ending(Ending ending) {
   s_.ending = std::move(ending);
   s_.pausing.reset();
 }
 
-// Did this timer fire too early, by its own value?
+// Does the event's own value show that the timer fired too early?
 bool Applier::fired_before(const TimerFired& event, Instant due) {
   if (event.value.erased) return false;
   const Value& value = event.value.value;
@@ -264,7 +267,8 @@ Status Applier::deadline_passed(const TimerFired& event) {
   return {};
 }
 
-// What may end a job, beyond the table: nothing is open, and a completed plan is done.
+// The conditions for the end of a job beyond the status table: nothing is open, and
+// a completed plan is done.
 Status Applier::may_end() const {
   const bool completes = type_ == EventType::job_completed;
   if (s_.open_tries > 0) return corrupt_event("a call is still open");
@@ -281,7 +285,7 @@ Status Applier::may_end() const {
   return {};
 }
 
-// What became of a call that was given up, or whose job has ended. It changes nothing but what the views show.
+// The outcome of a call that was given up, or whose job has ended. It changes only views.
 Status Applier::apply(const OutcomeNoted& event) {
   const auto known = [](const Erasable& field) { return field.erased ? Value() : field.value; };
   s_.noted.insert_or_assign(event.invocation_id.text, NotedOutcome{.resolution = event.resolution,
@@ -354,7 +358,7 @@ Status Applier::apply(const JobCancelled& event) {
   return {};
 }
 
-// Does this end a wait that the park itself opened?
+// Does this event end a wait that the park itself opened?
 bool Applier::ends_own_park() const {
   const auto* event = std::get_if<WaitCompleted>(&event_);
   if (event == nullptr || s_.parked_until != "resolve") return false;
@@ -384,7 +388,7 @@ Status Applier::run() {
     s_.parked_until.clear();
     s_.parked_since.reset();
   }
-  // What happens to a job that backs off is answered at once.
+  // An answer or a cancel ends the back-off of a job.
   if (type_ == EventType::wait_completed || type_ == EventType::job_cancel_requested ||
       (s_.ending && !ended_before)) {
     s_.not_before.reset();

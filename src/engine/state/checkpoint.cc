@@ -1,7 +1,7 @@
-// A State's bytes: every field of every part of it, named once, for writing and reading.
+// The bytes of a State: every field of every part of it, listed once for writing and reading.
 //
-// Whoever adds a field to one of these types is stopped by the compiler here: the structured bindings below name them
-// all. Then the field is written too, or it follows from others and `restore` makes it.
+// The structured bindings below list all fields, so a new field of one of these types is a compile
+// error here. Each field is either written, or derived by `restore`.
 #include "engine/state/checkpoint.h"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ class Reader {
     if (!is_utf8(text)) refuse();
     return std::string(text);
   }
-  // How many follow: each takes a byte at least.
+  // The number of elements that follow; each takes at least one byte.
   std::uint64_t count() {
     const std::uint64_t n = in_.varint();
     if (n > in_.left()) refuse();
@@ -57,7 +57,7 @@ class Reader {
     if (n > 1) refuse();
     return n == 1;
   }
-  // From here on nothing is read any more.
+  // All further reads fail.
   void refuse() { in_.bytes(in_.left() + 1); }
   std::string_view bytes(std::size_t n) { return in_.bytes(n); }
   bool ok() const { return in_.ok(); }
@@ -67,14 +67,14 @@ class Reader {
   ByteReader in_;
 };
 
-// A part of the state: written from, or read into.
+// A part of the state: const to write it, mutable to read it.
 template <class A, class T>
 using Part = std::conditional_t<A::kReads, T, const T>;
 
 template <class A, class... T>
 void all(A& a, T&... fields);
 
-// ---------------------------------------------------------------- the parts, each with all its fields
+// ---------------------------------------------------------------- the parts, with all their fields
 
 template <class A>
 void parts(A& a, Part<A, Failure>& x) {
@@ -252,7 +252,7 @@ void parts(A& a, Part<A, UnknownCall>& x) {
       arguments, ended_at, checkable_at, compensates, given_up);
 }
 
-// `plan` stands before everything else; `by_id` follows from the steps.
+// `plan` is stored before everything else; `by_id` is derived from the steps.
 template <class A>
 void parts(A& a, Part<A, State>& x) {
   auto& [job, agent, input, labels, job_root, forked_from, blind, blind_erased, execution_version,
@@ -272,7 +272,7 @@ void parts(A& a, Part<A, State>& x) {
       earlier_unknown, undelivered, signals, models, budget, changes, to_confirm, escalated);
 }
 
-// ---------------------------------------------------------------- what fields are made of
+// ---------------------------------------------------------------- the types of fields
 
 template <class T>
 inline constexpr bool kIsId = false;
@@ -496,7 +496,7 @@ bool has_valid_loop_indexes(const State& state, const Step& step) {
   if (step.turn != kNoTurn && !node.loop) return false;
   if (step.is_loop_call() && step.role == Role::node && step.tool >= tools) return false;
   const bool looping = step.phase == StepPhase::looping;
-  // One that another job began is ready to go on.
+  // An imported running loop is ready to continue.
   const bool begun = looping || (step.phase == StepPhase::ready && step.loop);
   if (begun != (step.loop != nullptr) || (begun && (!node.loop || step.is_part()))) return false;
   if (!begun) return true;
@@ -512,7 +512,7 @@ bool has_valid_loop_indexes(const State& state, const Step& step) {
   return loop.turns.empty() || loop.next <= loop.turns.back().calls.size();
 }
 
-// Everything that is used as a position is one.
+// Is every index in the state within its range?
 bool has_valid_indexes(const State& state) {
   const std::size_t nodes = state.plan->nodes.size();
   if (state.steps.size() < nodes || state.by_id.size() != state.steps.size()) return false;

@@ -2,10 +2,11 @@
 //
 //   fold(checkpoint + tail) == fold(whole), for every prefix
 //
-// A checkpoint names the event it covers, that event's hash, and the version of the fold that made it; it is used only
-// when all three fit. It proves nothing: `verify` never reads the log by it, and compares it with the log. The version is
-// a digest of the fold's source, so every change of it makes earlier checkpoints void; they are made anew in passing.
-// Threads: pure functions. See docs/decisions/0013-checkpoints.md.
+// A checkpoint names the event it covers, that event's hash, and the version of the fold that made
+// it. It is used only if all three match. It proves nothing: `verify` never uses it to read the
+// log, and compares it with the log. The version is a digest of the fold's source, so every change
+// of that source invalidates earlier checkpoints; new ones are written as jobs run. Threads: pure
+// functions. See docs/decisions/0013-checkpoints.md.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ struct RestoredCheckpoint {
   State state;
   Hash head;
 };
-// Fails with needs_version (another fold made it) · log_corrupt (damaged, or of another job or event).
+// Fails with needs_version (made by another fold) · log_corrupt (damaged, or
+// of another job or event).
 Result<RestoredCheckpoint> restore(const JobId& job, std::uint64_t seq, std::string_view bytes,
                                    const PlanSource& plans);
 

@@ -1,6 +1,8 @@
-// Fuzzes the reader of checkpoints behind their checksum: any state is refused, or is one that is written as it was read.
+// Fuzzes the reader of checkpoints behind their checksum: a state is either rejected, or is written
+// exactly as it was read.
 //
-// The first byte says how the rest is meant: 0 = as the fields of a state; else as edits of a checkpoint of ours.
+// The first byte selects the meaning of the rest: 0 = the fields of a state; else
+// edits of a valid checkpoint.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -25,8 +27,8 @@ std::string with_sum(std::string content) {
 struct Ours {
   engine::State state = std::move(engine::FuzzJob().state);
   ae::Hash head = ae::sha256("head");
-  std::string content;     // without its sum
-  std::size_t fields = 0;  // where the fold's version and the head end
+  std::string content;     // without its checksum
+  std::size_t fields = 0;  // offset after the fold's version and the head
 
   Ours() {
     content = engine::checkpoint(state, head);
@@ -37,7 +39,7 @@ struct Ours {
   }
 };
 
-// Each edit is three bytes: where, and what stands there then; past the end it cuts.
+// Each edit is three bytes: an offset, and the new byte; an offset past the end truncates.
 std::string edited(std::string bytes, std::string_view edits) {
   for (; edits.size() >= 3; edits.remove_prefix(3)) {
     const std::size_t at =

@@ -1,7 +1,8 @@
-// A checkpoint and the tail of its log come to what the whole log comes to, at every prefix.
+// A checkpoint with the tail of its log gives the same state as the whole log, at every prefix.
 //
-// Method: jobs over random plans in a random world; at each event of their logs the state is written, read back, and
-// carried on to the end of the log. The bytes of two states are equal only when every field is.
+// Method: jobs with random plans in a random world. At each event of a log the state is
+// written, read back, and folded to the end of the log. The bytes of two states are
+// equal only if every field is.
 #include "engine/state/checkpoint.h"
 
 #include <bit>
@@ -20,7 +21,7 @@ Hash hash_at(std::uint64_t seq) { return sha256(std::to_string(seq)); }
 
 State whole(const JobFixture& job, std::size_t events) { return job.folded(events); }
 
-// From the checkpoint at `prefix` to `end`.
+// Folds from the checkpoint at `prefix` to `end`.
 State carried_on(const JobFixture& job, const std::string& bytes, std::size_t prefix,
                  std::size_t end) {
   auto restored = restore(job.state.job, prefix, bytes, uncached_plan_source());
@@ -143,7 +144,7 @@ AE_TEST("checkpoint/verify compares it with the log") {
   const std::size_t at = job.log.size() / 2;
   input.checkpoint.emplace(at, checkpoint(whole(job, at), input.events[at - 1].hash));
   EXPECT_TRUE(verify(input, uncached_plan_source()).ok);
-  // The state of another moment, with a checksum of its own.
+  // The state at another event, with a valid checksum.
   input.checkpoint->second = checkpoint(whole(job, at - 1), input.events[at - 1].hash);
   EXPECT_FALSE(verify(input, uncached_plan_source()).replay.ok);
   State other = whole(job, at);

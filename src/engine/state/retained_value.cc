@@ -15,7 +15,8 @@ Value only(const Value& payload, std::initializer_list<std::string_view> names) 
   return Value::object(std::move(kept));
 }
 
-// Of the call of a tool its name; of one that was refused only why, since a model may name anything.
+// Of a call the name of the tool; of a refused one only the error code, since a
+// model may choose any name.
 Value retained_choice(const Value& choice) {
   std::vector<Value> calls;
   if (choice["calls"].is_array()) {
@@ -29,7 +30,7 @@ Value retained_choice(const Value& choice) {
   return choice["repair"].is_string() ? left.with("repair", "") : left;
 }
 
-// The decision whose value this field is; null: another event or field.
+// The decision whose value this field is; nullptr: another event or field.
 const DecisionRecorded* decided(const Event& event, std::string_view field) {
   return field == "payload" ? as<DecisionRecorded>(event) : nullptr;
 }

@@ -1,4 +1,4 @@
-// What can be asked of a state, and folding a whole log.
+// Queries on a state, and the fold of a whole log.
 #include "engine/state/state.h"
 
 #include <utility>
@@ -34,13 +34,13 @@ bool State::may_have_happened(const Step& step) const {
   return step.call->open || step.call->outcome_unknown;
 }
 
-// A try is sent before its send_by, and takes effect within timeout and grace of its sending. Where another process has
-// opened the store since, it was sent before that opening.
+// A try is sent before its send_by, and takes effect within timeout and grace of the sending. If
+// another process has opened the store since, the try was sent before that opening.
 std::optional<Instant> State::settles_at(const Step& step) const {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = tool_of(step);
   if (!call.open && !call.unsettled) return std::nullopt;
-  // Its process group has ended: the process that opened the store next saw to that.
+  // Its process group has ended: the process that opened the store next made sure of that.
   if (tool.local && call.next_opening) return std::nullopt;
   const Duration timeout = call.deadline - call.send_by;
   const Instant over =
@@ -64,7 +64,7 @@ bool State::blocks_ending(const Step& step) const {
     case StepPhase::in_doubt:
     case StepPhase::probing:
       return true;
-    default:  // somebody said what became of it, or it was given up
+    default:  // the outcome was resolved, or the call was given up
       return false;
   }
 }
@@ -128,7 +128,8 @@ bool State::may_have_changed(const Step& step) const {
 std::uint32_t State::tool_index(const Step& step) const {
   if (step.role == Role::node) return step.is_loop_call() ? step.tool : node_of(step).tool;
   const ToolPolicy& about =
-      tool_of(steps[step.of]);  // an undo's probe is two away, nothing is three
+      // An undo may have a probe, but there is no third level.
+      tool_of(steps[step.of]);
   return step.role == Role::probe ? about.probe->tool : about.compensate->tool;
 }
 
@@ -159,7 +160,7 @@ std::optional<Role> State::side_role(const Step& step, const StepId& id) const {
   return std::nullopt;
 }
 
-// Without arguments there is nothing to guess, so the blind is no part of it.
+// Without arguments there is nothing to guess, so the key does not include the blind.
 IdempotencyKey State::key_of(const Step& step) const {
   return step.call ? step.call->key : idempotency_key(job, step.id, tool_of(step).name, "null", "");
 }
@@ -276,7 +277,7 @@ Value steps_list(const State& state, const std::vector<std::uint32_t>& steps) {
 std::vector<std::uint32_t> not_undone(const State& state) {
   std::vector<std::uint32_t> steps = state.given_up;
   steps.insert(steps.end(), state.undoable.rbegin(), state.undoable.rend());
-  // What another job did is not this one's to undo.
+  // The effects of the origin are not this job's to undo.
   for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
     const Step& step = state.steps[i];
     const bool calls = step.imported && step.committed && !step.imported->tool.empty();

@@ -1,10 +1,10 @@
-// State: what the log of one job says, folded. `apply` is the only way it changes.
+// State: the state of one job, folded from its log. Only `apply` changes it.
 //
-//   state' = apply(state, event)      pure; the same for worker, recovery, replay, verify and simulation
+//   state' = apply(state, event)   pure; the same for workers, recovery, replay, verify, simulation
 //
-// A job is a set of steps: each node of the plan has one (steps[node.index]), each item of a map gets its own when it
-// starts. A step moves through phases; `todo` holds the steps that `decide` has something to say about, so that a
-// decision costs the same at step 100,000 as at step 1. Threads: a value; one owner.
+// A job is a set of steps. Each node of the plan has one (steps[node.index]); each item of a map
+// gets its own when it starts. A step moves through phases. `todo` holds the steps that need a
+// decision, so a decision costs the same at step 100,000 as at step 1. Threads: a value; one owner.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@
 
 namespace ae::engine {
 
-// What evaluations, and checks of values against schemas, have cost together, in steps (ExprScope::charge).
+// The total cost of expression evaluations and schema checks, in steps (ExprScope::charge).
 using Work = std::size_t;
 
 enum class JobStatus : std::uint8_t {
@@ -49,8 +49,8 @@ std::string_view to_text(JobStatus status);
 bool is_terminal(JobStatus status);
 bool is_blocked(JobStatus status);  // waiting or parked: never claimed, never reclaimed
 
-// The table of SPEC §2: the status after `event`, or nullopt when the event is illegal there. `ends_own_park`: a
-// wait_completed whose wait was opened by the park itself.
+// The status table of SPEC §2: the status after `event`, or nullopt if the event is illegal in
+// `status`. `ends_own_park`: a wait_completed for a wait that the park itself opened.
 std::optional<JobStatus> next_status(JobStatus status, EventType event, bool ends_own_park = false);
 
 enum class ResultType : std::uint8_t {
@@ -67,84 +67,85 @@ struct Failure {
   std::string code, message;
 };
 
-// Does the newest try stand in the job's budget, and where? (plan/budget.h)
+// How the newest try is accounted in the job's budget (plan/budget.h).
 enum class Charge : std::uint8_t { none, reserved, spent };
 
-// What a tool asked a person for when a try of its call ended, and the answers (schema/question.h). The newest round counts:
-// every later try sends it along.
+// The questions with which a try of a call ended, and the user's answers (schema/question.h). Only
+// the newest round counts; every later try sends it.
 struct Questions {
   Value asked;          // {requests, state?}
   Value answers;        // by key of a request
-  bool erased = false;  // `asked` was, from the log (log/redacted.h)
+  bool erased = false;  // `asked` was erased from the log (log/redacted.h)
   std::uint32_t rounds = 0;
-  std::uint32_t number = 0;  // of the question that was put last, over all rounds
+  std::uint32_t number = 0;  // of the newest question, over all rounds
 };
 
-// The invocation of a tool step: all its tries share keys and arguments.
+// The call of a step. All its tries share keys and arguments.
 struct Invocation {
   InvocationId id;
   IdempotencyKey key;
   ExternalKey external_key;
   Value arguments;
-  bool erased = false;  // they were, from the log (log/redacted.h)
+  bool erased = false;  // `arguments` was erased from the log (log/redacted.h)
   std::string arguments_hash, tool, tool_version;
   std::uint32_t try_no = 0;  // the newest try
-  std::uint32_t counted_tries =
-      0;  // tries that count against max_attempts (not withdrawn, not a resend after a crash)
-  // A try may have happened, and nothing that came after says more: no answer from the other side under this key, no
-  // person's word.
+  // Tries that count against max_attempts: neither withdrawn tries nor resends after a crash.
+  std::uint32_t counted_tries = 0;
+  // A try may have taken effect, and neither a later response under this key nor an
+  // operator has settled it.
   bool outcome_unknown = false;
-  std::uint32_t unsent_tries =
-      0;  // the newest tries in a row that were withdrawn before a byte was sent
-  std::uint32_t absent_tries = 0;  // tries of which a probe said that they did not happen
-  std::uint32_t late = 0;          // the newest try whose result came after its fate was decided
-  bool open = false;               // the newest try is started and not finished
-  AttemptId attempt;               // that declared the newest try
+  std::uint32_t unsent_tries = 0;  // newest consecutive tries withdrawn before a byte was sent
+  std::uint32_t absent_tries = 0;  // tries that a probe reported as not happened
+  std::uint32_t late = 0;  // the newest try with a late result: its outcome was already decided
+  bool open = false;       // the newest try has started and not finished
+  AttemptId attempt;       // declared the newest try
   Instant first_send_by, send_by, deadline;
-  // When another attempt first had the job while this try was open: the lease that it was sent under had ended by then.
+  // When another attempt first ran the job while this try was open. The sender's
+  // lease had ended by then.
   std::optional<Instant> taken_over_at;
-  // On a store that one process owns: the opening that the newest try was sent under, and the first one of another process
-  // that had the job after it. That process had the lock, so by then the sender was dead.
+  // On a store with a single owner process: the store opening under which the newest try was sent,
+  // and the first later one, by another process, that ran the job. That process held the store
+  // lock, so the sender was dead.
   std::optional<Instant> sent_opening, next_opening;
   bool unsettled = false;  // a try ended and its request may still take effect
-  // A check that was made before this says nothing of the newest try: when the tries before it were ruled out, and from its
-  // own end on when that was seen.
+  // A check made before this instant does not cover the newest try. Set when the earlier tries are
+  // ruled out, then to the time at which the end of the newest try was observed.
   std::optional<Instant> checkable_from;
-  std::optional<Instant> ended_at;          // the newest try; for people
-  std::set<std::uint32_t> uncertain_tries;  // the tries that ended without a certain result
-  // The newest finished try:
+  std::optional<Instant> ended_at;          // of the newest try; for display
+  std::set<std::uint32_t> uncertain_tries;  // tries that ended without a certain result
+  // Of the newest finished try:
   OutcomeKind outcome = OutcomeKind::unknown;
   bool definite = false, retryable = false;
   Failure error;
   std::optional<Duration> retry_after;
   Charge charge = Charge::none;
-  Reservation reserved;  // of each try, when it is a model's in a job with a budget
+  Reservation reserved;  // per try, for a model call of a job with a budget
   std::unique_ptr<Questions> questions;
 };
 
 enum class StepPhase : std::uint8_t {
-  blocked,    // needs are not complete
+  blocked,    // dependencies are not complete
   ready,      // may start
   calling,    // a try is open
-  settled,    // the newest try ended without success: retry, doubt or failure is to be decided
-  backoff,    // a retry is decided; not before `not_before`
-  redo,       // a person said that it did not happen: one new try
+  settled,    // the newest try ended without success: next action undecided
+  backoff,    // a retry is scheduled, not before `not_before`
+  redo,       // decided as not happened: one new try
   in_doubt,   // a resolve wait is open
-  probing,    // it may have happened, and its probe is asking
+  probing,    // the outcome is unknown and its probe is running
   committed,  // the command is committed; the node is not finished
-  asking,     // a person is asked whether its call may be made
+  asking,     // the call waits for approval
   waiting,    // its wait is open
-  answered,   // its wait is completed, or its call not approved; the node is not finished
-  mapping,    // items are under way
-  refused,    // a person said fail
+  answered,   // its wait has completed, or its call was not approved; the node is not finished
+  mapping,    // items are running
+  refused,    // resolved as `fail`
   done,
-  looping,     // a model leads: a turn of it, or what that asked for, is under way
-  questioned,  // its tool has asked a person something
-  recorded,    // its value of time, chance or an id is in the log; the command is not committed
+  looping,     // a turn of the loop, or a call of that turn, is running
+  questioned,  // its tool has asked a user a question
+  recorded,    // its time, random number or UUID is recorded; the command is not committed
 };
 
-// What a person said of a call, or is asked. It is good for exactly this call, and for one invocation of it.
-// `denied`: nobody was asked, a policy forbids it.
+// An approval of a call. It is valid for exactly this call and for one invocation of it. `denied`:
+// a policy forbids the call; no approver was asked.
 enum class ApprovalState : std::uint8_t {
   requested,
   approved,
@@ -159,11 +160,11 @@ struct Approval {
   Value arguments;  // until the invocation holds them
   std::string arguments_hash, tool, tool_version, schema_digest;
   std::optional<Instant> expires_at;
-  StepPhase from = StepPhase::ready;  // where the step goes on when it is approved
-  std::uint32_t asked = 1;            // how often this command has been asked for
+  StepPhase from = StepPhase::ready;  // the phase to return to when it is approved
+  std::uint32_t asked = 1;            // how often approval was requested for this command
   bool used = false;                  // an invocation was declared with it
-  std::string by, note;               // who answered, and what they added; of a denial, why
-  // Whoever approved it changed the arguments: the digest of those that were asked for; "" = nobody did.
+  std::string by, note;               // the approver and their note; of a denial, the reason
+  // The approver edited the arguments: the digest of the requested ones; "" = not edited.
   std::string edited_from;
 };
 
@@ -171,94 +172,98 @@ struct MapProgress {
   Value over;                  // the recorded array
   std::vector<Value> results;  // by item
   std::vector<bool> finished;  // by item
-  bool erased = false;         // one of the results was, from the log
-  std::uint32_t started = 0;   // the next item to start; those before it have
+  bool erased = false;         // one of the results was erased from the log
+  std::uint32_t started = 0;   // the next item to start; all earlier ones have started
   std::uint32_t active = 0, done = 0;
-  std::uint32_t asking = 0;        // items whose call, or whose tool, waits for a person
-  std::optional<Failure> failure;  // of the first item that failed for good
+  std::uint32_t asking = 0;        // items whose call waits for approval or for an answer
+  std::optional<Failure> failure;  // of the first item that failed permanently
 };
 
-// A call that a model asked for in one answer.
+// A call that a model requested in one answer.
 struct LoopCall {
-  std::string id;                   // the model's own name of it
-  std::uint32_t tool = 0;           // index into Plan::tools; meaningless when it was refused
-  std::uint32_t step = 0xffffffff;  // kNoStep: it has not begun
-  std::optional<Failure> refused;   // it is not made, and this is what the model is told
-  std::optional<Value> edited;      // what was sent instead: the arguments of whoever approved it
+  std::string id;                   // chosen by the model
+  std::uint32_t tool = 0;           // index into Plan::tools; meaningless if `refused`
+  std::uint32_t step = 0xffffffff;  // kNoStep: it has not started
+  std::optional<Failure> refused;   // the call is not made; the model receives this error
+  std::optional<Value> edited;      // the arguments sent instead, edited by the approver
 };
 
 struct LoopTurn {
-  std::uint32_t step = 0;  // that asks the model
-  bool chosen = false;     // what it asked for is recorded
+  std::uint32_t step = 0;  // of the model call
+  bool chosen = false;     // its requested calls are recorded
   std::vector<LoopCall> calls;
-  std::optional<std::string>
-      repair;  // its answer broke the schema, and this is what the model is told of it
+  // Its answer broke the schema; the model receives this message.
+  std::optional<std::string> repair;
 };
 
 struct LoopProgress {
   std::vector<LoopTurn> turns;
   // Of the newest turn:
-  std::uint32_t next = 0;  // the next call to begin; those before it have, or are refused
+  std::uint32_t next = 0;  // the next call to start; earlier ones have started or are refused
   std::uint32_t active = 0, asking = 0;
-  // What the newest turn's model was told: the end of the chain over its messages, and how many they are (engine/loop/loop.h).
+  // The messages sent to the model in the newest turn: the end of their hash chain, and their
+  // number (engine/loop/loop.h).
   std::string conversation;
   std::uint64_t message_count = 0;
-  std::optional<Failure> failure;  // nothing more begins
-  std::set<Limit> noticed_limits;  // of which its model knows that little is left
-  std::uint32_t repairs = 0;       // turns whose answer was to be mended
+  std::optional<Failure> failure;  // no further part starts
+  std::set<Limit> noticed_limits;  // low limits that the model has been notified of
+  std::uint32_t repairs = 0;       // turns that ended with a repair message
 };
 
-// What a step stands on whose call another job made: the job that this one is forked from.
+// What a step takes over from the call of another job: the origin of this fork.
 struct Imported {
   std::string tool, arguments_hash;  // of the call; empty: it made none
-  // Of a turn of a loop that goes on here:
-  Value arguments;          // with which its model was asked
-  InvocationId invocation;  // that its answer is the result of
+  // Of a turn of a loop that continues here:
+  Value arguments;          // of the model call
+  InvocationId invocation;  // the invocation whose result is the answer
 };
 
 constexpr std::uint32_t kNoItem = 0xffffffff;
 constexpr std::uint32_t kNoTurn = 0xffffffff;
 constexpr std::uint32_t kNoStep = 0xffffffff;
 
-// What a step is: a node (or a part of one: an item of a map, a turn of a loop or a call of one), a probe of a call in doubt, or what undoes a committed call.
+// The role of a step: a node or a part of one (an item of a map, a turn of a loop, a call of a
+// turn), a probe of a call with an unknown outcome, or the compensation of a committed call.
 enum class Role : std::uint8_t { node, probe, undo };
 
 struct Step {
   StepId id;
   std::uint32_t node = 0;
-  // Where it stands in the plan that it was begun under: its path is made of these. `node` is its place in the plan of now.
+  // Its position in the plan under which it started: its path is made of these. `node` is its
+  // position in the current plan.
   std::uint32_t start_plan = 0, start_node = 0;
   std::uint32_t item = kNoItem;
-  // Of a loop: the turn, and which of the calls that its answer asked for; without: it is what asks the model.
+  // Of a loop: the turn, and the index of the call in its answer; without an index: the model call.
   std::uint32_t turn = kNoTurn, nth = kNoTurn;
   std::uint32_t tool = kNoTurn;  // of such a call: index into Plan::tools
   Role role = Role::node;
-  std::uint32_t of = kNoStep;     // of a probe or undo: the step whose call it is about
-  std::uint32_t of_try = 0;       // of a probe: the try that it asks about
+  std::uint32_t of = kNoStep;     // of a probe or undo: the step of the call
+  std::uint32_t of_try = 0;       // of a probe: the try that it checks
   std::uint32_t probe = kNoStep;  // the newest probe of this step's call
-  std::uint32_t undo = kNoStep;   // what undoes this step's call
+  std::uint32_t undo = kNoStep;   // the compensation of this step's call
   StepPhase phase = StepPhase::blocked;
-  // node_started, command_committed, step_committed are in the log
+  // In the log: node_started, command_committed, step_committed.
   bool started = false, committed = false, barrier = false;
-  std::uint32_t changed = 0;  // state_changed of its call
+  std::uint32_t changed = 0;  // number of state_changed events of its call
   std::uint32_t needs_left = 0;
   std::optional<bool> branch;  // the recorded value of `when`
   std::unique_ptr<Invocation> call;
   std::unique_ptr<Approval> approval;
   std::unique_ptr<MapProgress> map;
   std::unique_ptr<LoopProgress> loop;
-  std::unique_ptr<Imported> imported;  // it was done before this job was forked
+  std::unique_ptr<Imported> imported;  // its result comes from the origin of this fork
   Instant not_before;
-  std::string wait_key;    // of its newest wait, also of that of a call in doubt
-  bool timed_out = false;  // its wait ended by expiry
-  bool rejected = false;   // a person said no to its wait
+  std::string wait_key;    // of its newest wait, also of a resolve wait
+  bool timed_out = false;  // its wait expired
+  bool rejected = false;   // its wait was answered with a rejection
   std::optional<Failure> failure;
   Value result;
-  bool erased = false;  // what it gave was, from the log (log/redacted.h)
+  bool erased = false;  // `result` was erased from the log (log/redacted.h)
   ResultType result_type = ResultType::none;
   bool skipped = false;
 
-  // It stands below the step of its node, steps[node]: an item of a map, a turn of a loop, a call of a turn.
+  // It is below the step of its node, steps[node]: an item of a map, a turn of
+  // a loop, a call of a turn.
   bool is_part() const { return item != kNoItem || turn != kNoTurn; }
   bool is_turn() const { return turn != kNoTurn && nth == kNoTurn; }
   bool is_loop_call() const { return nth != kNoTurn; }
@@ -268,50 +273,51 @@ struct Wait {
   std::uint32_t step = 0;
   WaitType type = WaitType::signal;
   std::optional<Instant> due_at, expires_at;
-  bool resolve = false;   // the wait of an in-doubt call
-  bool approval = false;  // the wait of a call that a person is to approve
-  bool question = false;  // of what a tool asks in the middle of its call
-  Instant opened_at;      // the writer's claim; for people
+  bool resolve = false;   // for a call with an unknown outcome
+  bool approval = false;  // for a call that needs approval
+  bool question = false;  // for a question of a tool during its call
+  Instant opened_at;      // the writer's clock; for display
   std::string reason;
   std::string channel;           // of a message wait
-  std::uint64_t opened_seq = 0;  // the first to wait for a channel is the first to be served
+  std::uint64_t opened_seq = 0;  // waits for one channel are served in this order
 };
 
 struct ClosedWait {
   WaitType type = WaitType::signal;
   std::string outcome;
   Value payload;
-  std::string signal_id;  // of the act that ended it; "" = none did
-  std::string approval;   // the id under which it was listed among approvals; "" = it was not
+  std::string signal_id;  // of the request that ended it; "" = none
+  std::string approval;   // its id in the list of approvals; "" = not listed
 };
 
-// A message, or an early signal, that nobody has waited for yet.
+// A message, or an early signal, that no wait has taken yet.
 struct BufferedMessage {
   std::string id, by, wait_type;
   Value payload;
-  bool erased = false;  // the payload was, from the log
+  bool erased = false;  // `payload` was erased from the log
 };
 
-// What a look at a resource showed that is not as it was recorded, or that nobody could look.
+// A verification that found a resource changed, or that could not be made.
 struct Deviation {
   std::string verdict;   // mismatch | unreachable
   std::string observed;  // of a mismatch
 };
 
-// The last thing that a call of this job did to a resource outside, and what was seen of it since (engine/confirm/confirm.h).
+// The last change by this job of an external resource, and its newest verification
+// (engine/confirm/confirm.h).
 struct Change {
   std::string resource_type, resource_id, operation;
   std::string version, etag, external_ref;  // "" = not recorded
   std::string tool;
   std::uint32_t step = 0;
   std::uint64_t seq = 0;               // of its state_changed
-  AttemptId attempt;                   // that made the call
-  std::string verdict;                 // of the last look; "" = there was none
-  std::optional<Deviation> escalated;  // a person is asked
-  std::optional<Deviation> accepted;   // a person said that this is well
+  AttemptId attempt;                   // made the call
+  std::string verdict;                 // of the newest verification; "" = none yet
+  std::optional<Deviation> escalated;  // an operator is asked
+  std::optional<Deviation> accepted;   // an operator accepted it
 };
 
-// Somebody wants the job to rest; it does as soon as nothing is in flight.
+// A requested pause. The job parks as soon as no call is in flight.
 struct PauseRequest {
   std::string by, reason;
 };
@@ -319,36 +325,37 @@ struct PauseRequest {
 struct Ending {
   bool cancelled = false;  // else failed
   std::string code, message, node_id, by;
-  bool compensate = true;  // committed steps whose tools name a compensation are undone first
+  bool compensate = true;  // undo committed steps whose tools name a compensation first
 };
 
-// What a person found out about a call whose outcome was unknown when the job ended.
+// An outcome noted later for a call that was given up or whose job has ended.
 struct NotedOutcome {
   std::string resolution, by;  // happened | not_happened
   Instant at;
   Value result, note;  // null = none was given
 };
 
-// A call whose outcome is unknown, or is asked about: what people need to find it out and to name it.
+// A call whose outcome is unknown or is being probed: what an operator needs
+// to check and to name it.
 struct UnknownCall {
   StepId step;
   std::string node_id, tool;
   std::uint32_t item = kNoItem;
   InvocationId invocation;
   IdempotencyKey key;
-  ExternalKey external_key;                 // "" = it could not be made, for want of arguments
+  ExternalKey external_key;                 // "" = the arguments could not be evaluated
   std::uint32_t try_no = 0;                 // the newest try; 0 = none
-  std::set<std::uint32_t> uncertain_tries;  // the tries that ended without a certain result
+  std::set<std::uint32_t> uncertain_tries;  // tries that ended without a certain result
   Failure error;
   Value arguments;
-  std::optional<Instant> ended_at;  // the newest try
-  // From when on a check shows what the newest try did; nullopt = at any time.
+  std::optional<Instant> ended_at;  // of the newest try
+  // The time from which a check shows what the newest try did; nullopt = at any time.
   std::optional<Instant> checkable_at;
-  StepId compensates;     // "" = it undoes nothing
-  bool given_up = false;  // the job went on without its outcome
+  StepId compensates;     // "" = it is no compensation
+  bool given_up = false;  // the job continued without its outcome
 };
 
-// The reason of the job_requeued that counts such a death, and of the park after the last one.
+// The reason of a job_requeued that counts a process death, and of the park after the last one.
 inline constexpr std::string_view kProcessDied = "process_died";
 inline constexpr std::string_view kWornOut = "worn_out";
 inline constexpr std::uint32_t kProcessDeathsMax = 2;
@@ -359,108 +366,113 @@ class State {
   std::string agent;
   Value input, labels;
   Value job_root;     // `.job` of expressions: {id, agent, labels, created_at}
-  Value forked_from;  // {job_id, seq, hash}; null = it began from nothing
-  // Its secret in hashes of values (base/ids.h); "" = it has none, or it was erased.
+  Value forked_from;  // {job_id, seq, hash}; null = not a fork
+  // The job's secret in hashes of values (base/ids.h); "" = none, or erased.
   std::string blind;
-  bool blind_erased =
-      false;  // erased: these hashes cannot be computed again, only compared with each other
+  // Erased: these hashes cannot be recomputed, only compared with each other.
+  bool blind_erased = false;
   std::string execution_version;
-  std::string traceparent, tracestate;  // of whoever asked for it; "" = none
+  std::string traceparent, tracestate;  // of the request that created the job; "" = none
   JobStatus status = JobStatus::none;
   std::uint64_t seq = 0;  // of the last event applied
-  Instant updated_at;     // its created_at: the writer's claim; for people
+  Instant updated_at;     // its created_at, by the writer's clock; for display
 
-  AttemptId attempt;  // that runs it, or ran it last
+  AttemptId attempt;  // that runs the job, or ran it last
   std::uint64_t epoch = 0;
-  std::optional<Instant> opened_at;  // the opening of the store under which that attempt began
-  // Attempts in a row that ended without a release and without progress.
+  std::optional<Instant> opened_at;  // the store opening under which that attempt began
+  // Consecutive attempts that ended without a release and without progress.
   std::uint32_t lost_claims = 0;
-  // Times in a row that a process died while it ran a slice of this job, without a new command between them.
+  // Consecutive deaths of a process that ran a slice of this job, without progress in between.
   std::uint32_t process_deaths = 0;
   std::optional<Instant> deadline, not_before;
   bool deadline_fired = false;
 
   std::shared_ptr<const Plan> plan;
   std::uint32_t plan_number = 0;
-  bool planned_by_model = false;  // then only what is granted may be called (engine/heart/policy.h)
-  std::deque<Step> steps;         // the first plan->nodes.size() are the nodes'
+  bool planned_by_model = false;  // then only granted tools may be called (engine/heart/policy.h)
+  std::deque<Step> steps;         // the first plan->nodes.size() are those of the nodes
   std::unordered_map<StepId, std::uint32_t> by_id;
-  std::set<std::uint32_t> todo;       // steps that decide has something to say about
-  std::set<std::uint32_t> startable;  // calls that may start as soon as the limits allow
-  std::set<std::uint32_t> calling;    // steps with an open try that is awaited
-  std::uint32_t open_tries = 0;       // with those whose fate a person is to decide
+  std::set<std::uint32_t> todo;       // steps that need a decision
+  std::set<std::uint32_t> startable;  // calls that may start once the limits allow
+  std::set<std::uint32_t> calling;    // steps with an open try
+  std::uint32_t open_tries = 0;       // including tries of calls with an open resolve wait
   std::uint64_t tries_started = 0;    // of all steps
   std::uint32_t nodes_left = 0;
-  std::uint64_t map_items = 0;  // of all maps that have begun, whatever became of them
+  std::uint64_t map_items = 0;  // of all started maps, in any state
 
   std::map<std::string, Wait> waits;  // open, by correlation key
   std::map<std::string, ClosedWait> closed_waits;
-  std::map<std::string, std::deque<BufferedMessage>>
-      pending_messages;  // messages not delivered, by channel
-  std::map<std::string, std::deque<BufferedMessage>>
-      early;                            // signals before their wait, by correlation key
-  std::set<std::string> message_keys;   // of all messages and early signals there were
-  std::optional<PauseRequest> pausing;  // and it does not rest yet
+  // Undelivered messages, by channel.
+  std::map<std::string, std::deque<BufferedMessage>> pending_messages;
+  // Signals that arrived before their wait, by correlation key.
+  std::map<std::string, std::deque<BufferedMessage>> early;
+  std::set<std::string> message_keys;   // of all messages and early signals so far
+  std::optional<PauseRequest> pausing;  // requested, and not in effect yet
   std::string parked_reason, parked_until;
   std::optional<Instant> parked_since;
   std::optional<Ending> ending;
-  // Committed steps whose tools name a compensation, in the order of their step_committed: undone from the end.
+  // Committed steps whose tools name a compensation, in the order of their step_committed. They are
+  // undone last to first.
   std::vector<std::uint32_t> undoable;
-  std::vector<std::uint32_t> undone, given_up;  // compensated; not, since a person said so
+  std::vector<std::uint32_t> undone, given_up;  // compensated; given up by an operator's decision
   Value result;
   std::optional<Failure> error;                            // of job_failed
   Value final_in_doubt;                                    // in_doubt[] of the terminal event
   std::map<std::string, NotedOutcome, std::less<>> noted;  // by invocation
-  // Of unknown outcome, and no step of this plan stands for them: another plan dropped the step, or they are calls of the job
-  // that this one is forked from.
+  // Calls with an unknown outcome and no step in the current plan: a re-plan dropped the step, or
+  // the origin of this fork made the call.
   std::vector<UnknownCall> earlier_unknown;
-  // Accepted signals that the end of the job overtook: {correlation_key, signal_id}.
+  // Accepted signals that arrived too late, after the job's end was decided:
+  // {correlation_key, signal_id}.
   std::vector<Value> undelivered;
-  std::uint64_t signals = 0;  // accepted and taken in
+  std::uint64_t signals = 0;  // accepted and applied
   ModelUsage models;
   Budget budget;
   std::map<std::string, Change> changes;  // the last one of each resource, by resource_key
-  // What an attempt that took the job over has to confirm before its first new command.
+  // Changes that a new attempt must verify before its first new command.
   std::set<std::string> to_confirm;
-  std::uint32_t escalated = 0;  // changes of which a person is asked
+  std::uint32_t escalated = 0;  // changes that wait for an operator's answer
 
   const Node& node_of(const Step& step) const { return plan->nodes[step.node]; }
-  // The hash of a value by which this job knows it: arguments_hash, prompt_hash, plan_input_hash. REQUIRES: the blind is
-  // not gone.
+  // This job's hash of a value: arguments_hash, prompt_hash, plan_input_hash. REQUIRES:
+  // the blind is not erased.
   std::string hash_of(const Value& value) const;
-  // A model, a planner or code chose the arguments of its call, and would perhaps choose others in a restored store.
+  // A model, a planner or code chose the arguments of the call, and could choose others after a
+  // restore of the store.
   bool is_chosen(const Step& step) const { return step.is_loop_call() || planned_by_model; }
-  // The tool that the step's call is made with: index into Plan::tools.
+  // The tool of the step's call: index into Plan::tools.
   std::uint32_t tool_index(const Step& step) const;
   const ToolPolicy& tool_of(const Step& step) const { return plan->tools[tool_index(step)]; }
-  // Its call is in doubt and could be undone: the job does not end before the outcome is known or the call is given up
-  // (SPEC §7).
+  // The call has an unknown outcome and can be compensated: the job does not end before the outcome
+  // is known or the call is given up (SPEC §7).
   bool blocks_ending(const Step& step) const;
-  // Has this call in doubt to be decided before the job ends?
+  // Must this call with an unknown outcome be resolved before the job ends?
   bool must_settle_before_end(const Step& call) const;
-  // Is a person asked about a call that has to be decided before the job ends?
+  // Is an operator asked about a call that must be resolved before the job ends?
   bool awaits_person_before_end() const;
-  // Is there something to undo, or a call in doubt that may turn out to be?
+  // Is there a step to undo, or a call with an unknown outcome that may need it?
   bool needs_undo() const;
-  // Has the job to undo something before it ends?
+  // Must the job undo a step before it ends?
   bool must_undo() const { return ending && ending->compensate && needs_undo(); }
-  // The call of a step, as people see it.
+  // The call of a step, for display.
   UnknownCall call_of(const Step& step) const;
   // The calls whose outcome is unknown.
   std::vector<UnknownCall> unknown() const;
   // Their idempotency keys.
   std::vector<Value> unknown_calls() const;
-  // The command that asks about the newest try of a step's call, or undoes the call.
+  // The command that probes the newest try of a step's call, or that undoes the call.
   StepId side_step_id(const Step& step, Role role) const;
-  // May a command with this id begin beside `step`, and what is it?
+  // The role of the command with this id that may start for `step`; nullopt = none may.
   std::optional<Role> side_role(const Step& step, const StepId& id) const;
-  // Its call may be asked about: it may have happened, and the probe has not said so of as many tries as it may have.
+  // May its call be probed? Its outcome is unknown, its newest try has no probe yet, and probes
+  // have reported fewer tries as not happened than the tool's max_attempts.
   bool may_probe(const Step& step) const;
-  // The key that a person names the call by; also of one that could not be made, for want of arguments.
+  // The key that identifies the call for operators, also if the arguments could not be evaluated.
   IdempotencyKey key_of(const Step& step) const;
-  // The kind of the step itself: a part of a map or a loop is a call, and so is what asks about one or undoes it.
+  // The kind of the step itself: a part of a map or loop is a call, as are
+  // probes and compensations.
   NodeKind kind_of(const Step& step) const;
-  // A try is live when the attempt that runs the job declared it; otherwise it is an orphan of a crash.
+  // A try is live if the current attempt declared it. Otherwise it was orphaned by a crash.
   bool is_live(const Step& step) const {
     return step.call && step.call->open && status == JobStatus::running &&
            step.call->attempt == attempt;
@@ -468,31 +480,34 @@ class State {
   bool has_live_call() const {
     return std::ranges::any_of(calling, [&](std::uint32_t index) { return is_live(steps[index]); });
   }
-  // Until when a request of the step's call may still take effect; nullopt = all of them are over. A probe and a person's
-  // `not_happened` count from then on, on every store. REQUIRES: step.call.
+  // Until when a request of the step's call may still take effect; nullopt = none can. Probes and
+  // `not_happened` decisions are valid from then on, on every store. REQUIRES: step.call.
   std::optional<Instant> settles_at(const Step& step) const;
-  // From when on a check shows what the newest try did: it had been sent by then, and has settled. nullopt = at any time.
-  // REQUIRES: step.call.
+  // From when on a check shows what the newest try did: it was sent before then and has settled.
+  // nullopt = at any time. REQUIRES: step.call.
   std::optional<Instant> checkable_at(const Step& step) const;
-  // Its newest try ended without an answer that says what it did, and nobody has said it since.
+  // Its newest try ended without a conclusive result, and the outcome has not been resolved since.
   bool may_have_happened(const Step& step) const;
-  // Its call, or that which it asks about, may have changed something outside that is not recorded.
+  // Its call, or the call that it probes, may have changed an external
+  // resource without a record of it.
   bool may_have_changed(const Step& step) const;
-  // Parked since a look at what it changed showed something, or could not be taken: a person answers.
+  // Parked because a verification found a mismatch or could not be made. An operator answers.
   bool awaits_confirmation() const {
     return status == JobStatus::parked && parked_until == "confirmation";
   }
-  // Parked for want of budget: who raises it ends that.
+  // Parked because the budget is used up. Raising the budget ends the park.
   bool awaits_budget() const { return status == JobStatus::parked && parked_until == "budget"; }
   // Parked until a process offers its execution version (SPEC §12, strict).
   bool awaits_version() const { return status == JobStatus::parked && parked_until == "version"; }
-  // Parked by `pause`: only `resume`, a cancel or the deadline end that.
-  // It killed or held up the process that ran it as often as a job may: it runs when a person resumes it.
+  // It killed or blocked the process that ran it as often as a job may. It runs again when an
+  // operator resumes it.
   bool is_worn_out() const { return process_deaths >= kProcessDeathsMax; }
+  // Parked by `pause`: only `resume`, a cancel or the deadline end the park.
   bool is_paused() const { return status == JobStatus::parked && parked_until == "resume"; }
-  // The key of a wait that the plan names so. A plan that let an open wait go opens it again under a key of its own.
+  // The correlation key for a wait with this key in the plan. If a re-plan abandoned an open wait
+  // with this key, the new wait gets a key of its own.
   std::string unique_wait_key(const std::string& named) const;
-  // The id under which an open wait stands among the approvals; "" = it does not.
+  // The id of an open wait in the list of approvals; "" = not listed.
   std::string approval_id(const Wait& wait) const;
   std::string path_of(const Step& step) const;
   StepId item_step_id(const Node& map_node, std::uint32_t item) const;
@@ -502,36 +517,42 @@ class State {
   std::string part_path(const Step& loop, std::uint32_t turn, std::uint32_t nth) const;
   // The earliest instant at which a timer, an expiry or the deadline is due; nullopt = none.
   std::optional<Instant> next_due() const;
-  // The result as dependents see it: null when skipped, {error: …} when it failed and the job went on.
+  // The result that dependents read: {error: …} if the step failed and the job
+  // continued, null if it was skipped.
   Value result_for_dependents(const Step& step) const;
 };
 
-// The id of a decision: from the plan of now, and what is decided, by path.
+// The id of a decision, from the current plan and the path of the decision.
 DecisionId decision_at(const State& state, std::string_view path);
-// Is a job's planner done, so that its plan is to follow?
+// Is the job's planner done, so that its plan must follow?
 bool awaits_plan(const State& state);
-// Steps as lists name them: [{node_id, step_id, item?, turn?, turn_call?}].
+// Steps in the form used by lists: [{node_id, step_id, item?, turn?, turn_call?}].
 Value steps_list(const State& state, const std::vector<std::uint32_t>& steps);
 // Steps that could have been undone before the job ended and were not.
 std::vector<std::uint32_t> not_undone(const State& state);
-// The request that is put next: the first one without an answer; nullptr = each has one, or nothing was asked.
+// The next request to ask: the first one without an answer; nullptr = all are
+// answered, or there are none.
 const Member* open_question(const Invocation& call);
-// The id under which the question that is put now stands among the approvals.
+// The id of the current question in the list of approvals.
 std::string question_id(const State& state, const Step& step);
-// Is the next try the first that sends what people answered? It is another call for a job's budget.
+// Is the next try the first one that sends the user's answers? A job's budget
+// counts it as another call.
 bool is_first_with_answers(const Invocation& call);
-// With what the model of a turn was asked; here, or in the job that this one was forked from. REQUIRES: it was asked.
+// The arguments of the model call of a turn, here or in the origin of this fork.
+// REQUIRES: the model was called.
 const Value& turn_arguments(const Step& turn);
 
-// Fails with log_corrupt when the event cannot stand here (SPEC §2, unknown step, second result, …),
-// job_terminal after the end, plan_invalid for a plan that does not compile. The state is then unusable.
+// Fails with log_corrupt (the event is not possible here: SPEC §2, unknown step, second
+// result, …), job_terminal (after the end), plan_invalid (the plan does not compile).
+// The state is then unusable.
 Status apply(State& state, const EventBody& event, Instant created_at, const PlanSource& plans);
-// The same of an event that stands in a log, of which values may have been erased.
+// The same for an event read from a log, whose values may have been erased.
 Status apply(State& state, const Event& event, const PlanSource& plans);
 
 Result<State> fold(const JobId& job, const std::vector<Event>& events, const PlanSource& plans);
 
-// The same, one event at a time: applying an event may evaluate expressions. Borrows the events.
+// The same, one event at a time, because applying an event may evaluate
+// expressions. Borrows the events.
 class IncrementalFold {
  public:
   IncrementalFold(const JobId& job, std::span<const Event> events, PlanSource plans);

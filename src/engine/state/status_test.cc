@@ -12,7 +12,7 @@ constexpr auto kStatuses = std::to_array(
     {JobStatus::none, JobStatus::queued, JobStatus::running, JobStatus::waiting, JobStatus::parked,
      JobStatus::completed, JobStatus::failed, JobStatus::cancelled});
 
-// As the page has it; `-` is illegal, `own` means: queued when the park itself opened the wait.
+// As in SPEC §2; `-` is illegal, `own`: queued if the park itself opened the wait.
 constexpr std::string_view kTable = R"(
 event                 none    queued     running    waiting    parked
 job_created           queued  -          -          -          -

@@ -1,4 +1,4 @@
-// Values as views and traces write them: what is missing is null.
+// Values for views and traces: null stands for a missing one.
 #pragma once
 
 #include <cstdint>

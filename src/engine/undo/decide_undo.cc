@@ -1,14 +1,17 @@
-// How a decision undoes what was done, before the job ends (SPEC §7: compensation).
+// How a decision undoes committed steps before the job ends (SPEC §7: compensation).
 //
-//   calls in flight are awaited → calls in doubt are decided → waits are closed → committed steps whose tools name a
-//   compensation are undone, one at a time, the one committed last first → the terminal event (decide_end.cc)
+//   calls in flight are awaited → unknown outcomes are resolved → waits are closed → committed
+//   steps whose tools name a compensation are undone, one at a time, the last committed one first →
+//   the terminal event (decide_end.cc)
 //
-// A call in doubt whose tool names a compensation is decided even when nothing else is to be undone: its probe is called,
-// or an idempotent call is sent again under its key, as in a job that goes on; otherwise a person decides. The other calls
-// in doubt are decided only when a step is to be undone.
+// A call with an unknown outcome whose tool names a compensation is resolved even if there is
+// nothing else to undo: it is probed, or an idempotent call is resent under its key, as in a
+// job that continues; otherwise an operator decides. Other unknown outcomes are resolved only
+// if a step must be undone.
 //
-// What undoes a step is a command of its own beside it, with its own path, keys and tries. One that failed or of which nobody
-// knows parks the job: a person says happened (it is undone), not_happened (again) or fail (it stays, and is listed).
+// A compensation is a separate command with its own path, keys and tries. If it fails or its
+// outcome is unknown, the job parks, and an operator decides: happened (it is undone), not_happened
+// (try again) or fail (it stays done, and is listed).
 #include "engine/heart/decider.h"
 
 namespace ae::engine {
@@ -23,7 +26,7 @@ void Decider::decide_undo() {
   park_before_end();
 }
 
-// Who undoes must hold the job.
+// Only the lease holder may undo.
 void Decider::requeue_for_claim() {
   if (s_.status == JobStatus::waiting) {
     for (const auto& [key, wait] : s_.waits) {
@@ -35,7 +38,7 @@ void Decider::requeue_for_claim() {
     emit(JobResumed{.by = "runtime"});
 }
 
-// Nothing is undone while something may still happen. True: something is in doubt.
+// Nothing is undone while a call may still take effect. True: an outcome is unknown.
 bool Decider::settle_unknown_calls() {
   bool doubts = false;
   const auto settle = [&](const Step& step) {
@@ -49,7 +52,8 @@ bool Decider::settle_unknown_calls() {
     const bool over = step.phase == StepPhase::refused ||
                       (step.phase == StepPhase::redo && step.role == Role::node) ||
                       (step.phase == StepPhase::calling && !s_.may_have_happened(step));
-    // A person gave it up, or knows that it did not happen, or it only reads: what it does now is nobody's business.
+    // An operator gave it up or decided that it did not happen, or it only reads: its
+    // outcome does not matter.
     if (over) {
       if (step.call && step.call->open) finish_as_unknown(step);
       return;
@@ -81,7 +85,7 @@ void Decider::settle_unknown_call(const Step& step) {
                      "the call may have happened; the tool says on_in_doubt: fail");
   }
   if (may_probe(step)) return start_probe(step);
-  // Sent again, or left to a person, by the same rules as in a job that goes on.
+  // It is resent or left to an operator, by the same rules as in a job that continues.
   if (s_.blocks_ending(step) && !attempts_exhausted()) {
     decide_call(step);
     return !over_.empty() ? open_resolve_wait(step, code_name(Code::budget_exceeded)) : void();
@@ -90,7 +94,7 @@ void Decider::settle_unknown_call(const Step& step) {
   open_resolve_wait(step, step.call->open ? "the runtime stopped during the call" : "unknown");
 }
 
-// REQUIRES: a step is to be undone, and no call is in doubt.
+// REQUIRES: a step must be undone, and no call has an unknown outcome.
 void Decider::undo_newest() {
   AE_CHECK(!s_.undoable.empty(), s_.job.text);
   const Step& newest = s_.steps[s_.undoable.back()];
@@ -107,7 +111,7 @@ void Decider::undo_newest() {
                 .of = &newest.id};
   auto args = side_arguments_of(s_, newest, Role::undo, &work_);
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the arguments");
-  if (!args) return emit_command(d, id.text);  // a person is asked when this is in the log
+  if (!args) return emit_command(d, id.text);  // an operator is asked once this is in the log
   d.args = std::move(*args);
   begin_call(std::move(d));
 }
@@ -146,7 +150,7 @@ void Decider::decide_undo_step(const Step& undo) {
   }
 }
 
-// Nothing can move now: wait for a pause to pass, for a call, or for a person.
+// Nothing can progress now: waits for a back-off, a call or an operator.
 void Decider::park_before_end() {
   if (!decision_.events.empty() || limit_reached_) return;
   std::optional<Instant> backoff = revisit_at_;

@@ -1,5 +1,5 @@
-// Compensation: what was committed is undone before a job ends (SPEC §7). The plan's nodes a, b and c call `book`, whose
-// tool names `unbook`; `pay` is at_most_once and names nothing.
+// Compensation: committed steps are undone before a job ends (SPEC §7). The plan's nodes a, b and c
+// call `book`, whose tool names `unbook`; `pay` is at_most_once and has no compensation.
 #include "engine/heart/job_fixture_test.h"
 #include "inspect/trace.h"
 #include "inspect/verify.h"
@@ -481,7 +481,8 @@ AE_TEST("undo/nothing starts and nobody is heard while it is under way") {
   expect_proved(job);
 }
 
-// What the outside did, by idempotency key: a crash may lose the answer, never the effect.
+// Effects in the external system, by idempotency key: a crash may lose the
+// answer, never the effect.
 void crash_everywhere(bool takes_place) {
   for (std::size_t commit = 2;; ++commit) {
     JobFixture job = booking();
@@ -520,7 +521,7 @@ AE_TEST("undo/a crash after any commit loses no compensation and makes none twic
   crash_everywhere(false);
 }
 
-// Every prefix of the log is a place where a crash can cut it in split durability.
+// With split durability a crash can truncate the log at every event.
 AE_TEST("undo/a crash between any two events loses no compensation and makes none twice") {
   JobFixture whole = booked();
   whole.fails("c").ok("b/compensate").ok("a/compensate");
