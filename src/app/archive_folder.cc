@@ -102,7 +102,7 @@ Result<std::unique_ptr<ArchiveFolder>> ArchiveFolder::open(async::Loop& loop, st
   } else if (errno != EEXIST) {
     return failed("cannot make the archive " + folder, errno);
   }
-  AE_TRY(sync_folder(folder));  // also checks that it is a folder that we can write to
+  AE_TRY(sync_folder(folder));  // fails if it is not a folder; write access is not checked
   return std::make_unique<ArchiveFolder>(loop, std::move(folder));
 }
 
