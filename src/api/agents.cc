@@ -1,5 +1,5 @@
-// Agents: those of our file, and those that are registered. What stands of the latter stands in the audit log
-// (store/registry.h); which of them can be run here depends on the tools of our file.
+// Agents: those of our file, and registered ones from the audit log (store/registry.h). Which of
+// the latter can run here depends on the tools of our file.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -15,12 +15,12 @@
 namespace ae::api {
 namespace {
 
-constexpr Duration kRegistryPoll = std::chrono::seconds(1);  // for what other processes register
+constexpr Duration kRegistryPoll = std::chrono::seconds(1);  // for new registrations
 constexpr std::size_t kAgentsMax = 1'000;
-constexpr std::size_t kVersionsMax = 1'000;  // of one agent: each is folded at every start
+constexpr std::size_t kVersionsMax = 1'000;  // per agent: each is applied at every start
 constexpr std::string_view kRegisteredByServe = "serve";
 
-// May a version of this agent be added to a store with so many agents? Fails with input_invalid.
+// Can a version of this agent be added to a store with `agents` agents? Fails with input_invalid.
 Status check_capacity(const store::Registry& registry, std::size_t agents, std::string_view name) {
   const auto of = registry.agents().find(name);
   if (of == registry.agents().end() && agents >= kAgentsMax) {
@@ -44,7 +44,7 @@ std::string first_fault_text(const std::vector<agents::Diagnostic>& faults) {
 
 }  // namespace
 
-// ---------------------------------------------------------------- which there are
+// ---------------------------------------------------------------- offered agents
 
 const agents::Agent* Api::find_agent(std::string_view name) const {
   const auto found = offered_agents_.find(name);
@@ -80,7 +80,8 @@ Result<Api::OfferedAgent*> Api::find_offered_agent(std::string_view name) {
   return &offer;
 }
 
-// The file's agents, and over them the newest registered versions. Of one that is as it was `before`, its offer.
+// The file's agents, overridden by the newest registered versions. Unchanged offers are taken from
+// `before`.
 Api::OfferedAgents Api::build_offered_agents(const Source& source, bool registered,
                                              const OfferedAgents& before) const {
   OfferedAgents offered_agents;
@@ -114,7 +115,8 @@ Api::OfferedAgents Api::build_offered_agents(const Source& source, bool register
 
 void Api::update_offered_agents() {
   OfferedAgents offered_agents = build_offered_agents(source(), registers_agents_, offered_agents_);
-  // An agent that a reload adds uses the tools of the edited file: it is offered once the reload is complete.
+  // An agent that a reload adds uses the tools of the edited file: it is offered when the reload is
+  // complete.
   for (const auto& [name, version] : reloading_) {
     if (!offered_agents_.contains(name)) offered_agents.erase(name);
   }
@@ -127,7 +129,7 @@ void Api::set_offered_agents(OfferedAgents offered_agents) {
   std::vector<std::string> names;
   std::map<std::string, std::string, std::less<>> versions;
   for (const auto& [name, offer] : offered_agents_) {
-    // Of the file's own agents older versions are run still.
+    // Jobs of the file's agents continue under their older versions.
     const bool in_file = options_.agents->agents.contains(name);
     if (!offer.agent && !in_file) continue;
     names.push_back(name);
@@ -169,7 +171,7 @@ void Api::register_agents(async::Done<Status> done) {
                                            done = std::move(done)](Status read) mutable {
     if (!read) return done(std::move(read));
     if (!alive.lock()) return;
-    // At a start the file counts.
+    // At startup the file takes precedence.
     auto found = agents_to_register(source(), [](const std::string&) { return true; });
     if (!found) return done(std::unexpected(std::move(found).error()));
     registers_agents_ = true;
@@ -208,7 +210,7 @@ Result<std::vector<store::AgentVersion>> Api::agents_to_register(
 
 // ---------------------------------------------------------------- reloading
 
-// Agents of the file that are not those of the file before, or that a reload before this one did not finish.
+// Agents that differ from the previous file, or whose last reload did not finish.
 std::set<std::string> Api::changed_agents(const agents::AgentsFile& file) const {
   std::set<std::string> changed;
   for (const auto& [name, agent] : file.agents) {
@@ -240,7 +242,7 @@ void Api::reload(AgentsReload edited, async::Done<Result<std::vector<AgentChange
       }
       if (registry_.registry().newest(one.name) == nullptr) ++agents;
     }
-    // Until all are registered, jobs are made of the versions that were offered before.
+    // Until all are registered, new jobs use the versions that were offered before.
     for (const store::AgentVersion& one : *fresh) {
       const store::AgentVersion* const newest = registry_.registry().newest(one.name);
       reloading_.emplace(one.name, newest == nullptr ? 0 : newest->version);
@@ -339,7 +341,7 @@ void Api::put_agent(ContextPtr ctx) {
         const store::AgentVersion* const newest = registry_.registry().newest(ctx->id);
         if (newest != nullptr && newest->plan_hash == version.plan_hash &&
             newest->definition == version.definition) {
-          // A reload that failed may have registered it: now a client has, and it is offered.
+          // A failed reload may have registered it; now that a client registers it, it is offered.
           if (reloading_.erase(ctx->id) > 0) update_offered_agents();
           return answer(200);
         }
@@ -360,7 +362,7 @@ void Api::put_agent(ContextPtr ctx) {
       });
 }
 
-// ---------------------------------------------------------------- looking
+// ---------------------------------------------------------------- reading
 
 Value Api::agent_json(const std::string& name, const OfferedAgent& offer) {
   const store::AgentVersion* const newest =
@@ -438,7 +440,7 @@ void Api::agent(ContextPtr ctx) {
   });
 }
 
-// The short way to begin: a job whose input is the message.
+// A shortcut: creates a job whose input is the message.
 void Api::message_agent(ContextPtr ctx) {
   with_fresh_agents([this, ctx] { create_job_from_message(ctx); });
 }

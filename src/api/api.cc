@@ -1,4 +1,4 @@
-// Who answers what, reading a job for an answer, and waiting for one to go on.
+// Routing, reading a job for a response, and waiting for a job to progress.
 #include "api/api.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace ae::api {
 namespace {
 
-// The floor under every hint; when nobody tells of commits, the store is asked this often.
+// The poll interval in addition to notifications; and the interval when commits are not notified.
 constexpr Duration kPoll = std::chrono::seconds(1);
 constexpr Duration kPollWithoutNotify = std::chrono::milliseconds(200);
 
@@ -31,7 +31,7 @@ Error missing_role_error(Role role, const std::vector<Role>& needed) {
                                "; this key has the role " + std::string(to_text(role))};
 }
 
-// "{id}" stands for one segment, whatever it is.
+// "{id}" matches any one segment.
 struct Api::Route {
   std::string_view method;
   std::vector<std::string> path;
@@ -85,7 +85,7 @@ const Api::Route Api::kRoutes[] = {
     {"DELETE", {"api", "keys", "{id}"}, Access::manage, &Api::revoke_key},
     {"GET", {"api", "approvals"}, Access::view, &Api::approvals},
     {"POST", {"api", "approvals", "{id}"}, Access::decide, &Api::answer_approval},
-    // Each of its methods asks a route above, as whoever sent it.
+    // Each of its methods calls a route above with the same principal.
     {"POST", {"mcp"}, Access::offer, &Api::mcp},
 };
 
@@ -235,7 +235,7 @@ void Api::read(ContextPtr ctx, std::move_only_function<void(runtime::Runtime::Jo
 // ---------------------------------------------------------------- waiting
 
 void Api::wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttempt look_once) {
-  // It was read; whoever waits keeps nothing of it.
+  // The body has been parsed; a waiting request releases its memory.
   ctx->request.body = std::string();
   ctx->request.body_quota.reset();
   auto long_poll = std::make_shared<LongPoll>();

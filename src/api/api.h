@@ -1,7 +1,8 @@
-// Api: the routes of API.md §2, without any transport.
+// Api: the routes of API.md §2, without a transport.
 //
-// A socket, a command line or a test hands in a request and gets one answer; who calls makes no difference to what is
-// said. Everything that a route knows of a job comes from its log, by way of engine's views.
+// A socket, a command or a test passes in a request and gets one response; the response does not
+// depend on the transport. Everything a route knows about a job comes from its log, through the
+// views of engine.
 // Threads: the loop's.
 #pragma once
 
@@ -33,141 +34,143 @@
 
 namespace ae::api {
 
-constexpr std::size_t kBodyMax = 4u << 20;     // bytes of a request
-constexpr std::size_t kEventsMax = 1'000'000;  // of one answer
+constexpr std::size_t kBodyMax = 4u << 20;     // bytes of a request body
+constexpr std::size_t kEventsMax = 1'000'000;  // in one response
 constexpr std::size_t kEventsDefault = 1'000;  // without ?limit
-constexpr std::size_t kJobsMax = 1'000;        // of one page
+constexpr std::size_t kJobsMax = 1'000;        // in one page
 constexpr std::size_t kSearchMax = 10'000;     // jobs examined for one page of a text search
-constexpr std::size_t kLogsMax = 2'000;        // read for one page of what logs alone tell
-constexpr std::size_t kReadsMax = 2;           // whole logs that are read for answers at once
+constexpr std::size_t kLogsMax = 2'000;  // logs read for one page, when the rows are not enough
+constexpr std::size_t kReadsMax = 2;     // concurrent reads of whole logs
 constexpr Duration kWaitMax = std::chrono::minutes(5);
 
 struct ApiRequest {
   std::string method = "GET";
   Path path;  // {"api", "jobs", id}
   QueryPairs query;
-  std::string body;  // JSON; "" = none
-  std::shared_ptr<void> body_quota =
-      {};  // what the body takes of the room for all, while this is kept
+  std::string body;                            // JSON; "" = none
+  std::shared_ptr<void> body_quota = {};       // memory share of the body; released with this
   std::optional<std::string> idempotency_key;  // header Idempotency-Key
-  std::string traceparent, tracestate;         // these headers, as they came
-  std::string by;                              // who asks, for the record
-  Role role = Role::admin;                     // what they may; our own user may everything
-  bool local = true;                           // our own user, on this machine
-  // True once whoever asks has gone, so that nothing waits for them any more; nullptr = nobody tells.
+  std::string traceparent, tracestate;         // these headers, unchanged
+  std::string by;                              // the client, for the audit log and events
+  Role role = Role::admin;                     // of the key; our own user has every permission
+  bool local = true;                           // from our own user, on this machine
+  // True once the client has disconnected: waiting on its behalf ends. nullptr = unknown.
   std::shared_ptr<const bool> disconnected = {};
-  // May a large answer be made now? Of a request that only reads; empty = always.
+  // Is there memory for a large response now? Set for requests that only read; empty = always.
   std::function<bool()> has_capacity = {};
-  // Of POST /mcp (mcp.h). What its headers say of the message; nullopt = it came by stdio.
+  // For POST /mcp (mcp.h): what its headers declare about the message; nullopt = it came by stdio.
   std::optional<mcp::Headers> mcp_headers = {};
-  std::optional<mcp::Revision> mcp_revision = {};  // stdio: what was agreed on
-  // Hears what comes before the answer; null = nothing new, the work goes on. Empty = nobody listens.
+  std::optional<mcp::Revision> mcp_revision = {};  // stdio: the negotiated revision
+  // Receives notifications that precede the response; null = none, still working. Empty = no
+  // receiver.
   std::function<void(const Value&)> on_notification = {};
 };
 
 struct ApiResponse {
   int status = 200;
   Value body;               // problem+json when status >= 400
-  std::string location;     // of what was made; "" = none
+  std::string location;     // of the created resource; "" = none
   std::string text;         // plain text instead of the body: /metrics
-  Duration retry_after{0};  // when to ask again; 0 = nothing is known of that
-  std::string allow = {};   // of 405: the methods that go with this path
-  bool rpc = false;         // the body is a message of JSON-RPC, whatever the status; null = none
+  Duration retry_after{0};  // when to retry; 0 = unknown
+  std::string allow = {};   // for 405: the methods of this path
+  bool rpc = false;         // the body is a JSON-RPC message, whatever the status; null = none
 };
 
-// The OpenAPI 3.1 document, as `aetheris` ships it (docs/openapi.json).
+// The OpenAPI 3.1 document that `aetheris` ships (docs/openapi.json).
 std::string_view openapi_json();
 
 struct ApiOptions {
-  const agents::AgentsFile* agents = nullptr;  // whose jobs can be created here; nullptr = none
-  bool runs = false;                           // jobs that are created are begun here at once
-  bool receives_commits = true;                // on_events is called for every commit to this store
-  // Reads an agent, given as JSON, that uses the tools of `agents`; empty = agents are not registered here.
+  const agents::AgentsFile* agents = nullptr;  // of which jobs can be created here; nullptr = none
+  bool runs = false;                           // created jobs start here at once
+  bool receives_commits = true;                // on_events is called for each commit to this store
+  // Parses an agent, given as JSON, that uses the tools of `agents`; empty = no agents are
+  // registered here.
   std::function<std::vector<agents::Diagnostic>(std::string_view name, std::string_view json,
                                                 agents::Agent& out)>
       read_agent{};
-  const store::MeasuredStore* measured = nullptr;  // whose times are shown; nullptr = nobody's
-  // A folder of this machine that jobs are archived in before they are deleted; empty = nobody archives here.
+  const store::MeasuredStore* measured = nullptr;  // source of latencies; nullptr = none
+  // Opens a folder of this machine as the archive of deleted jobs; empty = no archiving here.
   std::function<Result<std::shared_ptr<runtime::Archive>>(const std::string& folder)> archive{};
-  bool health_only = false;  // health, ready and metrics, and nothing else
-  // A request was refused: its method and path, the status, the code. May be empty.
+  bool health_only = false;  // serve health, ready and metrics only
+  // Called for each refused request: method and path, status, code. May be empty.
   std::function<void(const ApiRequest&, int, std::string_view)> refused = {};
   std::string version;
   std::string store;  // for health
-  // What a call of a tool of our file would send (tools::Tool::preview); empty = nobody knows here.
+  // What a call of a tool of our file would send (tools::Tool::preview); empty = unavailable here.
   std::function<Result<Value>(std::string_view tool, const JobId& job, const StepId& step,
                               const Value& arguments, std::string_view blind,
                               std::string_view version)>
       preview = {};
-  async::RandomSource* chance = nullptr;           // draws keys; nullptr = none are made here
-  std::function<void(const std::string&)> warn{};  // about what stands in the store; may be empty
+  async::RandomSource* chance = nullptr;  // generates keys; nullptr = none are created here
+  std::function<void(const std::string&)> warn{};  // about invalid entries of the store; or empty
 };
 
 class Mcp;
 
 class Api {
  public:
-  // Borrows all; the runtime need not be started.
+  // Borrows all arguments. The runtime need not be started.
   Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store, runtime::Runtime& runtime,
       ApiOptions options);
   ~Api();
   Api(const Api&) = delete;
   Api& operator=(const Api&) = delete;
 
-  // Always answers, once, on the loop; never inside this call.
+  // Responds exactly once, on the loop; never inside this call.
   void handle(ApiRequest request, async::Done<ApiResponse> done);
 
-  // This was committed to the job's log: counts it, and wakes those who wait for the job.
+  // These events were committed to the job's log: counts them and wakes requests that wait for the
+  // job.
   void on_events(const JobId& job, const std::vector<Event>& events);
-  // Another process has committed to it: wakes those who wait for it.
+  // Another process ended the job or left it blocked: wakes requests that wait for the job.
   void on_idle(const JobId& job);
-  // Those who wait are answered with what there is, so that the process can end.
+  // Answers waiting requests with the current state, so that the process can end.
   void stop_waiting();
-  // From now on agents are those of the registry, where those of our file are registered first; the newest version of each
-  // is what jobs are made of. Fails with unavailable, unknown_outcome.
+  // Registers the agents of our file. Agents then come from the registry, and new jobs use the
+  // newest version of each. Fails with unavailable, unknown_outcome.
   void register_agents(async::Done<Status> done);
-  // The file was edited: agents of it that differ from those of the file before are registered. When all are, `begin` is
-  // called, and from then on jobs are made of the new versions; whatever fails before that leaves the versions in use that
-  // were. Gives what was registered, by name. REQUIRES: register_agents; one reload at a time. Fails with plan_invalid,
-  // unavailable, unknown_outcome.
+  // After an edit of the file: registers each agent that differs from the previous file. When all
+  // are registered, `begin` is called and new jobs use the new versions; a failure before that
+  // leaves the current versions in use. Returns the registered agents, by name. REQUIRES:
+  // register_agents; one reload at a time. Fails with plan_invalid, unavailable, unknown_outcome.
   using ReadAgent = std::function<std::vector<agents::Diagnostic>(
       std::string_view name, std::string_view json, agents::Agent&)>;
   struct AgentsReload {
     std::shared_ptr<const agents::AgentsFile> file;
     ReadAgent read_agent;
-    async::Task begin;  // the tools of the file are there after it
+    async::Task begin;  // adds the tools of the file
   };
   struct AgentChange {
     std::string name;
-    std::uint64_t from = 0, to = 0;  // versions; from 0: it is new
+    std::uint64_t from = 0, to = 0;  // versions; from 0: a new agent
   };
   void reload(AgentsReload edited, async::Done<Result<std::vector<AgentChange>>> done);
-  // The same without registering anything: of a process that only runs what others have registered.
+  // As register_agents, but registers nothing: for a process that only runs agents of the registry.
   void follow_registry(async::Done<Status> done);
-  // Somebody was sent away for asking too much: counted.
+  // Counts a rate-limited request.
   void count_rejection(std::string_view type) { metrics_.count_rejection(type); }
-  // We only look at a store that one process alone can run, and are not that one: is there one? Then a job that nobody runs
-  // is said to be that.
+  // For a read-only process without the lock of a single-owner store: tests whether an owner is
+  // running. If not, jobs are shown as unattended.
   void set_owner_probe(std::function<bool()> is_owner_alive) {
     is_owner_alive_ = std::move(is_owner_alive);
   }
-  // The process is about to end: it is not ready from now on.
+  // The process is shutting down: `/api/ready` fails.
   void begin_shutdown() { shutting_down_ = true; }
 
-  // Every route: its method, its path as OpenAPI writes it, and what it asks of a key.
+  // Every route: its method, its path as in OpenAPI, and the access that it needs.
   struct RouteShape {
     std::string method, path;
     Access access;
   };
   static std::vector<RouteShape> routes();
-  // What an answer can tell before the body of a request is read: 404, 405, or 403 for a role that may not do this.
-  // nullopt: the route takes it.
+  // The response that can be sent before the body of a request is read: 404, 405, or 403 for a role
+  // without the access. nullopt: the route accepts the request.
   std::optional<ApiResponse> refuse_before_body(std::string_view method, const Path& path,
                                                 Role role) const;
-  // Does this route ask nobody for a key?
+  // Does this route work without a key?
   static bool is_public_route(std::string_view method, const Path& path);
 
-  // Keys and agents, as this process knows them.
+  // Keys and agents, as cached by this process.
   RegistryCache& registry() { return registry_; }
 
  private:
@@ -178,7 +181,7 @@ class Api {
   using ContextPtr = std::shared_ptr<RequestContext>;
   using ReadAttempt = std::function<void(const std::shared_ptr<LongPoll>&)>;
   static const Route kRoutes[];
-  // The route, or why there is none.
+  // The route, or the refusal.
   std::expected<const Route*, ApiResponse> route_of(std::string_view method, const Path& path,
                                                     Role role) const;
 
@@ -250,16 +253,16 @@ class Api {
   void approvals_of_job(ContextPtr ctx);
   void mcp(ContextPtr ctx);
 
-  // An agent that jobs can be made of here: of our file, or of the registry.
+  // An agent of which jobs can be created here: from our file or the registry.
   struct OfferedAgent {
     std::shared_ptr<const agents::Agent>
-        agent;  // nullptr: `refused` says why it cannot be run here
+        agent;  // nullptr: `refused` is the reason that it cannot run here
     std::string refused;
-    std::uint64_t version = 0;                 // 0 = it is not registered
-    std::shared_ptr<const engine::Plan> plan;  // once somebody asked
+    std::uint64_t version = 0;                 // 0 = not registered
+    std::shared_ptr<const engine::Plan> plan;  // compiled on first use
   };
   using OfferedAgents = std::map<std::string, OfferedAgent, std::less<>>;  // by name
-  // Agents of a file, and how those are read that are registered.
+  // Agents of a file, and the parser of registered ones.
   struct Source {
     const agents::AgentsFile* agents;
     std::shared_ptr<const agents::AgentsFile> owner;  // nullptr: borrowed
@@ -268,19 +271,19 @@ class Api {
   Source source() const { return {options_.agents, file_, options_.read_agent}; }
   // Fails with not_found, needs_version (it cannot be run here), plan_invalid.
   Result<OfferedAgent*> find_offered_agent(std::string_view name);
-  // nullptr: there is none here.
+  // nullptr: not offered here.
   const agents::Agent* find_agent(std::string_view name) const;
   Error no_agent(std::string_view name) const;
   static Status compile(OfferedAgent& offer);
   Value agent_json(const std::string& name, const OfferedAgent& offer);
-  // Goes on when the registry is as it was a moment ago, or cannot be read.
+  // Continues when the registry is fresh, or when it cannot be read.
   void with_fresh_agents(async::Task then);
   void update_offered_agents();
   OfferedAgents build_offered_agents(const Source& source, bool registered,
                                      const OfferedAgents& before) const;
   void set_offered_agents(OfferedAgents offered_agents);
-  // What is to be registered: first the agents of the file that are `ours`, then what is registered otherwise, under the
-  // rules that these tools have. Fails with plan_invalid.
+  // The agent versions to register: first the agents of the file that are `ours`, then the
+  // registered ones whose plan changes with the rules of these tools. Fails with plan_invalid.
   Result<std::vector<store::AgentVersion>> agents_to_register(
       const Source& source, const std::function<bool(const std::string&)>& ours) const;
   std::set<std::string> changed_agents(const agents::AgentsFile& file) const;
@@ -291,7 +294,7 @@ class Api {
   Value job_json(const runtime::Runtime::JobSnapshot& read);
   bool has_no_owner() const { return is_owner_alive_ && !is_owner_alive_(); }
   Result<runtime::NewJobRequest> new_job(const RequestContext& ctx, const Value& body);
-  // `more`: members of the body beside the job's.
+  // `more`: additional members of the body.
   void answer_created(ContextPtr ctx, const JobId& job, int status, std::vector<Member> more = {});
   void answer_existing_job(ContextPtr ctx, runtime::NewJobRequest params);
   void find_or_fork(ContextPtr ctx, runtime::ForkRequest params);
@@ -306,16 +309,17 @@ class Api {
                         Result<Value> answer);
   void answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer);
   void signal_as_operator(ContextPtr ctx, engine::ControlRequest control);
-  // The job's whole log, when it is this caller's turn. Fails with unavailable also when there is no room for the answer.
+  // Reads the job's whole log once this caller has a slot. Fails with unavailable also when there
+  // is no memory for the response.
   void read_with_slot(const ContextPtr& ctx, const JobId& job,
                       async::Done<Result<runtime::Runtime::JobSnapshot>> done);
   void read(ContextPtr ctx, std::move_only_function<void(runtime::Runtime::JobSnapshot&)> then);
   struct Log {
     store::JobRow row;
-    std::vector<Event> events;  // after the seq that was asked for, perhaps more
+    std::vector<Event> events;  // after the requested seq, perhaps more
   };
   void read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log>> done);
-  // How many wait at once is bounded where they come in (Authenticator, connections).
+  // The number of waiting requests is limited at admission (Authenticator, connections).
   void wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttempt check_long_poll);
   void check_long_poll(const std::shared_ptr<LongPoll>& long_poll);
 
@@ -325,8 +329,8 @@ class Api {
   runtime::Runtime& runtime_;
   ApiOptions options_;  // its agents and their reader change with a reload
   OfferedAgents offered_agents_;
-  std::shared_ptr<const agents::AgentsFile> file_;  // ours, once it was reloaded; else borrowed
-  // Agents of a reload that has not finished, with their versions before it.
+  std::shared_ptr<const agents::AgentsFile> file_;  // ours, after a reload; else borrowed
+  // Agents of an unfinished reload, with their versions before it.
   std::map<std::string, std::uint64_t, std::less<>> reloading_;
   bool registers_agents_ = false;
   std::optional<async::TimerId> registry_timer_;
@@ -335,10 +339,11 @@ class Api {
   Metrics metrics_;
   RegistryCache registry_;
   std::unique_ptr<Mcp> mcp_;
-  std::shared_ptr<const JobGauges> gauges_;  // as of a few seconds ago
+  std::shared_ptr<const JobGauges> gauges_;  // at most a few seconds old
   bool shutting_down_ = false;
-  std::function<bool()> is_owner_alive_;  // empty: we own the store, or many processes share it
-  // Where a log was read to, so that who follows it does not read it again from the beginning.
+  std::function<bool()> is_owner_alive_;  // empty: we own the store, or it is shared
+  // How far a log was read, so that a client that follows it does not cause a read from the
+  // beginning.
   struct ReadPosition {
     std::uint64_t seq = 0;  // the last of a commit
     Hash head;

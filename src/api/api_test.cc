@@ -1,4 +1,4 @@
-// The routes, without a transport: what each says, with which status and code.
+// Tests of the routes, without a transport: responses, statuses and error codes.
 #include "api/api.h"
 
 #include <algorithm>
@@ -60,7 +60,7 @@ agents:
     output: "${ .steps.b }"
 )";
 
-// A store in memory, two tools, and the Api in front of them.
+// A store in memory, two tools, and the Api on top.
 class ApiFixture final : runtime::RuntimeObserver {
  public:
   explicit ApiFixture(bool runs = true, store::FaultScript faults_of = no_faults)
@@ -92,7 +92,7 @@ class ApiFixture final : runtime::RuntimeObserver {
     if (runs) runtime->start();
   }
 
-  // As `serve` does: agents are those of the registry from now on.
+  // As `serve`: agents come from the registry.
   void serve() {
     ApiOptions options{
         .agents = &file, .runs = true, .version = "0", .store = "memory:", .chance = &chance};
@@ -109,7 +109,7 @@ class ApiFixture final : runtime::RuntimeObserver {
         loop.await<Status>([&](auto done) { api->register_agents(std::move(done)); });
     AE_CHECK(kept.has_value(), "the registry is kept");
   }
-  // As `serve --watch` does when the file is `edited`. Its tools count from `begins` on.
+  // As `serve --watch` after the file was `edited`. `begins` counts the calls of `begin`.
   Result<std::vector<Api::AgentChange>> reload(const std::string& edited) {
     auto loaded = std::make_shared<agents::AgentsFile>();
     const auto source = [edited] {
@@ -159,7 +159,7 @@ class ApiFixture final : runtime::RuntimeObserver {
     request.by = "ada";
     return ask(std::move(request));
   }
-  // Creates a job and lets it go as far as it can.
+  // Creates a job and runs it until nothing is ready.
   std::string make(std::string_view body) {
     const ApiResponse made = post({"api", "jobs"}, body);
     EXPECT_EQ(made.status, 201) << canonical(made.body);
@@ -174,7 +174,7 @@ class ApiFixture final : runtime::RuntimeObserver {
   static store::Fault no_faults(const store::Call&) { return store::Fault::none; }
 
   int begins = 0;
-  std::string text{kAgents};  // of the agents file, as `serve` reads it again
+  std::string text{kAgents};  // the agents file as `serve` rereads it
   testing::TestLoop loop;
   testing::TestSteadyClock steady{loop};
   testing::TestRandom chance;
@@ -245,7 +245,7 @@ AE_TEST("registry/an agent is registered as a new version, or is the newest alre
       "plan": [{"args": {"v": 1}, "id": "e", "tool": "echo"}]})");
   EXPECT_EQ(again.status, 200);
   EXPECT_EQ(again.body["version"], Value(1));
-  // A job is made of the newest version, and keeps it.
+  // A job uses the newest version at its creation, and keeps it.
   const std::string first = fixture.make(R"({"agent": "new"})");
   EXPECT_EQ(fixture.get({"api", "jobs", first}).body["result"], Value(1));
   const ApiResponse second =
@@ -263,7 +263,7 @@ AE_TEST("registry/an agent is registered as a new version, or is the newest alre
   EXPECT_EQ(new_job.body.text("plan_hash"), second.body.text("plan_hash"));
   const ApiResponse begun = fixture.post({"api", "agents", "new", "message"}, R"({"message": 1})");
   EXPECT_EQ(begun.status, 202);
-  // Older versions are still told of.
+  // Older versions are still readable.
   const ApiResponse told = fixture.get({"api", "agents", "new"}, {{"version", "1"}});
   EXPECT_EQ(told.body.text("plan_hash"), made.body.text("plan_hash"));
   EXPECT_EQ(canonical(told.body["source"]), canonical(*parse_json(source)));
@@ -297,7 +297,7 @@ AE_TEST("registry/an agent whose tools are not here is told of, and makes no job
   fixture.serve();
   ASSERT_EQ(fixture.put("new", R"({"plan": [{"id": "d", "tool": "doubt"}]})").status, 201);
   const std::string job = fixture.make(R"({"agent": "new"})");
-  // The next server's file has lost the tool.
+  // The file of the next server lacks the tool.
   const std::size_t at = fixture.text.find("  doubt:");
   fixture.text.erase(at, fixture.text.find('\n', at) + 1 - at);
   fixture.serve();
@@ -344,7 +344,7 @@ std::string words(const Result<std::vector<Api::AgentChange>>& changes) {
   return text;
 }
 
-// Two agents that were changed and a new one.
+// Two changed agents and a new one.
 std::string edited_agents() {
   std::string text = with(std::string(kAgents), "${ .steps.say.said }", "${ .steps.say }");
   text = with(text, "key: \"go\" } }\n    output: \"${ .steps.w }\"", "key: \"gone\" } }");
@@ -364,7 +364,7 @@ AE_TEST("reload/agents that were edited are registered, and jobs are made of the
   EXPECT_EQ(fixture.get({"api", "jobs", job}).body["agent_version"], Value(2));
   EXPECT_EQ(fixture.status(fixture.make(R"({"agent": "later"})")), "completed");
   EXPECT_EQ(fixture.status(fixture.make(R"({"agent": "theirs"})")), "completed");
-  // A job that runs keeps its plan.
+  // A running job keeps its plan.
   EXPECT_EQ(
       fixture.post({"api", "jobs", before, "signal"}, R"({"correlation_key": "go", "payload": 1})")
           .status,
@@ -399,7 +399,7 @@ AE_TEST(
          {store::Method::append_audit_entry, store::Method::read_audit_log}) {
       int failed = 0;
       for (int nth = 1; nth == 1 || failed == nth - 1; ++nth) {
-        int left = 0;  // calls of the method until it fails; 0 = it does not
+        int left = 0;  // calls of the method until it fails; 0 = it succeeds
         ApiFixture fixture(true, [&](const store::Call& call) {
           return call.method == method && left > 0 && --left == 0 ? fault : store::Fault::none;
         });
@@ -408,14 +408,14 @@ AE_TEST(
                      std::to_string(nth));
         left = nth;
         const auto first = fixture.reload(edited_agents());
-        if (left > 0) break;  // it has no more calls
+        if (left > 0) break;  // no more calls of the method
         ++failed;
         left = 0;
         ASSERT_FALSE(first.has_value());
         EXPECT_TRUE(first.error().code == Code::unavailable ||
                     first.error().code == Code::unknown_outcome);
         EXPECT_EQ(fixture.begins, 0);
-        // Another agent is registered meanwhile, and reads the registry again.
+        // Another agent is registered in between, which reads the registry again.
         ASSERT_EQ(fixture.put("theirs", R"({"plan": [{"id": "e", "tool": "echo"}]})").status, 201);
         EXPECT_EQ(fixture.post({"api", "jobs"}, R"({"agent": "later"})").status, 404);
         const std::string job = fixture.make(R"({"agent": "echo", "input": {"n": 7}})");
@@ -541,7 +541,7 @@ AE_TEST("service/jobs that do not go on by themselves are listed with what would
   EXPECT_EQ(first.items()[0]["stuck"].text("until"), "resume");
   EXPECT_EQ(canonical(first.items()[0]["stuck"]["commands"]),
             R"(["aetheris resume )" + paused + R"("])");
-  // The one that nobody can take, after a while.
+  // The one without a suitable worker, after a while.
   const Value later = listed({{"stuck", "true"}, {"older_than", "0s"}});
   ASSERT_EQ(later.size(), 2u) << canonical(later);
   EXPECT_EQ(later.items()[1].text("id"), needs);
@@ -550,7 +550,7 @@ AE_TEST("service/jobs that do not go on by themselves are listed with what would
             R"(["aetheris serve FILE --capability gpu"])");
   fixture.loop.advance(std::chrono::minutes(6));
   EXPECT_EQ(listed({{"stuck", "true"}}).size(), 2u);
-  // One a page.
+  // One per page.
   const ApiResponse page = fixture.get({"api", "jobs"}, {{"stuck", "true"}, {"limit", "1"}});
   ASSERT_EQ(page.body["jobs"].size(), 1u);
   const Value rest =
@@ -755,7 +755,7 @@ AE_TEST("roles/who starts work does not answer for the people it asks, and the o
     fixture.loop.run_ready();
     return answer;
   };
-  // A call that a person is to approve, answered by its wait's key.
+  // A call that needs approval, answered through the key of its wait.
   const std::string buys = fixture.make(R"({"agent": "buys", "input": {"n": 101}})");
   ASSERT_EQ(fixture.status(buys), "waiting");
   const std::string key(
@@ -771,7 +771,7 @@ AE_TEST("roles/who starts work does not answer for the people it asks, and the o
   EXPECT_EQ(fixture.status(buys), "waiting");
   EXPECT_EQ(signal(Role::approver, buys, own + yes).status, 200);
   EXPECT_EQ(fixture.status(buys), "completed");
-  // A signal of a program.
+  // A signal from a program.
   const std::string asks = fixture.make(R"({"agent": "asks"})");
   const std::string go = R"({"correlation_key": "go", "payload": 1})";
   expect_problem(signal(Role::approver, asks, go), 400, "wait_mismatch");
@@ -780,7 +780,7 @@ AE_TEST("roles/who starts work does not answer for the people it asks, and the o
       "forbidden");
   EXPECT_EQ(signal(Role::operator_, asks, go).status, 200);
   EXPECT_EQ(fixture.status(asks), "completed");
-  // An answer that comes early must not become a person's when the wait opens.
+  // An early answer must not become the answer of a user when the wait opens.
   const std::string receives_commits = fixture.make(R"({"agent": "hears"})");
   const std::string early =
       R"({"correlation_key": "ok", "buffer": true, "payload": {"decision": "approve"}})";
@@ -831,7 +831,7 @@ AE_TEST("api/a retry or a plan with a tool that this process has otherwise is re
   }
   EXPECT_EQ(fixture.get({"api", "jobs"}).body["jobs"].size(), 2u);
   EXPECT_EQ(fixture.get({"api", "jobs", waits}).body["plan"], Value(0));
-  // A retry under the origin's own plan uses the tool as it is now.
+  // A retry under the origin's own plan uses the current tool.
   EXPECT_EQ(fixture.post({"api", "jobs", failed, "retry"}, "{}").status, 201);
   fixture.tool_registry.find("echo")->version = ours;
   EXPECT_EQ(fixture.post({"api", "jobs", failed, "retry"}, body).status, 201);
@@ -1552,7 +1552,7 @@ AE_TEST("api/a call that is said to have happened and gave nothing is read again
   EXPECT_EQ(fixture.get({"api", "jobs", id, "verify"}).body["ok"], Value(true));
 }
 
-// Each reading of it is later than the last one by more than a portion.
+// Each reading is later than the previous one by more than a time slice.
 class HastySteady final : public async::SteadyClock {
  public:
   Duration since_start() override { return now_ += 2 * async::kTimeSlice; }
@@ -1661,7 +1661,7 @@ AE_TEST("api/what people are asked is listed over all jobs, in pages, and answer
   EXPECT_EQ(fixture.get({"api", "jobs", no}).body["error"]["code"], "rejected");
   EXPECT_EQ(fixture.get({"api", "approvals"}).body["approvals"].size(), 0u);
 
-  // What is missing is said: the job, or the request in a job that is there.
+  // The error tells what is missing: the job, or the request in an existing job.
   const auto detail = [&](const std::string& id) {
     return std::string(
         fixture.post({"api", "approvals", id}, R"({"decision":"approve"})").body.text("detail"));
@@ -1733,7 +1733,7 @@ AE_TEST("api/an approval of a call whose tool has changed since says that it is 
   EXPECT_EQ(good.body.find("applied"), nullptr) << canonical(good.body);
   fixture.loop.run_ready();
   EXPECT_EQ(fixture.status(job), "completed");
-  // A rejection is a rejection, whatever the tool is now.
+  // A rejection is accepted whatever the current version of the tool.
   fixture.make(R"({"agent":"buys","input":{"n":300}})");
   const std::string third(
       fixture.get({"api", "approvals"}).body["approvals"].items()[0].text("id"));
@@ -1984,7 +1984,7 @@ AE_TEST("api/values of an ended job are dropped, by name, and told of in the aud
   refused(R"({"reason":"x","field":"input"})", 400, "input_invalid");
   refused(R"({"reason":"x","seq":1,"field":7})", 400, "input_invalid");
   refused(R"({"reason":"x","seq":1,"field":"output"})", 400, "input_invalid");
-  refused(R"({"reason":"x","seq":2})", 400, "input_invalid");  // a plan is no value
+  refused(R"({"reason":"x","seq":2})", 400, "input_invalid");  // a plan cannot be redacted
   refused(R"({"reason":"x","values":[1]})", 400, "input_invalid");
   refused(R"({"reason":"x","values":[{"seq":1},{"seq":99}]})", 400, "input_invalid");
   refused(R"({"reason":"x","all":true,"seq":1})", 400, "input_invalid");
@@ -1997,7 +1997,7 @@ AE_TEST("api/values of an ended job are dropped, by name, and told of in the aud
   const ApiResponse done =
       fixture.post({"api", "jobs", id, "redact"}, R"({"reason":"x","seq":1,"field":"input"})");
   EXPECT_EQ(done.status, 200);
-  // The job's blind goes with the first value.
+  // The job's blind is erased with its first value.
   EXPECT_EQ(canonical(done.body["redacted"]),
             R"([{"field":"blind","seq":1},{"field":"input","seq":1}])");
   EXPECT_EQ(canonical(done.body["gone"]), "[]");

@@ -1,7 +1,8 @@
-// What people are asked, over all jobs, and their answers.
+// Approvals: the open requests to users, over all jobs, and their answers.
 //
-// The list reads the jobs that have not ended, page by page and newest first: the waiting, then the others. A store
-// keeps no list of its own of what is asked; ended jobs cost nothing here. After kLogsMax logs it answers with what it has.
+// The list reads the jobs that have not ended, page by page and newest first: the waiting ones,
+// then the others. A store keeps no list of open requests; ended jobs are not read. After kLogsMax
+// logs it responds with what it has found.
 #include <algorithm>
 #include <deque>
 #include <utility>
@@ -15,23 +16,24 @@ namespace {
 
 constexpr std::size_t kApprovalsDefault = 100;
 constexpr std::size_t kRowsAtOnce = 100;
-// A job that waits may also be running (another branch), queued (it backs off) or parked (paused).
+// A job with a wait may also be running (another branch), queued (backoff) or parked (paused).
 constexpr std::string_view kOpenStatuses[] = {"waiting", "running", "queued", "parked"};
 
 }  // namespace
 
-// A walk over the jobs that may ask somebody.
+// A walk over the jobs that can have open requests.
 struct Api::ApprovalWalk {
   std::size_t status = 0;  // index into kOpenStatuses
-  std::string after;       // the last job that was looked at
+  std::string after;       // the last job that was read
   std::size_t wanted = kApprovalsDefault;
-  std::size_t logs = 0;  // that were read
+  std::size_t logs = 0;  // number of logs read
   std::deque<store::JobRow> rows;
   bool last_page = false;
   std::vector<Value> found;
 };
 
-// What a job asks, each call with what it would send. What has expired is asked no more, though nobody has noted it yet.
+// The open requests of a job; a call with the request that it would send. Expired ones are left
+// out, also when their expiry is not recorded yet.
 std::vector<Value> Api::open_approvals(const engine::State& state) const {
   std::vector<Value> asked = engine::approvals_view(state);
   const Instant now = store_.now();
@@ -59,7 +61,7 @@ std::vector<Value> Api::open_approvals(const engine::State& state) const {
   return asked;
 }
 
-// What one job asks: its log is all that is read.
+// The open requests of one job: only its log is read.
 void Api::approvals_of_job(ContextPtr ctx) {
   if (auto known = ctx->query.only({"job"}); !known) return ctx->refuse(known.error());
   ctx->id = *ctx->query.find("job");
@@ -126,7 +128,7 @@ void Api::read_next_log(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
       [this, alive = std::weak_ptr(alive_), ctx, walk](Result<runtime::Runtime::JobSnapshot> read) {
         if (!alive.lock()) return;
         if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
-        if (read) {  // a log that cannot be read hides nothing of the others
+        if (read) {  // an unreadable log must not hide other jobs
           for (Value& asked : open_approvals(read->state)) {
             walk->found.push_back(std::move(asked));
           }

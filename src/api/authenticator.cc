@@ -1,4 +1,4 @@
-// Who may come in: the key in the header against the registry.
+// Checks the key in the header against the registry.
 #include "api/authenticator.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kPrefix = "aek_";
 constexpr std::size_t kIdSize = 12, kSecretSize = 64;
 
-// Takes as long for the first wrong byte as for the last.
+// Takes the same time wherever the first difference is.
 bool equal_in_constant_time(const Hash& a, const Hash& b) {
   unsigned difference = 0;
   for (std::size_t i = 0; i < a.bytes.size(); ++i) {
@@ -27,7 +27,7 @@ bool is_hex(std::string_view text) {
       text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-// The token of `Bearer TOKEN`; "" = there is none.
+// The token of `Bearer TOKEN`; "" if there is none.
 std::string_view token_of(std::string_view header) {
   constexpr std::string_view kScheme = "bearer";
   const std::size_t end = header.find(' ');
@@ -45,7 +45,7 @@ Error key_required_error() {
           "AETHERIS_API_KEY"};
 }
 
-// One text for all that is wrong with a key, so that nobody learns which ids there are.
+// One message for every invalid key, so that key ids cannot be probed.
 Error invalid_key_error() {
   return {Code::unauthorized, "the API key is unknown, expired or revoked"};
 }
@@ -81,7 +81,7 @@ Authenticator::Authenticator(async::Loop& loop, async::SteadyClock& steady, stor
       store_(store),
       registry_(registry),
       options_(std::move(options)),
-      // Two seconds' worth at once, so that a page that asks for much is not sent away.
+      // A burst of two seconds' worth, so that a page that sends many requests is not rejected.
       requests_({.per_second = options_.rate, .burst = std::max(1.0, 2 * options_.rate)},
                 kCallersMax),
       failed_keys_({.per_second = 1, .burst = kFailedKeysBurst}, kCallersMax),
@@ -110,7 +110,7 @@ ApiResponse Authenticator::rate_limited_response(std::string_view type, const st
 
 void Authenticator::with_fresh_keys(StatusCallback then) {
   if (const auto age = registry_.age(); age && *age <= kKeysAge) return then({});
-  // Whichever comes first: the store's answer, or the end of our patience.
+  // The store's response or the timeout, whichever comes first.
   struct KeyWait {
     StatusCallback then;
     std::optional<async::TimerId> timer;
@@ -135,7 +135,8 @@ void Authenticator::with_fresh_keys(StatusCallback then) {
 
 void Authenticator::authenticate(Credentials credentials, Then then) {
   if (credentials.open) {
-    // Says more to whoever has a key; by what is known already, so that it answers whatever the store does.
+    // A key gives access to more details. Only cached keys are used, so that the response does not
+    // depend on the store.
     if (!requires_keys() && options_.allow_without_keys) {
       return then(
           Principal{.role = Role::admin, .key = {}, .by = {}, .caller = credentials.address});
@@ -164,7 +165,8 @@ std::expected<Principal, ApiResponse> Authenticator::authenticate_key(
   if (!credentials.authorization) return std::unexpected(problem_response(key_required_error()));
   auto principal = find_principal(*credentials.authorization);
   if (principal) return within_rate(*std::move(principal));
-  // A key that counts always comes in: nobody can shut others out by sending wrong ones from their address.
+  // A valid key is always accepted: a client cannot lock others out by sending wrong keys from
+  // their address.
   if (const auto wait = failed_keys_.try_acquire(credentials.address, steady_.since_start())) {
     return std::unexpected(
         rate_limited_response("failed_keys", "too many invalid API keys from this address", *wait));
@@ -196,7 +198,7 @@ std::expected<std::shared_ptr<void>, ApiResponse> Authenticator::acquire_wait(
 
 std::expected<std::shared_ptr<void>, ApiResponse> Authenticator::acquire_slot(
     const std::shared_ptr<ConcurrencyLimit>& open, const Principal& principal) {
-  // Without a key it is us: nobody is there from whom something must be kept.
+  // Without a key the client is our own user: it has no share of its own.
   const bool has_share = !principal.key.empty() || options_.limit_keyless;
   std::size_t& theirs = open->of[principal.caller];
   if (open->all >= open->all_max || (has_share && theirs >= open->each_max)) {
@@ -216,7 +218,7 @@ std::optional<Principal> Authenticator::find_principal(std::string_view authoriz
   const auto text = key_from_text(token_of(authorization));
   if (!text) return std::nullopt;
   const store::ApiKey* const key = registry_.registry().key(text->id);
-  // A hash is made and compared also when there is no such key.
+  // A hash is computed and compared even if the key does not exist.
   const bool fits = equal_in_constant_time(hash_of_secret(text->secret),
                                            key != nullptr ? key->secret_hash : Hash()) &&
                     key != nullptr;
@@ -277,7 +279,7 @@ void Authenticator::schedule_watch() {
 }
 
 void Authenticator::check_watched() {
-  const auto all = watched_;  // who hears that it is gone may end others
+  const auto all = watched_;  // a callback may remove others
   for (const auto& weak : all) {
     const auto watched = weak.lock();
     if (!watched || !watched->on_revoked) continue;

@@ -1,4 +1,5 @@
-// The gate: who comes in with which key, how soon that ends, and what happens while the store does not tell.
+// Tests of Authenticator: accepted keys, how soon a revocation takes effect, and an unavailable
+// store.
 #include "api/authenticator.h"
 
 #include <functional>
@@ -27,12 +28,12 @@ class Steady final : public async::SteadyClock {
   testing::TestLoop& loop_;
 };
 
-// A store that can be told to fail, and a process with a gate before it.
+// A store that can fail on request, and a process with an authenticator.
 struct AuthFixture {
   testing::TestLoop loop;
   Steady steady{loop};
   store::MemoryStore memory{loop, loop};
-  std::optional<store::Fault> fault;  // of every read
+  std::optional<store::Fault> fault;  // of each read
   std::size_t reads = 0;
   store::FaultyStore store{loop, memory, {.script = [this](const store::Call& call) {
                              if (call.method != store::Method::read_audit_log)
@@ -62,7 +63,7 @@ struct AuthFixture {
         [&](auto answer) { memory.append_audit_entry(entry, std::move(answer)); });
     AE_CHECK(done.has_value(), "recorded");
   }
-  // Made by another process: nobody tells this one.
+  // As by another process: this one gets no notification.
   std::string make(const std::string& id, std::string_view role,
                    std::optional<Duration> expires = {}) {
     store::ApiKey key{.id = id,
@@ -191,7 +192,7 @@ AE_TEST("gate/who stays is let go within a second of the end of their key, once,
           gone.push_back(id);
         }));
   }
-  watched[1].reset();  // it went by itself
+  watched[1].reset();  // it left by itself
   fixture.loop.advance(std::chrono::seconds(10));
   EXPECT_TRUE(gone.empty());
   fixture.fault = store::Fault::fail_before;
@@ -306,7 +307,7 @@ AE_TEST(
 AE_TEST("gate/a store that is silent is waited for, not for ever") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "admin");
-  fixture.fault = store::Fault::crash_before;  // it answers nothing any more
+  fixture.fault = store::Fault::crash_before;  // every read fails from here on
   fixture.loop.advance(kKeysAge + kMoment);
   std::optional<AuthFixture::Answer> answer;
   fixture.authenticator.authenticate({.authorization = key, .address = "127.0.0.1"},
@@ -448,7 +449,7 @@ Principal numbered_key(std::size_t i) {
   return {.role = Role::viewer, .key = key, .by = {}, .caller = key};
 }
 
-// As many as one caller may have, then as many as there may be; all are given back.
+// Up to the limit per caller, then up to the total; all are released.
 void expect_shares(AuthFixture& fixture, const std::function<Right(const Principal&)>& ask,
                    std::size_t each, std::size_t all, std::string_view type) {
   std::vector<std::shared_ptr<void>> open;

@@ -18,13 +18,13 @@ namespace {
 using engine::ExceededLimit;
 using engine::Limit;
 
-// All limits that leave no room for the next call, as one decision of the running job finds them: `first` alone, when its
-// work is used up before. `first`: the one that the log names.
+// All exceeded limits of the next call, as found by one decision of the job as if it ran; only
+// `first` if that decision exceeds its work limit. `first`: the limit in the log.
 std::vector<ExceededLimit> find_shortfall(const engine::State& state,
                                           std::optional<ExceededLimit> first) {
   std::vector<ExceededLimit> all;
   if (first) all.push_back(*first);
-  // A checkpoint is how a state is copied.
+  // A state is copied through a checkpoint.
   auto copy = engine::restore(
       state.job, state.seq, engine::checkpoint(state, {}),
       [&](const Value&, std::string_view) -> Result<std::shared_ptr<const engine::Plan>> {
@@ -70,7 +70,7 @@ std::vector<ExceededLimit> find_shortfall(const engine::State& state) {
   return find_shortfall(state, state.budget.exceeded);
 }
 
-// Raises each; "" = none can be raised.
+// Raises each limit; "" = none can be raised.
 std::string raise_command(const engine::State& state, const std::vector<ExceededLimit>& all) {
   std::string options;
   for (const ExceededLimit& one : all) options.append(raise_option(state.budget, one));

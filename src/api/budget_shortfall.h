@@ -1,7 +1,9 @@
-// Budget shortfall: all limits of its budget that leave no room for a parked job's next call, and the one command that raises them.
+// Budget shortfall: all limits of its budget that are too low for a parked job's next call, and the
+// one command that raises them.
 //
-// The log names only the first of them. The others come from one decision of the engine, as if the job ran; when the work of
-// that decision is used up before, only the first is known. Threads: pure functions.
+// The log names only the first of them. The others come from one decision of the engine, made as if
+// the job ran; if that decision exceeds its work limit, only the first is known. Threads: pure
+// functions.
 #pragma once
 
 #include <string>
@@ -11,14 +13,16 @@
 
 namespace ae::api {
 
-// A job's page with `budget.lacking`: [{limit, asked, used, most}], and a `parked.command` that raises each. Of `wall` the
-// numbers are null. A job that is not parked for its budget lacks nothing: an empty list.
+// Adds `budget.lacking` to a job's page: [{limit, asked, used, most}], and a `parked.command` that
+// raises each. For `wall` the numbers are null. A job that is not parked for its budget gets an
+// empty list.
 Value add_shortfall(const engine::State& state, Value body);
 
-// What somebody who raised a budget is told of the rest: the answer with `lacking` and `command`, while the job's next call
-// still does not fit. REQUIRES: nobody holds the job.
+// The response to a budget raise: adds `lacking` and `command` if the job's next call still exceeds
+// a limit. REQUIRES: the job has no lease holder.
 Value add_remaining_shortfall(const engine::State& state, Value answer);
-// A raise that was refused, with all that lacks and the command. As it was, when the job is not parked for its budget.
+// Adds all exceeded limits and the command to a refused raise. Unchanged if the job is not parked
+// for its budget.
 Error add_shortfall(const engine::State& state, Error refusal);
 
 }  // namespace ae::api

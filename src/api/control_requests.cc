@@ -1,4 +1,4 @@
-// What others want of a job: signals, messages, cancels, pauses, resolutions, more budget.
+// Control requests: signals, messages, cancels, pauses, resolutions, budget raises.
 #include <utility>
 
 #include "api/budget_shortfall.h"
@@ -41,7 +41,7 @@ void Api::on_request_done(const ContextPtr& ctx, const engine::ControlRequest& c
   ctx->answer(duplicate ? 200 : accepted ? 202 : status, std::move(*answer));
 }
 
-// Somebody answers what is not asked any more: the job's log says who answered it before.
+// For an answer to a closed question: adds the first answer from the job's log.
 void Api::answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& control,
                            Result<Value> answer) {
   auto log = [ctx, control,
@@ -57,7 +57,7 @@ void Api::answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& 
   read_with_slot(ctx, *job_id_from_text(ctx->id), std::move(log));
 }
 
-// Whoever raises a budget, in vain or not far enough, is told all that the job lacks.
+// After a budget raise that is refused or too low: adds all limits that are still exceeded.
 void Api::answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer) {
   auto told = [ctx,
                answer = std::move(answer)](Result<runtime::Runtime::JobSnapshot> read) mutable {
@@ -92,7 +92,8 @@ void Api::signal(ContextPtr ctx) {
     return params;
   }();
   if (!control) return ctx->refuse(control.error());
-  // Who starts work does not answer for the people whom it asks; who answers for them steers nothing else.
+  // An operator starts work and must not answer its questions to users; an approver answers them
+  // and must not control jobs.
   const Role role = ctx->request.role;
   if (role == Role::operator_) {
     if (control->wait_type == "human") {
@@ -109,7 +110,8 @@ void Api::signal(ContextPtr ctx) {
   this->submit_request(ctx, std::move(*control), 200);
 }
 
-// The act then says which type of wait it is for, so that it cannot become the answer of a person later either.
+// The control request then has the type of its wait, so that it cannot become the answer of a user
+// later.
 void Api::signal_as_operator(ContextPtr ctx, engine::ControlRequest control) {
   const auto job = job_id_from_text(ctx->id);
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
@@ -118,7 +120,7 @@ void Api::signal_as_operator(ContextPtr ctx, engine::ControlRequest control) {
              control = std::move(control)](Result<runtime::Runtime::JobSnapshot> read) mutable {
         if (!alive.lock()) return;
         control.wait_type = to_text(engine::WaitType::signal);
-        if (read) {  // otherwise the act itself says why not
+        if (read) {  // otherwise the control request itself fails
           const auto wait = read->state.waits.find(control.correlation_key);
           if (wait != read->state.waits.end()) control.wait_type = to_text(wait->second.type);
         }

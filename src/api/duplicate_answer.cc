@@ -15,14 +15,14 @@ namespace {
 
 using engine::ControlRequest;
 
-constexpr std::size_t kKeyMin = 8;  // digits of a key that name a call
+constexpr std::size_t kKeyMin = 8;  // minimum digits that identify a call
 
 struct Answerer {
   Instant at;
   std::optional<std::string> by;
 };
 
-// A decision says itself when it was made.
+// A decision has its own time, if it is recorded there.
 Answerer answerer_of(const Event& event) {
   Answerer answerer_json{.at = event.created_at, .by = {}};
   std::visit(
@@ -57,7 +57,7 @@ const DecisionRecorded* decision_of(const Event& event, std::string_view kind) {
 // Null instead of an empty text.
 Value shown(std::string_view text) { return text.empty() ? Value() : Value(text); }
 
-// The decisions about what the act is about, in the words of a resolution.
+// The decisions about the subject of the control request, as resolutions.
 class ResolutionHistory {
  public:
   explicit ResolutionHistory(const ControlRequest& control)
@@ -139,14 +139,15 @@ class ResolutionHistory {
   }
 
   const ControlRequest& control_;
-  const bool by_approval_;  // among the approvals
+  const bool by_approval_;  // selected by approval id
   const std::string step_;
-  std::map<std::string, std::int64_t, std::less<>> tries_;  // the last one of each call
+  std::map<std::string, std::int64_t, std::less<>> tries_;  // the last try of each call
   const Event* last_ = nullptr;
   Value result_;
 };
 
-// Who changed the arguments of the call that this act approves; nullptr = the log does not say.
+// The event that changed the arguments of the call that this request approves; nullptr = not in the
+// log.
 const Event* find_edit(const ControlRequest& control, const std::vector<Event>& events) {
   for (const Event& event : events) {
     const auto* decision = decision_of(event, "approval");
@@ -166,7 +167,7 @@ const Event* find_edit(const ControlRequest& control, const std::vector<Event>& 
 
 namespace {
 
-// A message with an id that came before: is it the same one? Of an erased one the log does not say.
+// For a message with a known id: has it the same payload? Unknown if that was erased.
 Value add_message_match(Value answer, const ControlRequest& control,
                         const std::vector<Event>& events) {
   for (const Event& event : events) {
@@ -181,7 +182,7 @@ Value add_message_match(Value answer, const ControlRequest& control,
   return answer;
 }
 
-// Is it what an act like this one leads to? `key`: of the wait that the act is for.
+// Is this event the result of such a control request? `key`: of the request's wait.
 bool answers(const ControlRequest& control, const Event& event, const Value& key) {
   if (control.kind == ControlRequest::Kind::budget) {
     const auto* decision = decision_of(event, "budget");
@@ -212,7 +213,7 @@ bool may_be_duplicate_answer(const ControlRequest& control, Code refused) {
     case Code::approval_edited:
       return true;
     case Code::not_found:
-      return !control.approval.empty();  // a confirmation that is answered is listed no more
+      return !control.approval.empty();  // an answered verification is no longer listed
     default:
       return false;
   }

@@ -1,6 +1,7 @@
-// Duplicate answers: who answered before what somebody answers again, when, and what was said.
+// Duplicate answers: the first answer to a question that is answered again: by whom, when, and with
+// what value.
 //
-// A job's state keeps what was answered; by whom and when stands in its log alone. Threads: pure functions.
+// A job's state keeps the answer; its author and time are only in the log. Threads: pure functions.
 #pragma once
 
 #include <vector>
@@ -12,16 +13,17 @@
 
 namespace ae::api {
 
-// What `act` was answered, being a duplicate, with {answered: {at, by}}; `by` is null when no person or program did it. As it
-// is when the log does not say.
+// The response to the duplicate `control`, with {answered: {at, by}}; `by` is null when the answer
+// has no author. Unchanged if the log does not contain it.
 Value add_previous_answerer(Value answer, const engine::ControlRequest& control,
                             const std::vector<Event>& events);
 
-// Is this what somebody is told who answers what is not asked any more?
+// Can this refusal mean that the question was answered before?
 bool may_be_duplicate_answer(const engine::ControlRequest& control, Code refused);
 
-// What somebody is told then who answers again: what was recorded, when they say the same; otherwise `refusal` with who
-// answered what, and when: not_in_doubt, approval_edited. `refusal` as it is, when nobody has answered this.
+// The response to a repeated answer: the recorded one if both are equal; else `refusal` with the
+// author and time of the first answer (not_in_doubt, approval_edited). `refusal` unchanged if there
+// was no answer.
 Result<Value> find_previous_answer(const engine::ControlRequest& control,
                                    const std::vector<Event>& events, Error refusal);
 

@@ -1,4 +1,4 @@
-// The object that a request carries.
+// Fields: the JSON object in a request body.
 #include <algorithm>
 
 #include "api/request_context.h"
@@ -63,7 +63,7 @@ Result<std::string> idempotency_key(const ApiRequest& request, const Value& body
   const auto& header = request.idempotency_key;
   std::string key = header ? *header : std::string(body.text("idempotency_key"));
   if (!header && !in_body) return key;
-  // A variable that was never set must not make a job without a key.
+  // An unset variable must not create a job without a key.
   if (is_blank(key) || (in_body && is_blank(field->as_string()))) {
     return fail(Code::input_invalid, "an idempotency key cannot be blank; omit it instead");
   }

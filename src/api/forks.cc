@@ -1,4 +1,4 @@
-// Forks: a new job that begins where another one stood. And re-plans: a job that goes on under another plan.
+// Forks: a new job that starts at an event of another. Re-plans: a running job gets another plan.
 #include <utility>
 
 #include "api/request_context.h"
@@ -8,9 +8,9 @@
 namespace ae::api {
 namespace {
 
-constexpr std::size_t kNamedMax = 5;  // effects in a sentence; the list has all
+constexpr std::size_t kNamedMax = 5;  // effects named in a sentence; the list has all
 
-// The nodes whose committed effects another plan need not carry over.
+// The nodes whose committed effects the new plan may abandon.
 Result<std::vector<std::string>> drop_of(const Fields& fields) {
   std::vector<std::string> nodes;
   const Value& drop = fields["drop"];
@@ -42,7 +42,7 @@ Result<runtime::ForkRequest> parse_fork_params(const ApiRequest& request, const 
   AE_ASSIGN(params.idempotency_key, idempotency_key(request, fields.object()));
   params.task_graph = fields["task_graph"];
   if (!params.task_graph.is_null() && request.role != Role::admin) {
-    // A plan brings the rules of its tools along.
+    // A plan contains the policies of its tools.
     return std::unexpected(missing_role_error(request.role, {Role::admin}));
   }
   AE_ASSIGN(params.drop, drop_of(fields));
@@ -69,7 +69,7 @@ std::string outcome_words(std::string_view state) {
   return state == "undone" ? "compensated" : std::string(state);
 }
 
-// `instead`: what helps other than repeating them.
+// `instead`: an alternative to repeating them.
 Error effects_repeated_error(const std::string& origin, const std::vector<Value>& effects,
                              std::string_view instead) {
   std::string names;
@@ -121,7 +121,7 @@ void Api::retry(ContextPtr ctx) {
   find_or_fork(ctx, std::move(*params));
 }
 
-// Forking with a chosen id twice is forking once, also when the origin has moved on meanwhile.
+// Forking with a chosen id is idempotent, also when the origin has progressed.
 void Api::find_or_fork(ContextPtr ctx, runtime::ForkRequest params) {
   const auto origin = job_id_from_text(ctx->id);
   if (!origin) return ctx->refuse({Code::not_found, origin.error().message});
@@ -158,7 +158,8 @@ void Api::find_or_fork(ContextPtr ctx, runtime::ForkRequest params) {
                  });
 }
 
-// Fails with needs_version: this process runs the jobs of the agent, but not with the tools of this plan.
+// Fails with needs_version: this process runs jobs of the agent, but without the tools of this
+// plan.
 Status Api::check_plan_runs_here(const std::string& agent, const Value& task_graph) {
   if (!options_.runs || task_graph.is_null()) return {};
   AE_ASSIGN(const auto plan, engine::Plan::compile(task_graph));
@@ -195,7 +196,7 @@ void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
           return ctx->refuse(no_job(ctx->id));
         }
         if (!made && made.error().code == Code::already_exists && named) {
-          return find_or_fork(ctx, std::move(again));  // somebody was faster
+          return find_or_fork(ctx, std::move(again));  // a concurrent request created it
         }
         if (!made) return ctx->refuse(made.error());
         if (!made->repeated.empty()) {
@@ -210,7 +211,8 @@ void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
       });
 }
 
-// The plan is in the request, or is that of the job's agent in this process' own agents file.
+// The plan is in the request, or is the current one of the job's agent in this process' agents
+// file.
 void Api::plan(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
     AE_TRY(ctx->query.only({}));
@@ -224,14 +226,14 @@ void Api::plan(ContextPtr ctx) {
     return params;
   }();
   if (!control) return ctx->refuse(control.error());
-  // A plan brings the rules of its tools along: which calls people are asked about, too.
+  // A plan contains the policies of its tools, including which calls need approval.
   if (!control->payload["task_graph"].is_null() && ctx->request.role != Role::admin) {
     return ctx->refuse(missing_role_error(ctx->request.role, {Role::admin}));
   }
   read(ctx, [this, ctx,
              control = std::move(*control)](runtime::Runtime::JobSnapshot& read) mutable {
     if (const Value& given = control.payload["task_graph"]; !given.is_null()) {
-      const bool ended = engine::is_terminal(read.state.status);  // then it is refused for that
+      const bool ended = engine::is_terminal(read.state.status);  // then that is the refusal
       const Status may = ended ? Status{} : check_plan_runs_here(read.state.agent, given);
       if (!may) return ctx->refuse(may.error());
       return this->submit_request(ctx, std::move(control), 202);

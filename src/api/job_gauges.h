@@ -1,4 +1,4 @@
-// JobGauges: where the jobs of a store stand, as /metrics shows it. Only for the .cc files of this module.
+// JobGauges: numbers of jobs in a store, for /metrics. Only for the .cc files of this module.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace ae::api {
 struct Api::JobGauges {
   store::JobStats job_stats;
   std::vector<WorkerOffer> offers;
-  std::uint64_t stuck = 0, rows_read = 0;  // jobs; rows
-  Duration taken_at{};                     // of the steady clock
+  std::uint64_t stuck = 0, rows_read = 0;  // number of jobs; of rows
+  Duration taken_at{};                     // by the steady clock
 };
 
 }  // namespace ae::api

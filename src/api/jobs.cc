@@ -1,4 +1,4 @@
-// Creating jobs, listing them, and looking at one: its state, its events, its past.
+// Jobs: create, list and read them: the current state, events, and past states.
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -77,7 +77,8 @@ Result<std::vector<std::string>> capabilities_of(const Value& needed) {
   return out;
 }
 
-// Of the event table; "effect" is none of them, it means every record of an effect (inspect/effects.h).
+// A class of the event table. "effect" is not one of them: it selects every record of an effect
+// (inspect/effects.h).
 Result<std::optional<EventClass>> class_of(const std::string* name) {
   if (!name || name->empty()) return std::nullopt;
   if (*name == "history") return EventClass::history;
@@ -108,10 +109,10 @@ void sort_each_once(std::vector<std::string>& names) {
   names.erase(twice.begin(), twice.end());
 }
 
-// When a job ends at the latest: an instant, or a duration from now on. Fails with input_invalid.
+// The deadline of a job: an instant, or a duration from now. Fails with input_invalid.
 struct Deadline {
   Instant at;
-  std::string text;  // in one form
+  std::string text;  // normalized
 };
 Result<Deadline> deadline_of(std::string_view text, Instant now) {
   if (const auto at = instant_from_text(text)) return Deadline{*at, to_text(*at)};
@@ -124,7 +125,8 @@ Result<Deadline> deadline_of(std::string_view text, Instant now) {
   return Deadline{now + *from_now, ae::to_text(*from_now)};
 }
 
-// What a request names and what would not be so without it: the same asked in other words is the same.
+// The fields of a request that differ from their defaults, normalized: equal requests give equal
+// values.
 Value normalized_request(const Value& body, const runtime::NewJobRequest& params,
                          const agents::Agent& agent, const std::string& deadline,
                          const engine::Limits& budget) {
@@ -143,7 +145,7 @@ Value normalized_request(const Value& body, const runtime::NewJobRequest& params
   return asked.empty() ? Value() : Value::object(std::move(asked));
 }
 
-// What a request lets the job use. Fails with input_invalid.
+// The budget in a request. Fails with input_invalid.
 Result<engine::Limits> budget_of(const Value& body, const engine::Plan& plan) {
   auto budget = engine::parse_limits(body);
   if (!budget) return std::unexpected(std::move(budget).error().with_context("\"budget\""));
@@ -153,7 +155,7 @@ Result<engine::Limits> budget_of(const Value& body, const engine::Plan& plan) {
   return budget;
 }
 
-// What a request says of when and where the job runs. REQUIRES: its key and id are known.
+// The scheduling options of a request. REQUIRES: its key and id are known.
 Status parse_job_options(const Value& body, const agents::Agent& agent, Instant now,
                          runtime::NewJobRequest& params) {
   if (const Value& priority = body["priority"]; !priority.is_null()) {
@@ -175,7 +177,8 @@ Status parse_job_options(const Value& body, const agents::Agent& agent, Instant 
   std::string deadline;
   if (!body["deadline"].is_null()) {
     AE_ASSIGN(Deadline asked, deadline_of(body.text("deadline"), now));
-    // Under a key, or an id, it may be the repetition of a request that was in time: then its job must be found.
+    // With a key or id it may be the retry of a request that was in time: then its job must be
+    // found.
     const bool may_repeat = !params.idempotency_key.empty() || !params.job.empty();
     if (asked.at <= now && !may_repeat) {
       return fail(Code::input_invalid, "the \"deadline\" " + asked.text + " has passed");
@@ -199,7 +202,7 @@ bool is_terminal(std::string_view status) {
   return status == "completed" || status == "failed" || status == "cancelled";
 }
 
-// Somewhere in its id, agent, key or labels.
+// Contains the text in its id, agent, key or labels.
 bool holds_text(const store::JobRow& row, const std::string& text) {
   const auto holds = [&](const std::string& in) { return in.find(text) != in.npos; };
   return holds(row.id.text) || holds(row.agent) || holds(row.idempotency_key) ||
@@ -284,7 +287,7 @@ void Api::jobs(ContextPtr ctx) {
   search->filter = *filter;
   search->wanted = filter->limit;
   if (q) search->text = *q;
-  // One more says whether there is a next page. A text is looked for here, page by page.
+  // One more row tells whether there is a next page. A text is searched here, page by page.
   search->filter.limit = search->text.empty() ? search->wanted + 1 : kJobsMax;
   search_jobs(std::move(ctx), std::move(search));
 }
@@ -361,7 +364,7 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
   }
   std::ranges::sort(params.labels);
   AE_ASSIGN(params.idempotency_key, idempotency_key(ctx.request, body));
-  // An empty one comes from a variable that was never set: each request would make another job.
+  // An empty id comes from an unset variable: each request would create another job.
   if (!body["id"].is_null()) {
     auto id = job_id_from_text(body.text("id"));
     if (!id) return std::unexpected(std::move(id).error().with_context("\"id\""));
@@ -408,7 +411,7 @@ void Api::make_job(ContextPtr ctx) {
       });
 }
 
-// Creating a job with a chosen id twice is creating it once.
+// Creating a job with a chosen id is idempotent.
 void Api::answer_existing_job(ContextPtr ctx, runtime::NewJobRequest params) {
   ctx->id = params.job.text;
   read(ctx, [this, ctx, params = std::move(params)](runtime::Runtime::JobSnapshot& read) {
@@ -423,7 +426,7 @@ void Api::answer_existing_job(ContextPtr ctx, runtime::NewJobRequest params) {
   });
 }
 
-// `input_erased`: the job had been made before, and its input is erased, so that it was not compared.
+// `more`: additional members of the body.
 void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vector<Member> more) {
   ctx->id = job.text;
   const Duration most = wait_parameter(ctx->query).value_or(Duration(0));
@@ -435,7 +438,7 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
             ctx, job,
             [this, ctx, status, more, most, long_poll](Result<runtime::Runtime::JobSnapshot> read) {
               if (!read) {
-                // The job is there, so nothing may be said that promises that nothing was changed.
+                // The job exists, so the error must not promise that nothing was changed.
                 long_poll->is_done = true;
                 return ctx->refuse({Code::unknown_outcome,
                                     "the job " + ctx->id +
@@ -572,7 +575,7 @@ void Api::events(ContextPtr ctx) {
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
   wait(ctx, *job, params->wait,
        [this, ctx, job = *job, params = *params](const std::shared_ptr<LongPoll>& long_poll) {
-         // The kind of an effect follows from what stands before it.
+         // The kind of an effect depends on the events before it.
          const std::uint64_t from = params.effects ? 0 : params.after;
          read_limiter_.acquire(ctx->request.by, [this, ctx, job, params, from,
                                                  long_poll](ReadLimiter::Slot slot) {
@@ -652,7 +655,8 @@ void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log
                               "the log ends at event " + std::to_string(position.seq) +
                                   ", the job's row has " + std::to_string(log.row.last_seq));
                 }();
-                // It may be another log than the one that was read to there: that job was deleted, and this one has its id.
+                // The log may be of another job: the first one was deleted, and a new one has its
+                // id.
                 if (!read && from.seq > 0 && alive.lock()) {
                   read_positions_.erase(job);
                   return read_log(job, after, std::move(done));

@@ -1,4 +1,5 @@
-// Keys: made, shown without their secrets, revoked. What stands of them stands in the audit log (store/registry.h).
+// API keys: create, list (without secrets) and revoke them. They are stored in the audit log
+// (store/registry.h).
 #include <algorithm>
 #include <utility>
 
@@ -10,8 +11,7 @@ namespace ae::api {
 namespace {
 
 constexpr Duration kExpiresLeast = std::chrono::seconds(1);
-constexpr std::size_t kKeysMax =
-    10'000;  // of a store, revoked ones too: lists and memory have a bound
+constexpr std::size_t kKeysMax = 10'000;  // per store, with revoked keys: bounds lists and memory
 
 Value key_json(const store::ApiKey& key, Instant now) {
   std::vector<Member> members{{"created_at", to_text(key.created_at)},
@@ -28,7 +28,7 @@ Value key_json(const store::ApiKey& key, Instant now) {
   return Value::object(std::move(members));
 }
 
-// Something that a person reads on one line.
+// A display name: one line.
 Result<std::string> name_of(const Fields& fields) {
   AE_ASSIGN(std::string name, fields.text("name"));
   const bool fits =
@@ -134,7 +134,7 @@ void Api::create_key(ContextPtr ctx) {
           if (!written) return ctx->refuse(written.error());
           if (!alive.lock()) return;
           const Value body = key_json(key, store_.now()).with("key", to_text(text));
-          // This process asks for keys from now on.
+          // From here on this process requires keys.
           registry_.refresh_if_older(Duration(0), [ctx, body](Status) {
             ctx->answer(201, body, target({"api", "keys", std::string(body.text("id"))}, {}));
           });
@@ -142,7 +142,7 @@ void Api::create_key(ContextPtr ctx) {
   });
 }
 
-// Revoking twice is revoking once.
+// Revoking is idempotent.
 void Api::revoke_key(ContextPtr ctx) {
   if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
   registry_.refresh_if_older(Duration(0), [this, alive = std::weak_ptr(alive_), ctx](Status read) {

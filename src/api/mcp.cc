@@ -1,4 +1,4 @@
-// A message of MCP: what it is, in which revision, and who answers it.
+// Dispatches an MCP message by its kind, revision and method.
 #include "api/mcp.h"
 
 #include <algorithm>
@@ -22,9 +22,9 @@ constexpr std::string_view kInstructions =
     "To repeat a call without starting a second job, send _meta[\"aetheris/idempotency-key\"].\n"
     "Jobs are resources: aetheris://jobs/{id}, …/trace, …/events.";
 
-// What a list or a file may be kept for, in milliseconds.
+// How long clients may cache the response to `server/discover`, in milliseconds.
 constexpr int kServerTtl = 3'600'000;
-// Bytes of what a call that waits keeps of its message: its id and its progress token.
+// Bytes that a waiting call keeps of its message: its id and its progress token.
 constexpr std::size_t kIdMax = 1024;
 
 Value empty() { return Value::object({}); }
@@ -35,7 +35,8 @@ ApiResponse rpc(int status, Value message) {
   return answer;
 }
 
-// Which status an error has over HTTP. Legacy revisions told all but what is no message in the body alone.
+// The HTTP status of an error. Legacy revisions report everything except an invalid message in the
+// body only.
 int status_of(const mcp::RpcError& error, bool modern) {
   switch (error.code) {
     case mcp::kParseError:
@@ -97,7 +98,7 @@ void Mcp::Call::refuse(mcp::RpcError error, int status) {
 void Mcp::Call::refuse(const ApiResponse& refused) {
   const Error error = error_of_problem(refused.body, refused.status);
   mcp::RpcError answer{.code = refused.status, .message = error.message, .data = refused.body};
-  // Beyond JSON-RPC's own range an application's codes are its own: the status says what kind it is.
+  // A code outside JSON-RPC's range is defined by the application: we use the HTTP status.
   if (error.code == Code::not_found || error.code == Code::input_invalid) {
     answer.code = mcp::kInvalidParams;
   }
@@ -109,7 +110,7 @@ Mcp::Mcp(async::Loop& loop, async::SteadyClock& steady, RequestHandler asker, st
 
 Mcp::~Mcp() = default;
 
-// ---------------------------------------------------------------- what came
+// ---------------------------------------------------------------- requests
 
 void Mcp::answer(ApiRequest request, async::Done<ApiResponse> done) {
   const auto value = mcp::parse_message(request.body);
@@ -119,7 +120,8 @@ void Mcp::answer(ApiRequest request, async::Done<ApiResponse> done) {
   handle_message(std::move(request), *value, std::move(done));
 }
 
-// One revision has arrays of messages; the one before it has them by JSON-RPC, the later ones have not.
+// Only revision 2025-03-26 defines batches; its predecessor has them by JSON-RPC, later ones do
+// not.
 void Mcp::handle_batch(const ApiRequest& request, const Value& all, async::Done<ApiResponse> done) {
   std::optional<mcp::Revision> revision = request.mcp_revision;
   if (request.mcp_headers) {
@@ -166,7 +168,8 @@ void Mcp::handle_message(ApiRequest request, const Value& value, async::Done<Api
   if (auto understood = resolve_revision(*call); !understood) {
     return call->refuse(understood.error(), 400);
   }
-  // We never ask a client anything by a request, so a response answers nothing; what else is only told changes nothing here.
+  // We never send requests to a client, so a response answers nothing; other notifications are
+  // ignored.
   if (call->message.kind != mcp::Message::Kind::request) return call->done(rpc(202, {}));
   const Method* found = std::ranges::find(kMethods, call->message.method, &Method::name);
   const bool known =
@@ -196,7 +199,7 @@ void Mcp::handle_message(ApiRequest request, const Value& value, async::Done<Api
   (this->*found->handle)(call);
 }
 
-// In which revision a message is to be read, and whether it says all that this one wants said.
+// Determines the revision of a message, and checks that its required metadata is present.
 std::expected<void, mcp::RpcError> Mcp::resolve_revision(Call& call) const {
   const auto refused = [&](int code, std::string what, Value data = {}) {
     return std::unexpected(mcp::RpcError{code, std::move(what), std::move(data), call.message.id});
@@ -211,7 +214,7 @@ std::expected<void, mcp::RpcError> Mcp::resolve_revision(Call& call) const {
   const bool is_request = call.message.kind == mcp::Message::Kind::request;
   if (headers && headers->version) {
     const auto revision = mcp::revision_from_text(*headers->version);
-    // A client that is about to agree on one has none yet.
+    // A client that is about to negotiate a revision has none yet.
     const bool agrees = call.message.method == "initialize" && said == nullptr;
     if (!revision && !agrees) return unknown(*headers->version);
     if (revision) call.revision = *revision;
@@ -245,7 +248,7 @@ std::expected<void, mcp::RpcError> Mcp::resolve_revision(Call& call) const {
   return {};
 }
 
-// ---------------------------------------------------------------- what goes
+// ---------------------------------------------------------------- responses
 
 void Mcp::finish(const CallPtr& call, Value result) const {
   if (call->modern()) {
@@ -280,7 +283,7 @@ void Mcp::call_route(const CallPtr& call, std::string_view method, Path path, Qu
   send(std::move(request), std::move(then));
 }
 
-// ---------------------------------------------------------------- who we are
+// ---------------------------------------------------------------- server info
 
 void Mcp::initialize(CallPtr call) {
   const Value& asked = call->params()["protocolVersion"];

@@ -1,9 +1,10 @@
-// Mcp: the Model Context Protocol, spoken by the routes.
+// Mcp: the Model Context Protocol, implemented on the routes.
 //
-// Each agent is a tool; the job that a call makes is durable, so whoever lost the connection finds it again: as a task, by
-// its id, or by calling again under the same key. Jobs are resources. All that is done is asked of the routes as whoever
-// sent the message, so that keys, roles and limits are theirs. No message is needed to understand another one: any server of
-// a store answers any of them (docs/decisions/0051-mcp-server.md).
+// Each agent is a tool. The job that a call creates is durable, so a client that lost its
+// connection finds it again: as a task, by its id, or by repeating the call with the same key. Jobs
+// are resources. Every operation goes through a route with the principal of the message, so its
+// keys, roles and limits apply. Messages are stateless: any server of a store can answer any of
+// them (docs/decisions/0051-mcp-server.md).
 // Threads: the loop's.
 #pragma once
 
@@ -21,18 +22,19 @@
 
 namespace ae::api {
 
-// A call of an agent is answered after so long, whether its job has ended or not: clients wait a minute.
+// A call of an agent is answered after this at the latest, also if its job has not ended: clients
+// time out after a minute.
 constexpr Duration kMcpCallWait = std::chrono::seconds(45);
-// … and a client that knows tasks is given one after so long: what is quick needs no second question.
+// A client that supports tasks gets one after this: a shorter job needs no second request.
 constexpr Duration kMcpTaskAfter = std::chrono::milliseconds(500);
 constexpr std::size_t kMcpPage = 100;  // entries of one list
 constexpr std::size_t kMcpInputResponsesMax = 100;
-// Tools of our own, beside the agents. An agent whose name begins so is not offered.
+// The prefix of our own tools. An agent whose name starts with it is not offered.
 constexpr std::string_view kMcpBuiltinTools = "aetheris_";
 
 class Mcp {
  public:
-  // Asks a route, here or elsewhere.
+  // Sends a request to a route, here or elsewhere.
   using RequestHandler = std::function<void(ApiRequest, async::Done<ApiResponse>)>;
 
   // Borrows the loop and the clock.
@@ -41,10 +43,10 @@ class Mcp {
   Mcp(const Mcp&) = delete;
   Mcp& operator=(const Mcp&) = delete;
 
-  // The body is one message, or an array of them where the revision knows that. Always answers, once; `rpc` is set. A
-  // notification is answered with no body.
+  // The body is one message, or an array of them if the revision allows that. Responds exactly
+  // once; `rpc` is set. A notification gets no body.
   void answer(ApiRequest request, async::Done<ApiResponse> done);
-  // Calls that wait are answered with what there is, from now on.
+  // Waiting calls are answered with the current state.
   void stop_waiting() { shutting_down_ = true; }
 
  private:
@@ -96,13 +98,13 @@ class Mcp {
   void list_templates(CallPtr call);
   void read_resource(CallPtr call);
 
-  // One route, as whoever sent the message.
+  // Calls one route with the principal of the message.
   void call_route(const CallPtr& call, std::string_view method, Path path, QueryPairs query,
                   const Value& body, Then then);
   void send(ApiRequest request, Then then);
-  // What the job asks people; of a client that cannot ask them, nothing.
+  // The open questions of the job to its users; none if the client does not support elicitation.
   void with_questions(const CallPtr& call, const Value& job, QuestionsCallback then);
-  // Calls back when the job needs somebody, has ended, or the time is over.
+  // Calls back when the job is blocked on a user, has ended, or the time is up.
   void follow(const CallPtr& call, const Value& job, WithJob then);
   void reread_job(const CallPtr& call, const std::string& job, WithJob then);
 

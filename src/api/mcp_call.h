@@ -1,4 +1,5 @@
-// What a method of MCP works with: a message and what it says of itself. Only for the .cc files of Mcp.
+// Mcp::Call: what an MCP method works with: a message and its metadata. Only for the .cc files of
+// Mcp.
 #pragma once
 
 #include <memory>
@@ -15,18 +16,18 @@
 namespace ae::api {
 
 struct Mcp::Call {
-  ApiRequest caller;  // as which the routes are asked: without its body and headers
+  ApiRequest caller;  // principal of route requests: no body, no headers
   mcp::Message message;
   mcp::Revision revision = mcp::kAssumedRevision;
   bool over_http = false;
-  Value progress_token;           // null = no progress is to be told
-  double reported_progress = -1;  // the progress that was told last
-  Duration until{};         // of the steady clock: then the call is answered, whatever there is
-  Duration last_read_at{};  // … when the job was looked at last
-  // What the message says of its client, by read_client().
+  Value progress_token;           // null = no progress reports
+  double reported_progress = -1;  // the last reported progress
+  Duration until{};               // by the steady clock: then the call is answered
+  Duration last_read_at{};        // … when the job was last read
+  // What the message declares about its client; set by read_client().
   bool supports_tasks = false;
-  bool supports_elicitation = false;  // its user can be asked, in a form
-  bool requests_task = false;         // 2025-11-25: this very call is to be a task
+  bool supports_elicitation = false;  // its user can fill in a form
+  bool requests_task = false;         // 2025-11-25: this call becomes a task
   async::Done<ApiResponse> done;
 
   bool modern() const { return mcp::is_modern(revision); }
@@ -34,7 +35,7 @@ struct Mcp::Call {
   const Value& meta() const { return message.params["_meta"]; }
   const Value& client() const { return meta()[mcp::kClientCapabilities]; }
   void read_client();
-  // Before it waits: it keeps neither the params of its message nor their share of the room for bodies.
+  // Before it waits: frees the params of its message and their share of body memory.
   void drop_params();
   bool is_disconnected() const { return caller.disconnected && *caller.disconnected; }
 
@@ -42,28 +43,28 @@ struct Mcp::Call {
   void refuse_params(std::string what) {
     refuse(mcp::RpcError{.code = mcp::kInvalidParams, .message = std::move(what)});
   }
-  // What a route refused, as an error of the protocol.
+  // A refusal of a route, as an error of the protocol.
   void refuse(const ApiResponse& refused);
 };
 
-// A result that says what went wrong with a tool, so that a model can do better.
+// A result with the error of a tool, so that the model can correct its call.
 Value tool_error(mcp::Revision revision, const Value& problem);
-// {content, structuredContent?, isError?, _meta} of a text and a value.
+// {content, structuredContent?, isError?, _meta} from a text and a value.
 Value tool_result(mcp::Revision revision, std::string text, const Value& structured, bool failed,
                   const std::string& job = {});
-// What a job came to, or stands at, as the result of the call that made it.
+// The result or current state of a job, as the result of the call that created it.
 Value job_result(mcp::Revision revision, const Value& job);
 
-// As a route reads a time.
+// A duration in the format of the routes.
 std::string in_milliseconds(Duration time);
-// Of a list; of anything else none, so that nothing that a route leaves out can stop us.
+// The elements of a list; none for any other value, so that a missing member is no error.
 std::span<const Value> items_of(const Value& list);
 bool has_ended(const Value& job);
-// It has ended, or does not go on without somebody.
+// It has ended, or is blocked on a user or operator.
 bool is_idle(const Value& job);
-// What it waits for, one a line, each with what answers it.
+// What the job waits for, one per line, each with its answer.
 std::string waits_text(const Value& job);
-// What must be an id of a job in `value`; nullopt: it can be none.
+// A valid job id in `value`; nullopt: it is none.
 std::optional<std::string> job_of(const Value& value);
 
 }  // namespace ae::api

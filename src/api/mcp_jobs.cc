@@ -1,4 +1,4 @@
-// Jobs in the words of MCP: following one until it ends or needs somebody, and what is told of it.
+// Jobs as MCP results: follow a job until it ends or is blocked on a user, and describe it.
 #include <algorithm>
 #include <utility>
 
@@ -13,7 +13,7 @@
 namespace ae::api {
 namespace {
 
-// One question for what is new waits so long; between two looks at a job that hurries on there is a pause.
+// The duration of one long poll, and pauses between reads of a job that progresses fast.
 constexpr Duration kPollWait = std::chrono::seconds(15);
 constexpr Duration kPause = std::chrono::milliseconds(50);
 constexpr Duration kPauseSilent = std::chrono::seconds(1);
@@ -32,16 +32,16 @@ std::string progress_text(const Value& job) {
          std::to_string(progress["nodes"].as_int()) + " steps done";
 }
 
-// The limits that its next call does not fit, of a job that is parked for its budget.
+// The limits that the next call exceeds, of a job that is parked for its budget.
 std::span<const Value> shortfall_of(const Value& job) {
   const Value& budget = job["budget"];
   return budget.is_object() ? items_of(budget["lacking"]) : std::span<const Value>();
 }
 
-// A tool asks for a form to be filled in.
+// A tool requests a form.
 bool is_form(const Value& wait) { return wait["question"].text("mode") == "form"; }
 
-// What a caller needs of a job that has no result, as a value.
+// A job without a result, as a value for the caller.
 Value job_summary(const Value& job) {
   std::vector<Member> members{{"job_id", job["id"]}, {"status", job["status"]}};
   for (const char* name : {"error", "parked", "progress", "waits", "in_doubt", "needs_version"}) {
@@ -66,13 +66,14 @@ std::string clip_text(std::string text) {
   return std::string(truncate_utf8(text, kShownMax)).append("… (cut)");
 }
 
-// What a person is asked, so that whoever passes it on can say it: the call with its arguments, or the question.
+// A question to a user as text that a client can pass on: the call with its arguments, or the
+// question.
 std::string question_text(const std::string& job, const Value& wait) {
   std::string text = "- a decision (" + std::string(wait.text("node_id")) + ")";
   const std::string tool(wait.text("tool"));
   const Value& question = wait["question"];
   if (question.is_object()) {
-    // In quotes: what a server asks cannot pass for a line of ours.
+    // Quoted: the text of a server must not pass as a line of ours.
     text.append(", requested by the call of tool \"").append(tool).append("\": ");
     text += clip_text(escape_hidden_json(canonical(question["message"])));
     if (question["url"].is_string())
@@ -118,7 +119,7 @@ std::string wait_text(const Value& job, const Value& wait) {
          ", \"payload\": …}";
 }
 
-// Is a person asked about this call in doubt? One that was given up keeps nothing from going on.
+// Does this unknown outcome need a decision? An abandoned call does not block the job.
 bool needs_decision(const Value& doubt) { return doubt["commands"].size() > 0; }
 
 }  // namespace
@@ -147,7 +148,7 @@ bool has_ended(const Value& job) {
 bool is_idle(const Value& job) {
   if (has_ended(job) || job.text("status") == "parked") return true;
   if (job.text("status") != "waiting") return false;
-  // What only time answers goes on by itself.
+  // A job that waits only for timers continues by itself.
   return std::ranges::any_of(items_of(job["waits"]),
                              [](const Value& wait) { return wait.text("wait_type") != "timer"; }) ||
          std::ranges::any_of(items_of(job["in_doubt"]), needs_decision);
@@ -190,7 +191,7 @@ Value tool_result(mcp::Revision revision, std::string text, const Value& structu
                   const std::string& job) {
   std::vector<Member> members{{"content", content(std::move(text))}, {"isError", failed}};
   if (revision >= mcp::Revision::r2025_06_18 && !structured.is_null()) {
-    // Any value fits since the modern revisions; before, an object.
+    // Modern revisions accept any value; older ones only an object.
     const bool fits = structured.is_object() || mcp::is_modern(revision);
     members.emplace_back("structuredContent",
                          fits ? structured : Value::object({{"result", structured}}));

@@ -1,4 +1,4 @@
-// Resources: jobs to be read, aetheris://jobs/{id} and what stands below it.
+// MCP resources: jobs, aetheris://jobs/{id} and its parts.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -27,7 +27,7 @@ struct Wanted {
   QueryPairs query;
 };
 
-// nullopt: no resource has this name.
+// nullopt: there is no such resource.
 std::optional<Wanted> wanted(std::string_view uri) {
   if (!uri.starts_with(kJobs)) return std::nullopt;
   uri.remove_prefix(kJobs.size());
@@ -51,7 +51,7 @@ std::optional<Wanted> wanted(std::string_view uri) {
   return found;
 }
 
-// What was read is as old as the answer.
+// The result must not be cached.
 Value with_age(const Value& result, bool modern) {
   return modern ? result.with("cacheScope", "private").with("ttlMs", 0) : result;
 }

@@ -1,4 +1,5 @@
-// MCP by way of the routes: each method in both eras, what is refused, and that nothing is done twice.
+// Tests of MCP through the routes: each method in legacy and modern revisions, refusals,
+// idempotency.
 #include <functional>
 #include <optional>
 #include <utility>
@@ -98,7 +99,7 @@ class McpServerFixture final : runtime::RuntimeObserver {
     std::optional<ApiResponse> answer;
     std::shared_ptr<bool> gone = std::make_shared<bool>(false);
   };
-  // Sends, and lets all run that needs no time.
+  // Sends, and runs what is ready without advancing the clock.
   std::shared_ptr<SentRequest> send(ApiRequest request) {
     auto asked = std::make_shared<SentRequest>();
     request.method = "POST";
@@ -118,7 +119,7 @@ class McpServerFixture final : runtime::RuntimeObserver {
     request.body_quota = std::exchange(room, nullptr);
     return send(std::move(request));
   }
-  // One method, whose params end with more members.
+  // Calls one method; `params` and the client's metadata are added.
   std::shared_ptr<SentRequest> start(Revision revision, std::string_view method, std::string params,
                                      std::string_view client = "{}", Role role = Role::admin,
                                      std::string_view meta = "") {
@@ -134,7 +135,7 @@ class McpServerFixture final : runtime::RuntimeObserver {
   Value ask(Revision revision, std::string_view method, std::string params = "",
             std::string_view client = "{}", Role role = Role::admin, std::string_view meta = "") {
     const auto asked = start(revision, method, std::move(params), client, role, meta);
-    // Between two looks at a job there is a pause.
+    // There is a pause between two reads of a job.
     for (int i = 0; i < 3 && !asked->answer; ++i) loop.advance(std::chrono::seconds(1));
     AE_CHECK(asked->answer.has_value(), "it waits: " + std::string(method));
     return asked->answer->body;
@@ -178,7 +179,7 @@ class McpServerFixture final : runtime::RuntimeObserver {
   agents::AgentsFile file;
   std::optional<runtime::Runtime> runtime;
   std::optional<Api> api;
-  std::shared_ptr<void> room;  // the next request's
+  std::shared_ptr<void> room;  // of the next request
 
  private:
   void on_events(const JobId& job, const std::vector<Event>& events) override {
@@ -201,7 +202,7 @@ std::string job_in(const Value& result) {
   return std::string(result["_meta"].text("aetheris/job"));
 }
 
-// ---------------------------------------------------------------- who we are
+// ---------------------------------------------------------------- server info
 
 AE_TEST("mcp/a handshake agrees on the revision asked for, or on the newest that has one") {
   McpServerFixture fixture;
@@ -284,7 +285,7 @@ AE_TEST("mcp/over HTTP a missing method is 404 in the modern era, and what is no
       << "no header is 2025-03-26";
   EXPECT_EQ(status(message("tools/list", "", ""), {.version = "2025-06-18"}),
             StatusAndCode(200, 0));
-  // The headers say what the body says, or nothing is done.
+  // Headers and body must agree; otherwise the message is rejected.
   EXPECT_EQ(status(message("tools/list", "2026-07-28", ""), {}),
             StatusAndCode(400, mcp::kHeaderMismatch));
   EXPECT_EQ(status(message("tools/list", "2026-07-28", ""), other),
@@ -641,7 +642,7 @@ AE_TEST("mcp/progress is told to who asks for it, and never goes back") {
       fixture.start(kModern, "tools/call", R"("name":"echo","arguments":{})")->notes.empty());
 }
 
-// ---------------------------------------------------------------- people, tasks
+// ---------------------------------------------------------------- elicitation, tasks
 
 AE_TEST(
     "mcp/a client whose user can be asked is given the question, and calls again with the answer") {
@@ -695,7 +696,7 @@ AE_TEST("mcp/a question has the key of its wait, and each round of a call a stat
         mcp::kInvalidParams)
         << content;
   }
-  // What answers no question is passed over. Without a form the data is said as it is.
+  // Answers to unknown questions are ignored. Without a form the members are the data.
   const Value second =
       fixture.result(kModern, "tools/call",
                      again(first, R"("color":{"action":"accept","content":{"payload":"red"}},)"
@@ -761,7 +762,7 @@ AE_TEST("mcp/a client that knows tasks gets one of a job that waits, and asks fo
       fixture.result(kModern, "tasks/get", R"("taskId":")" + failed + "\"", kWithTasks);
   EXPECT_EQ(seen.text("status"), "completed") << "an error of a tool is a result";
   EXPECT_EQ(seen["result"]["isError"], Value(true));
-  // Who does not know tasks is told what is missing; what is no task is refused.
+  // A client without tasks learns what it lacks; other ids are rejected.
   for (const char* method : {"tasks/get", "tasks/update", "tasks/cancel"}) {
     const Value body = fixture.ask(kModern, method, of + R"(,"inputResponses":{})");
     EXPECT_EQ(body["error"]["code"], Value(mcp::kMissingCapability));

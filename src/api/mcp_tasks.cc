@@ -1,6 +1,7 @@
-// Tasks: jobs as what a client asks for later, in the words of the extension and of 2025-11-25; and the questions to people.
+// MCP tasks: jobs in the form of the extension and of revision 2025-11-25; and elicitation, the
+// questions to users.
 //
-// A job waits for as long as it must and is kept until it is pruned, so a task has no time to live.
+// A job may wait without limit and is kept until it is pruned, so a task has no TTL.
 #include <algorithm>
 #include <utility>
 
@@ -12,15 +13,15 @@
 namespace ae::api {
 namespace {
 
-constexpr int kPollEvery = 1'000;                 // milliseconds, as we advise
+constexpr int kPollEvery = 1'000;                 // milliseconds, as recommended to clients
 constexpr std::size_t kQuestionShownMax = 2'000;  // bytes of arguments in a question
 
-// `asks`: there are people's questions that this client can bring before somebody.
+// `asks`: the job has questions that this client can put to its user.
 std::string_view task_status(const Value& job, bool modern, bool asks) {
   const std::string_view status = job.text("status");
   if (status == "cancelled") return "cancelled";
   if (status == "completed") return "completed";
-  // The extension keeps "failed" for errors of the protocol.
+  // The extension reserves "failed" for protocol errors.
   if (status == "failed") return modern ? "completed" : "failed";
   return asks ? "input_required" : "working";
 }
@@ -43,14 +44,14 @@ Value task_of(const Value& job, bool modern, bool asks) {
   return Value::object(std::move(members));
 }
 
-// A form that a tool asks to be filled in: handed on as it is.
+// The form of a tool: passed on unchanged.
 bool is_form_approval(const Value& approval) {
   return approval.text("kind") == "question" && approval["question"].text("mode") == "form";
 }
 
 bool is_decision(const Value& approval) { return approval.text("answer") != "data"; }
 
-// The wait's key, as its agent names it: of a job, no other question ever has it.
+// The correlation key of the wait: unique within a job.
 std::string_view wait_key(const Value& approval) { return approval.text("correlation_key"); }
 
 Value question(const Value& approval) {
@@ -76,7 +77,8 @@ Value question(const Value& approval) {
   const Value text = Value::object({{"type", "string"}});
   const Value choice = Value::object(
       {{"enum", Value::array({Value("approve"), Value("reject")})}, {"type", "string"}});
-  // A form cannot ask for a value of any shape; who answers without a form may say what it is made of (data_of).
+  // A form cannot describe a value of any type; a client may also send its members without the form
+  // (data_of).
   const Value payload =
       Value::object({{"description", "JSON; other text is taken as a string"}, {"type", "string"}});
   const Value schema =
@@ -94,7 +96,7 @@ Value question(const Value& approval) {
                                                   {"requestedSchema", schema}})}});
 }
 
-// What an answer to a question for data says: its payload, or else its members are the data. nullopt: nothing.
+// The value in an answer to a data question: its payload, or else all its members. nullopt: none.
 std::optional<Value> data_of(const Value& content) {
   const Value* const text = content.find("payload");
   if (text == nullptr && content.is_object() && content.size() > 0) return content;
@@ -103,7 +105,8 @@ std::optional<Value> data_of(const Value& content) {
   return payload ? *std::move(payload) : *text;
 }
 
-// The request that gives this answer to that question; nullopt: the question stays open. Fails when it answers it not.
+// The request with this answer; nullopt: the question stays open. Fails if the answer does not fit
+// the question.
 Result<std::optional<ApiRequest>> to_request(const Value& approval, const Value& answer) {
   const std::string_view action = answer.text("action");
   const Value& content = answer["content"];
@@ -142,7 +145,7 @@ Result<std::optional<ApiRequest>> to_request(const Value& approval, const Value&
 
 }  // namespace
 
-// ---------------------------------------------------------------- questions to people
+// ---------------------------------------------------------------- questions to users
 
 void Mcp::with_questions(const CallPtr& call, const Value& job, QuestionsCallback then) {
   const bool waits = std::ranges::any_of(
@@ -157,7 +160,7 @@ void Mcp::with_questions(const CallPtr& call, const Value& job, QuestionsCallbac
         if (seen.status != 200) return call->refuse(seen);
         std::vector<Value> questions;
         for (const Value& one : items_of(seen.body["approvals"])) {
-          // A confirmation may be asked again under its id: it is answered on the command line.
+          // A verification can be asked again under its id: it is answered on the command line.
           if (one.text("kind") == "confirmation") continue;
           questions.push_back(Value::object({{"key", wait_key(one)}, {"request", question(one)}}));
         }
@@ -165,7 +168,7 @@ void Mcp::with_questions(const CallPtr& call, const Value& job, QuestionsCallbac
       });
 }
 
-// What answers no question that is open now is passed over: it was answered before, perhaps by somebody else.
+// Answers to questions that are no longer open are ignored: another client may have answered them.
 void Mcp::apply_answers(const CallPtr& call, const std::string& job, async::Task then) {
   const Value& answers = call->params()["inputResponses"];
   if (answers.is_null()) return then();
@@ -229,7 +232,7 @@ void Mcp::with_task(const CallPtr& call, WithJob then) {
              });
 }
 
-// `made`: it answers the call that made it.
+// `made`: the response to the call that created the job.
 void Mcp::answer_with_task(const CallPtr& call, const Value& job, bool made) {
   if (!call->modern()) {
     const Value task = task_of(job, false, false);

@@ -1,4 +1,4 @@
-// The tools: agents, whose calls make jobs, and the few of our own by which jobs are followed and answered.
+// MCP tools: agents, whose calls create jobs, and built-in tools that follow and answer jobs.
 #include <algorithm>
 #include <utility>
 
@@ -14,7 +14,7 @@ constexpr std::string_view kCursor = "after:";
 constexpr std::string_view kIdempotencyKeyMeta = "aetheris/idempotency-key";
 constexpr std::string_view kWrappedInput = "input";
 constexpr std::size_t kWaitSecondsMax = 45;
-constexpr int kToolsTtl = 10'000;  // milliseconds; agents are registered at any time
+constexpr int kToolsTtl = 10'000;  // milliseconds; agents can be registered at any time
 
 Value text_type(std::string_view what) {
   return Value::object({{"description", what}, {"type", "string"}});
@@ -33,7 +33,7 @@ Value job_schema(std::vector<Member> more, std::vector<Value> required = {}) {
   return object_schema(Value::object(std::move(more)), std::move(required));
 }
 
-// Arguments are an object always; an agent's input need not be.
+// Arguments are always an object; an agent's input need not be one.
 bool takes_object(const Value& schema) {
   if (!schema.is_object()) return true;
   const Value& type = schema["type"];
@@ -49,7 +49,7 @@ Value input_schema(const Value& agent) {
   return schema.is_object() ? schema.with("type", "object") : Value::object({{"type", "object"}});
 }
 
-// An agent may do whatever its tools do: nothing better is promised for it.
+// An agent can do whatever its tools do, so the hints promise nothing.
 Value agent_tool(const Value& agent, mcp::Revision revision) {
   std::string what(agent.text("description"));
   if (what.empty()) what = "The agent " + std::string(agent.text("name"));
@@ -67,7 +67,7 @@ Value agent_tool(const Value& agent, mcp::Revision revision) {
   return tool;
 }
 
-// A call's state is the job that it made, and how far that was when it asked: JOB.SEQ.
+// The state of a call is its job, and the job's last event at that time: JOB.SEQ.
 std::string state_of(const Value& job) {
   return std::string(job.text("id")) + "." + std::to_string(job["seq"].as_int());
 }
@@ -82,7 +82,7 @@ std::optional<std::string> job_of_state(const Value& state) {
   return sound ? job_of(Value(text.substr(0, dot))) : std::nullopt;
 }
 
-// It was answered before, and not as it is answered here: a decision is the same whatever its note.
+// It was answered before with another answer. Notes of a decision are not compared.
 bool is_answered_differently(const Value& given, const Value& answer) {
   if (answer.find("duplicate") == nullptr) return false;
   const std::string_view outcome = answer.text("outcome");
@@ -92,7 +92,7 @@ bool is_answered_differently(const Value& given, const Value& answer) {
   return answer["applied"] == Value(false) && (!payload || answer["payload"] != *payload);
 }
 
-// A form is an object; some clients write it as a text of JSON.
+// A form is an object; some clients send it as a JSON string.
 Value form_of(const Value& payload) {
   if (!payload.is_string()) return payload;
   const auto read = parse_json(payload.as_string());
@@ -164,7 +164,7 @@ const Mcp::BuiltinTool Mcp::kTools[] = {
      &Mcp::signal_job},
 };
 
-// ---------------------------------------------------------------- which there are
+// ---------------------------------------------------------------- list of tools
 
 void Mcp::list_tools(CallPtr call) {
   const Value& cursor = call->params()["cursor"];
@@ -232,7 +232,7 @@ void Mcp::call_tool(CallPtr call) {
   (this->*own->handle)(std::move(call));
 }
 
-// ---------------------------------------------------------------- agents
+// ---------------------------------------------------------------- agents as tools
 
 void Mcp::call_agent(CallPtr call) {
   const std::string name = call->params()["name"].as_string();
@@ -252,7 +252,7 @@ void Mcp::start_job(const CallPtr& call, const Value& agent) {
   if (call->supports_tasks) {
     call->until = std::min(call->until, steady_.since_start() + kMcpTaskAfter);
   }
-  // A call that was answered with what its job asks comes again, with the answers.
+  // A call that was answered with questions is repeated with their answers.
   const Value& state = call->params()["requestState"];
   if (!state.is_null()) {
     const auto job = job_of_state(state);
@@ -300,7 +300,7 @@ void Mcp::start_job(const CallPtr& call, const Value& agent) {
 void Mcp::started(const CallPtr& call, const ApiResponse& made) {
   if (made.status >= 400) {
     const Error error = error_of_problem(made.body, made.status);
-    // What the caller can put right is told to the model, what it cannot to the client.
+    // Errors that the caller can correct go to the model, others to the client.
     const bool theirs = made.status == 400 || made.status == 409 || made.status == 413;
     if (theirs && error.code != Code::not_found) {
       return finish(call, tool_error(call->revision, made.body));
@@ -333,7 +333,7 @@ void Mcp::end_call(const CallPtr& call, const Value& job) {
   });
 }
 
-// ---------------------------------------------------------------- our own
+// ---------------------------------------------------------------- built-in tools
 
 void Mcp::read_job(CallPtr call) {
   const Value& arguments = call->params()["arguments"];
@@ -352,7 +352,7 @@ void Mcp::read_job(CallPtr call) {
                if (seen.status == 403) return call->refuse(seen);
                if (seen.status != 200) return finish(call, tool_error(call->revision, seen.body));
                follow(call, seen.body, [this, call](const Value& job) {
-                 // Here a job that failed is what was asked for.
+                 // Here the failed job is the requested result, not an error.
                  const Value shown = job_result(call->revision, job);
                  finish(call,
                         shown.find("isError") == nullptr ? shown : shown.with("isError", false));
@@ -364,7 +364,7 @@ void Mcp::post_request(const CallPtr& call, Path path, const Value& body) {
   call_route(call, "POST", std::move(path), {}, body, [this, call](const ApiResponse& done) {
     if (done.status == 403) return call->refuse(done);
     if (done.status >= 400) return finish(call, tool_error(call->revision, done.body));
-    // Another answer was there first: whoever gave this one must not take it for the one that counts.
+    // Another answer was first: the client must not mistake its own for the recorded one.
     const bool differs = is_answered_differently(call->params()["arguments"], done.body);
     finish(call, tool_result(call->revision, canonical(done.body), done.body, differs,
                              *job_of(call->params()["arguments"]["job_id"])));
@@ -385,7 +385,7 @@ void Mcp::signal_job(CallPtr call) {
                               {"payload", arguments["payload"]}}));
 }
 
-// The question may be left out where the job asks one alone, or asked one alone until now.
+// The question may be omitted if the job has only one, open or already closed.
 void Mcp::answer_wait(CallPtr call) {
   const std::string job = call->params()["arguments"]["job_id"].as_string();
   call_route(
@@ -443,7 +443,7 @@ void Mcp::answer_question(const CallPtr& call, const Value& asked) {
                               {"wait_type", "human"}}));
 }
 
-// What is not asked any more: whoever answers it is told who did before.
+// For a question that is no longer open: responds with the first answer.
 void Mcp::answer_closed_question(const CallPtr& call) {
   const Value& given = call->params()["arguments"];
   if (!given["approval_id"].is_null()) {

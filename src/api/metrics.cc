@@ -40,7 +40,8 @@ constexpr Family kFamilies[] = {
     {"aetheris_wait_total", "counter", "Waits that were resolved, by outcome."},
 };
 
-// Families without labels: they are there from the start, so that the first one that is counted is seen as a rise.
+// Families without labels: present from the start, so that the first count is visible as an
+// increase.
 constexpr std::string_view kPlain[] = {
     "aetheris_approval_requests_total", "aetheris_in_doubt_total",   "aetheris_job_created_total",
     "aetheris_job_fail_total",          "aetheris_run_resume_total", "aetheris_step_retries_total",
@@ -74,7 +75,7 @@ constexpr Family kGauges[] = {
 
 }  // namespace
 
-// A label's value: escaped as the text format wants it.
+// del
 std::string labelled(std::string_view name, std::string_view label, std::string_view value) {
   std::string out(name);
   out.append("{").append(label).append("=\"");

@@ -1,7 +1,8 @@
-// Metrics: what a process counts, from the events that it made durable, as Prometheus reads it.
+// Metrics: Prometheus metrics of a process, counted from the events that it committed.
 //
-// Counters begin at 0 with the process, and count what this process wrote: over many workers they are added up. Names and
-// labels are part of the contract (docs/api.md); a new one is added, never renamed.
+// Counters start at 0 with the process and count what this process committed; sum them over all
+// workers. Names and labels are part of the contract (docs/api.md): they can be added, never
+// renamed.
 // Threads: the loop's.
 #pragma once
 
@@ -19,27 +20,27 @@
 
 namespace ae::api {
 
-// NAME{LABEL="VALUE"}, escaped as the text format wants it.
+// NAME{LABEL="VALUE"}, escaped for the text format.
 std::string labelled(std::string_view name, std::string_view label, std::string_view value);
-// How long the store took, by operation, and how often it failed.
+// Store latencies and failures, by operation.
 std::string storage_text(const std::map<std::string_view, store::OperationLatency>& times);
 
 class Metrics {
  public:
   Metrics();
   void on_events(const JobId& job, const std::vector<Event>& events);
-  // Of requests, failed_keys, streams or waits.
+  // `type`: requests, failed_keys, streams or waits.
   void count_rejection(std::string_view type);
-  // The text format, version 0.0.4. What only the moment knows is handed in, under its whole name with labels.
+  // The text format, version 0.0.4. `gauges`: current values, by full name with labels.
   std::string text(const std::vector<std::pair<std::string, std::uint64_t>>& gauges) const;
 
  private:
-  // Seconds: of calls, and of jobs and parks, which may take days.
+  // Upper bounds in seconds: for calls; for jobs and parks, which can take days.
   static constexpr std::array<double, 12> kCallBounds{0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                                       0.5,   1,    2.5,   5,    10,  60};
   static constexpr std::array<double, 12> kJobBounds{0.1, 0.5,  1,    5,        15,     60,
                                                      300, 1800, 3600, 6 * 3600, 86'400, 7 * 86'400};
-  static constexpr std::size_t kJobsMax = 100'000;  // whose beginnings are remembered
+  static constexpr std::size_t kJobsMax = 100'000;  // with a remembered start
   struct Histogram {
     std::array<std::uint64_t, kCallBounds.size() + 1> in{};
     double sum = 0;
@@ -47,7 +48,8 @@ class Metrics {
     void append_to(std::string& out, const std::string& name, const std::string& label,
                    const std::array<double, 12>& bounds) const;
   };
-  // Of a job that this process wrote to: who it is of and when it began, when that was seen, and since when it is parked.
+  // A job that this process committed to: its agent, when it was created, if that commit was seen,
+  // and since when it is parked.
   struct TrackedJob {
     std::string agent;
     std::optional<Instant> created_at, parked_at;
@@ -58,14 +60,14 @@ class Metrics {
   void decided(const DecisionRecorded& event);
   void count_ended(const JobId& job, const Event& event);
   void count_unparked(const JobId& job, const Event& event);
-  TrackedJob* track_job(const JobId& job);  // nullptr: there are too many
+  TrackedJob* track_job(const JobId& job);  // nullptr: too many jobs
 
   std::map<std::string, std::uint64_t> counters_;  // by name with labels
   std::map<std::string, Histogram> tools_;         // by tool
   std::map<std::string, Histogram> jobs_;          // by agent
   Histogram parks_;
   std::map<std::pair<JobId, std::string>, std::string>
-      calls_;  // under way: the tool, by invocation
+      calls_;  // in flight: the tool, by invocation
   std::map<JobId, TrackedJob> tracked_jobs_;
 };
 

@@ -1,4 +1,4 @@
-// problem+json, both ways.
+// problem+json: encode and decode.
 #include "api/problem.h"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ int http_status(Code code) {
       return 503;
     case Code::unknown_outcome:
       return 504;
-    // What a job can end with, or damage: no answer to a request of this API has these, but a log may.
+    // Codes that end or damage a job. No response of this API has them, but a log can.
     case Code::budget_exceeded:
     case Code::confirmation_failed:
     case Code::deadline_exceeded:
@@ -84,12 +84,12 @@ int http_status(Code code) {
 
 namespace {
 
-// A phrase of a message for users of the program, and the same for clients of the API. `*` is a word of an id. The
-// recorded messages of the engine name commands; those of this folder name requests.
+// A phrase of a message for users of the command line, and the same for clients of the API. `*` is
+// an id. Recorded messages of the engine name commands; those of this folder name requests.
 struct Phrase {
   std::string_view command, request;
 };
-// If one phrase begins with another, the longer one is first.
+// If one phrase is a prefix of another, the longer one is first.
 constexpr Phrase kPhrases[] = {
     {"`aetheris approve` and `aetheris reject` send it", "POST /api/approvals/{id} sends it"},
     {"`aetheris approve ID --arguments JSON`, or \"arguments\" of POST /api/approvals/{id}",
@@ -118,7 +118,7 @@ struct Match {
   std::string_view id;  // the text of `*`
 };
 
-// Does `text` begin with the phrase? Fails if the path goes on after it.
+// Does `text` begin with the phrase? No match if the path continues after it.
 std::optional<Match> matched(std::string_view text, std::string_view phrase) {
   const std::size_t star = phrase.find('*');
   const std::string_view head = phrase.substr(0, star);

@@ -1,4 +1,4 @@
-// Problem: how an error looks at the edge (RFC 9457), and which HTTP status each code has.
+// Problem: the HTTP form of an error (RFC 9457), and the status of each code.
 //
 // Threads: pure functions.
 #pragma once
@@ -12,14 +12,16 @@
 namespace ae::api {
 
 int http_status(Code code);
-// {type, title, status, code, detail}; docs/errors has a page for each code. `status`: another one than the code has.
+// {type, title, status, code, detail}; docs/errors has a page for each code. `status`: overrides
+// that of the code.
 Value problem(const Error& error, int status = 0);
-// The message with the request of the API in place of each command of the program, as clients of the API read it; and
-// back, as the program prints it.
+// Replaces each command in the message by the API request, for clients of the API; and the reverse,
+// for the command line.
 std::string with_requests(std::string_view message);
 std::string with_commands(std::string_view message);
 Error no_job(std::string_view id);
-// And back, from a body that came over a socket. Unknown codes become `unavailable` with the detail kept.
+// The reverse of `problem`, for a response body. An unknown code becomes `unavailable`; the detail
+// is kept.
 Error error_of_problem(const Value& body, int status);
 
 }  // namespace ae::api

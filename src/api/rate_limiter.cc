@@ -1,4 +1,4 @@
-// Tokens that come back with time.
+// Token buckets, refilled with time.
 #include "api/rate_limiter.h"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
-// RateLimiter: how often each of many may do a thing: so many a second, and so many more at once after a rest.
+// RateLimiter: a token bucket per name: a rate per second and a burst.
 //
-// Told the time. Remembers so many names and no more: of who was not seen for longest it is forgotten that they had asked.
+// The caller passes the time. The number of names is bounded: the least recently used bucket is
+// dropped first.
 // Threads: one owner.
 #pragma once
 
@@ -19,12 +20,12 @@ class RateLimiter {
  public:
   struct Limit {
     double per_second = 1;
-    double burst = 1;  // at most so many at once. REQUIRES: 1 or more
+    double burst = 1;  // capacity of the bucket. REQUIRES: 1 or more
   };
 
   RateLimiter(Limit limit, std::size_t names_max) : limit_(limit), names_max_(names_max) {}
 
-  // Takes one; or says how long it takes until there is one, and takes none.
+  // Takes a token; if there is none, returns the time until the next.
   std::optional<Duration> try_acquire(std::string_view name, Duration now);
   std::size_t names() const { return by_name_.size(); }
 
@@ -32,13 +33,13 @@ class RateLimiter {
   struct Bucket {
     std::string name;
     double tokens;
-    Duration at;  // when `tokens` was right
+    Duration at;  // when `tokens` was computed
   };
   Bucket& find(std::string_view name, Duration now);
 
   const Limit limit_;
   const std::size_t names_max_;
-  std::list<Bucket> buckets_by_use_;  // who was seen last stands first
+  std::list<Bucket> buckets_by_use_;  // most recently used first
   std::unordered_map<std::string_view, std::list<Bucket>::iterator> by_name_;  // borrows the names
 };
 

@@ -1,4 +1,4 @@
-// Buckets, with the time in the hands of the test.
+// Tests of RateLimiter, with time set by the test.
 #include "api/rate_limiter.h"
 
 #include "testing/test.h"

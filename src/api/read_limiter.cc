@@ -5,10 +5,10 @@
 namespace ae::api {
 
 struct ReadLimiter::WaitingReads {
-  async::Loop* loop = nullptr;  // nullptr: over
+  async::Loop* loop = nullptr;  // nullptr: the limiter was destroyed
   std::size_t free = 0;
-  std::map<std::string, std::deque<SlotCallback>, std::less<>> of = {};  // by caller; none is empty
-  std::string last = {};                                                 // whose turn began last
+  std::map<std::string, std::deque<SlotCallback>, std::less<>> of = {};  // by caller; never empty
+  std::string last = {};  // the caller that was served last
 };
 
 ReadLimiter::ReadLimiter(async::Loop& loop, std::size_t at_once)

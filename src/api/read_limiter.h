@@ -1,7 +1,8 @@
-// ReadLimiter: how many whole logs are read for answers at once.
+// ReadLimiter: limits the number of whole logs that are read at once.
 //
-// A log may be large: each that is read takes memory and a time of the loop. A few are read at once; the others wait, in one
-// line per caller, and the lines take turns. Between two turns the loop does what else there is.
+// A log can be large: each read takes memory and time of the loop. A few are read at once. The
+// others wait in one queue per caller, and the queues are served round robin. Between two reads the
+// loop handles other work.
 // Decision: 0065-admission-before-bodies.md. Threads: the loop's.
 #pragma once
 
@@ -24,18 +25,18 @@ class ReadLimiter {
   ReadLimiter(const ReadLimiter&) = delete;
   ReadLimiter& operator=(const ReadLimiter&) = delete;
 
-  // The turn lasts until its last copy is dropped, which may be after this.
+  // The slot is held until its last copy is destroyed, which may be after the limiter.
   using Slot = std::shared_ptr<void>;
   using SlotCallback = std::move_only_function<void(Slot)>;
-  // Calls `on_slot` when it is the caller's turn; inside this call when nothing is read. Those that still wait at the end of this
-  // are dropped.
+  // Calls `on_slot` when the caller gets a slot; inside this call if one is free. The destructor
+  // drops callbacks that still wait.
   void acquire(const std::string& caller, SlotCallback on_slot);
 
  private:
   struct WaitingReads;
   static Slot begin(const std::shared_ptr<WaitingReads>& waiting_reads);
   static void next(const std::shared_ptr<WaitingReads>& waiting_reads);
-  std::shared_ptr<WaitingReads> waiting_reads_;  // shared with the turns
+  std::shared_ptr<WaitingReads> waiting_reads_;  // shared with the slots
 };
 
 }  // namespace ae::api

@@ -1,4 +1,4 @@
-// ReadLimiter, with reads that end when the test says so.
+// Tests of ReadLimiter, with reads that the test ends.
 #include "api/read_limiter.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// What is done to the records themselves: values dropped, jobs deleted, and the audit log that tells of it.
+// Records: redact values, prune jobs, and read the audit log.
 #include <utility>
 
 #include "api/request_context.h"
@@ -8,7 +8,7 @@
 namespace ae::api {
 namespace {
 
-constexpr std::size_t kRedactMax = 1000;  // values of one request
+constexpr std::size_t kRedactMax = 1000;  // values per request
 constexpr std::size_t kEntriesMax = 1000;
 
 Result<runtime::ValueName> name_of(const Value& seq, const Value& field) {
@@ -93,7 +93,7 @@ Value redacted_json(const runtime::RedactResult& redacted) {
                         {"redacted", names_json(redacted.dropped)}});
 }
 
-constexpr std::size_t kPruneJobs = 512;  // of one request
+constexpr std::size_t kPruneJobs = 512;  // per request
 
 Result<std::vector<std::string>> statuses_of(const Value& status) {
   std::vector<std::string> all;
@@ -217,23 +217,22 @@ void Api::redact(ContextPtr ctx) {
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
   params->job = *job;
   params->by = ctx->request.by;
-  runtime::redact(
-      store_, std::move(*params),
-      [this, alive = std::weak_ptr(alive_), ctx,
-       id = *job](Result<runtime::RedactResult> redacted) {
-        if (alive.lock()) {  // also after a failure: a fork may have been redacted before it
-          runtime_.drop_cached(id);
-          if (redacted) {
-            for (const runtime::RedactResult& fork : redacted->forks)
-              runtime_.drop_cached(fork.job);
-          }
-        }
-        if (!redacted && redacted.error().code == Code::not_found) {
-          return ctx->refuse(no_job(ctx->id));
-        }
-        if (!redacted) return ctx->refuse(redacted.error());
-        ctx->answer(200, redacted_json(*redacted));
-      });
+  runtime::redact(store_, std::move(*params),
+                  [this, alive = std::weak_ptr(alive_), ctx,
+                   id = *job](Result<runtime::RedactResult> redacted) {
+                    if (alive.lock()) {  // also after a failure: a fork may already be redacted
+                      runtime_.drop_cached(id);
+                      if (redacted) {
+                        for (const runtime::RedactResult& fork : redacted->forks)
+                          runtime_.drop_cached(fork.job);
+                      }
+                    }
+                    if (!redacted && redacted.error().code == Code::not_found) {
+                      return ctx->refuse(no_job(ctx->id));
+                    }
+                    if (!redacted) return ctx->refuse(redacted.error());
+                    ctx->answer(200, redacted_json(*redacted));
+                  });
 }
 
 void Api::audit(ContextPtr ctx) {
@@ -242,7 +241,7 @@ void Api::audit(ContextPtr ctx) {
   const auto limit = ctx->query.limit(kEntriesMax, kEntriesMax);
   if (!after || !limit) return ctx->refuse(after ? limit.error() : after.error());
   const std::size_t most = *limit;
-  // The one before the first tells its hash.
+  // The hash of the preceding entry is needed for the first one.
   const std::uint64_t from = after->value_or(0);
   store_.read_audit_log(from == 0 ? 0 : from - 1, [ctx, from, most](Result<store::AuditLog> log) {
     if (!log) return ctx->refuse(log.error());

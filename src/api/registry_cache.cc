@@ -1,4 +1,4 @@
-// Reading the audit log's new entries, once for all who ask.
+// Reads new entries of the audit log, once for all callers.
 #include "api/registry_cache.h"
 
 #include <utility>
@@ -12,7 +12,7 @@ std::optional<Duration> RegistryCache::age() const {
 
 void RegistryCache::refresh_if_older(Duration age, Then then) {
   const Duration now = steady_.since_start();
-  // What began in this very instant may have begun before what the asker has just written.
+  // A read that started at this instant may have started before the caller's own write.
   if (read_at_ && age.count() > 0 && now - *read_at_ <= age) return then({});
   const bool shares = reading_ && age.count() > 0 && now - *reading_ <= age;
   (shares ? waiting_ : waiting_for_next_).push_back(std::move(then));
@@ -32,7 +32,7 @@ void RegistryCache::read() {
 void RegistryCache::on_log_read(Duration began, Result<store::AuditLog> log) {
   reading_.reset();
   if (log && log->head.seq < registry_.seq()) {
-    // The store has gone backwards: what is above is no longer there, so all of it is read again.
+    // The store was rolled back: newer entries are gone, so everything is read again.
     registry_ = {};
     read_at_.reset();
     waiting_for_next_.insert(waiting_for_next_.begin(), std::make_move_iterator(waiting_.begin()),

@@ -1,7 +1,7 @@
-// RegistryCache: the store's registry of keys and agents, as new as whoever asks needs it.
+// RegistryCache: the store's registry of keys and agents, as fresh as each caller requires.
 //
-// Nothing is polled: who asks is answered from what is known when that is new enough, else the entries above it are read.
-// Questions that come meanwhile share one reading. Threads: the loop's.
+// It does not poll. A caller gets the cached registry if that is fresh enough; otherwise the newer
+// entries are read. Concurrent callers share one read. Threads: the loop's.
 #pragma once
 
 #include <functional>
@@ -21,18 +21,18 @@ class RegistryCache {
  public:
   using Then = std::move_only_function<void(Status)>;
 
-  // Borrows all. `warn`: about entries that are passed over; may be empty.
+  // Borrows all arguments. `warn`: called for skipped entries; may be empty.
   RegistryCache(async::SteadyClock& steady, store::Store& store,
                 std::function<void(const std::string&)> warn)
       : steady_(steady), store_(store), warn_(std::move(warn)) {}
 
-  // Goes on when `registry()` is as it was at most `age` ago: at once, inside this call, when it is already; a reading that
-  // begins now is 0 old. Fails with what the store said.
+  // Calls `then` when `registry()` is at most `age` old: inside this call if it already is. A read
+  // that starts now has age 0. Fails with the error of the store.
   void refresh_if_older(Duration age, Then then);
   const store::Registry& registry() const { return registry_; }
-  // Since what is known was read; nullopt: nothing was ever read.
+  // Time since the last read; nullopt: never read.
   std::optional<Duration> age() const;
-  // Called after a reading that found something new.
+  // Called after a read that found new entries.
   void on_change(std::function<void()> callback) { changed_ = std::move(callback); }
 
  private:
@@ -44,9 +44,9 @@ class RegistryCache {
   std::function<void(const std::string&)> warn_;
   std::function<void()> changed_;
   store::Registry registry_;
-  std::optional<Duration> read_at_;               // when the reading of what is known began
-  std::optional<Duration> reading_;               // when the one under way began
-  std::vector<Then> waiting_, waiting_for_next_;  // who waits for it; for the one after it
+  std::optional<Duration> read_at_;               // start of the last completed read
+  std::optional<Duration> reading_;               // start of the current read
+  std::vector<Then> waiting_, waiting_for_next_;  // callers of the current read; of the next one
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -1,4 +1,5 @@
-// What a route works with: a request taken apart, and those who wait for more. Only for the .cc files of this module.
+// RequestContext and LongPoll: a parsed request, and a request that waits. Only for the .cc files
+// of this module.
 #pragma once
 
 #include <initializer_list>
@@ -15,7 +16,7 @@
 
 namespace ae::api {
 
-// A JSON array of texts.
+// A JSON array of strings.
 inline Value texts(const std::vector<std::string>& from) {
   return Value::array(std::vector<Value>(from.begin(), from.end()));
 }
@@ -27,7 +28,7 @@ struct Api::RequestContext {
   std::string id;  // the {id} of the path
   Query query;
   async::Done<ApiResponse> done;
-  // The turn in which its log is read. An answer that is made in portions holds it until it is sent.
+  // The slot of its log read. A response that is computed in slices keeps it until it is sent.
   std::weak_ptr<void> slot;
 
   void answer(int status, Value body, std::string location = {}) {
@@ -41,7 +42,7 @@ struct Api::RequestContext {
           .text = {},
           .retry_after = later ? kRetryAfter : Duration(0)});
   }
-  // Fails with unavailable: the answers under way take all the room there is.
+  // Fails with unavailable: the responses in progress use all memory for them.
   Status check_response_room() const {
     if (!request.has_capacity || request.has_capacity()) return {};
     return fail(Code::unavailable,
@@ -49,44 +50,45 @@ struct Api::RequestContext {
   }
 };
 
-// One request that waits for a job to go on. `attempt` reads, then answers and sets `is_done`, or calls `keep_waiting`; when
-// `last` is set it must answer.
+// One request that waits for a job to progress. `attempt` reads, then answers and sets `is_done`,
+// or calls `keep_waiting`; when `last` is set it must answer.
 struct Api::LongPoll {
   JobId job;
-  Duration until{};   // of the steady clock
-  bool last = false;  // answer now, whatever there is
+  Duration until{};   // by the steady clock
+  bool last = false;  // answer now with the current state
   bool is_reading = false;
-  bool has_new_events = false;  // while it looked
+  bool has_new_events = false;  // during the read
   bool is_done = false;
-  Duration not_before{};  // of the steady clock; before, it looks only for the last time
+  Duration not_before{};  // by the steady clock; an earlier read only if `last`
   std::optional<async::TimerId> timer;
-  std::shared_ptr<const bool> disconnected;  // ApiRequest::gone
+  std::shared_ptr<const bool> disconnected;  // ApiRequest::disconnected
   ReadAttempt attempt;
   std::function<void()> keep_waiting;
 };
 
-// What somebody is told whose key may not do this.
+// The error for a key whose role lacks the access.
 Error missing_role_error(Role role, const std::vector<Role>& needed);
-// How long a request waits (?wait); 0 = not at all. Fails with input_invalid.
+// The duration of ?wait; 0 = do not wait. Fails with input_invalid.
 Result<Duration> wait_parameter(const Query& query);
-// A job's row, as lists show it.
+// A job's row, as in lists.
 Value row_json(const store::JobRow& row);
 
-// Where a list goes on: `ID@NUMBER`, or the id alone. The number counts, also when that job has been deleted meanwhile.
+// The cursor of a list: `ID@NUMBER`, or the id alone. The number stays valid after that job is
+// deleted.
 std::string cursor_of(const std::string& job, std::uint64_t number);
 std::string cursor_of(const store::JobRow& row);
 void apply_cursor(std::string_view cursor, store::Filter& filter);
 
-// A key or word that a request may have later.
+// A field or word that a later version may support.
 struct UnsupportedField {
   std::string_view name, why;
 };
 
-// The key under which what is asked for is made once, as the header or the body says; "" = none.
+// The idempotency key, from the header or the body; "" = none.
 // Fails with input_invalid.
 Result<std::string> idempotency_key(const ApiRequest& request, const Value& body);
 
-// The object that a request carries. Every name is known or refused.
+// The JSON object in a request body. Unknown names are rejected.
 class Fields {
  public:
   // Fails with input_invalid, payload_too_large, unsupported.
@@ -96,8 +98,8 @@ class Fields {
   const Value& operator[](std::string_view name) const { return object_[name]; }
   const Value* find(std::string_view name) const { return object_.find(name); }
   const Value& object() const { return object_; }
-  // "" when it is absent or null. Fails with input_invalid: no text, more than 256 bytes, or NUL in it, which not every store
-  // can keep.
+  // "" when it is absent or null. Fails with input_invalid: not a string, longer than 256 bytes, or
+  // contains NUL, which not every store can keep.
   Result<std::string> text(std::string_view name) const;
 
  private:

@@ -1,7 +1,9 @@
-// Roles: what a key may do. The one table that the routes, the docs and the OpenAPI document agree with.
+// Roles: what a key may do. The one table that the routes, the docs and the OpenAPI document agree
+// with.
 //
-// Each route needs one kind of access, each role has some of them: as little as its work needs. Who may answer for people
-// (approver) is not who may start work (operator). Threads: pure functions.
+// Each route needs one kind of access; each role has the kinds that its work needs (least
+// privilege). An approver decides for users and cannot start work; an operator starts work and
+// cannot approve. Threads: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +14,25 @@
 
 namespace ae::api {
 
-// Spelled as they are stored, but for `operator`, which C++ keeps for itself.
+// Spelled as stored, except `operator`, which is a C++ keyword.
 enum class Role : std::uint8_t { none, viewer, operator_, approver, worker, admin };
 
 enum class Access : std::uint8_t {
-  open,     // whoever can connect: is the process there?
-  offer,    // what is offered here: agents, tools, workers
-  view,     // jobs with all their values, what is counted
-  operate,  // begins, steers and ends jobs
-  answer,   // answers what a job waits for; Api says which answers of which role
-  decide,   // speaks for the people who are asked
-  manage,   // keys, agents, records
+  open,     // every client: is the process running?
+  offer,    // read what is offered: agents, tools, workers
+  view,     // read jobs with all their values, and metrics
+  operate,  // start, control and end jobs
+  answer,   // answer waits of a job; Api restricts answers by role
+  decide,   // decide in place of users: approvals
+  manage,   // manage keys, agents, records
 };
 
 bool has_access(Role role, Access access);
-// Who may, the least first; never `nobody`.
+// The roles with this access, least privileged first; never `none`.
 std::vector<Role> roles_with(Access access);
 
 std::string_view to_text(Role role);
-// One that a key can have.
+// nullopt: not a role of a key.
 std::optional<Role> role_from_text(std::string_view text);
 // "viewer, operator, approver, worker or admin"
 std::string roles_text(const std::vector<Role>& roles);

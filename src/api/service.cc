@@ -1,4 +1,4 @@
-// What a process says of itself: is it there, can it work, what does it offer, what has it counted.
+// Routes about this process and its store: health, readiness, workers, tools, metrics.
 #include <algorithm>
 #include <utility>
 
@@ -19,7 +19,7 @@ Value tool_json(const agents::ToolDefinition& tool) {
 
 }  // namespace
 
-// What there is to ask for; the same for everybody.
+// An overview; the same for every client.
 void Api::index(ContextPtr ctx) {
   ctx->answer(200, Value::object({{"docs", "docs/api.md"},
                                   {"health", "/api/health"},
@@ -28,7 +28,7 @@ void Api::index(ContextPtr ctx) {
 }
 
 void Api::health(ContextPtr ctx) {
-  // Whoever shows no key learns that we are there, and nothing else.
+  // Without a key only the liveness is reported.
   if (ctx->request.role == Role::none) {
     return ctx->answer(200, Value::object({{"status", "ok"}}));
   }
@@ -38,7 +38,7 @@ void Api::health(ContextPtr ctx) {
                                   {"version", options_.version}}));
 }
 
-// Can a job be created and run here now? A balancer sends nobody here while not.
+// Can a job be created and run here now? If not, load balancers send no requests here.
 void Api::ready(ContextPtr ctx) {
   if (shutting_down_) {
     return ctx->refuse({Code::unavailable, "this process is shutting down; use another one"});
@@ -62,7 +62,7 @@ void Api::metrics(ContextPtr ctx) {
   gauges([this, ctx](const JobGauges* gauges) { answer_metrics(ctx, gauges); });
 }
 
-// nullptr: the store does not say where its jobs stand.
+// nullptr: the numbers of jobs are not available.
 void Api::answer_metrics(const ContextPtr& ctx, const JobGauges* gauges) {
   const runtime::RuntimeOptions& us = runtime_.options();
   const runtime::Counters& counted = runtime_.counters();
@@ -81,7 +81,7 @@ void Api::answer_metrics(const ContextPtr& ctx, const JobGauges* gauges) {
     for (const auto& [status, jobs] : gauges->job_stats.statuses) {
       now.emplace_back(labelled("aetheris_job_state", "state", status), jobs);
     }
-    // A queue that has run empty is said to be so, where it is ours to limit.
+    // An empty queue is reported as 0 if it is the default or has a limit here.
     std::map<std::string, std::uint64_t> queues = gauges->job_stats.ready;
     queues.try_emplace(std::string(store::kDefaultQueue), 0);
     for (const store::QueueLimit& limit : us.queues) queues.try_emplace(limit.queue, 0);
@@ -102,7 +102,7 @@ void Api::openapi(ContextPtr ctx) {
   ctx->answer(200, document->with("info", (*document)["info"].with("version", options_.version)));
 }
 
-// Whoever holds jobs of this store, or says that it would take some.
+// The workers that hold jobs of this store, or announce that they accept some.
 void Api::workers(ContextPtr ctx) {
   store_.count_jobs([this, alive = std::weak_ptr(alive_), ctx](Result<store::JobStats> job_stats) {
     if (!job_stats) return ctx->refuse(job_stats.error());

@@ -1,4 +1,4 @@
-// The lists of jobs that do not go on by themselves, and the numbers of where jobs stand.
+// Lists of stalled jobs, and numbers of jobs by state.
 #include "api/stuck.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ constexpr std::string_view kVersion = "execution_version:";
 constexpr Duration kOlderThan = std::chrono::minutes(5);
 constexpr std::size_t kListDefault = 100;
 constexpr std::size_t kStuckRowsAtOnce = 200;
-constexpr std::size_t kCountedMax = 10'000;  // rows that are looked through for one number
+constexpr std::size_t kCountedMax = 10'000;  // rows read per number
 constexpr Duration kStandingAge = std::chrono::seconds(5);
 
 std::vector<std::string> missing_of(const WorkerOffer& offer,
@@ -31,7 +31,7 @@ std::vector<std::string> missing_of(const WorkerOffer& offer,
   return missing;
 }
 
-// What is missing at the worker that is nearest to taking the job; nullopt: none runs its agent.
+// What the best matching worker lacks; nullopt: no worker runs the agent.
 std::optional<std::vector<std::string>> least_missing(const store::JobRow& row,
                                                       const std::vector<WorkerOffer>& offers) {
   std::optional<std::vector<std::string>> least;
@@ -49,7 +49,7 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-// Why nobody takes it; nullopt: somebody would.
+// Why no worker takes the job; nullopt: one can.
 std::optional<StuckReason> missing_worker(const store::JobRow& row,
                                           const std::vector<WorkerOffer>& offers) {
   StuckReason stuck{.reason = "no_worker", .since = {}, .missing = {}, .message = {}};
@@ -86,7 +86,7 @@ std::optional<StuckReason> find_stuck_reason(const store::JobRow& row, Instant n
   if (!store::may_run(row.status)) return std::nullopt;
   if (row.claim) {
     if (!row.lease_until) return std::nullopt;
-    // Who comes to own a store ends every earlier lease, as of no time at all.
+    // A new owner of a store ends all earlier leases by setting them to the epoch.
     const Instant since = std::max(*row.lease_until, row.updated_at);
     if (since + older_than > now) return std::nullopt;
     auto why = missing_worker(row, offers);
@@ -136,7 +136,7 @@ std::vector<WorkerOffer> Api::worker_offers(const store::JobStats& job_stats) co
     if (worker.says.empty()) continue;
     if (auto offer = worker_offer(worker.says)) all.push_back(*std::move(offer));
   }
-  // Of a store that nobody shares nothing is announced.
+  // In a single-owner store workers are not announced.
   if (store_.owned() && options_.runs && runtime_.options().may_claim) {
     all.push_back({runtime_.options().agents, runtime_.offered()});
   }
@@ -145,16 +145,16 @@ std::vector<WorkerOffer> Api::worker_offers(const store::JobStats& job_stats) co
 
 // ---------------------------------------------------------------- lists
 
-// A walk over jobs by status, page by page, newest first; each is shown or passed over.
+// A walk over jobs by status, page by page, newest first; each is shown or skipped.
 struct Api::JobWalk {
   std::vector<std::string> statuses;
   std::size_t status = 0;
   std::string after;
   std::size_t wanted = kListDefault;
   Duration older_than = kOlderThan;
-  bool doubts = false;  // calls in doubt; else what is stuck
+  bool doubts = false;  // unknown outcomes; else stalled jobs
   bool unattended = false;
-  std::size_t logs = 0;  // that were read
+  std::size_t logs = 0;  // number of logs read
   std::vector<WorkerOffer> offers;
   std::deque<store::JobRow> rows;
   bool last_page = false;
@@ -215,7 +215,7 @@ void Api::stuck_jobs(ContextPtr ctx) {
 
 void Api::in_doubt_jobs(ContextPtr ctx) {
   auto walk = std::make_shared<JobWalk>();
-  // Ended jobs last: their logs are read for this, a page at a time.
+  // Ended jobs last: their logs are read for this, page by page.
   walk->statuses = {"parked", "waiting", "running", "queued", "failed", "cancelled", "completed"};
   walk->doubts = true;
   const auto params = [&]() -> Status {
@@ -249,7 +249,7 @@ void Api::next_page(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
   filter.status = walk->statuses[walk->status];
   apply_cursor(walk->after, filter);
   filter.limit = kStuckRowsAtOnce;
-  // A job that has stood still for long was not written to; of a lease that ran out the row says when.
+  // A job without progress has an old update time; an expired lease is in the row.
   if (!walk->doubts && !walk->unattended && filter.status == "queued") {
     filter.updated_before = store_.now() - walk->older_than + Duration(1);
   }
@@ -287,7 +287,7 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
     }
     Value shown = row_json(row);
     if (why && why->reason != "parked") {
-      const bool alone = store_.owned() || is_owner_alive_;  // one process runs this store
+      const bool alone = store_.owned() || is_owner_alive_;  // the store has a single owner
       std::string command = alone ? "aetheris serve FILE" : "aetheris worker FILE";
       for (const std::string& one : why->missing) {
         if (!one.starts_with(kVersion)) command += " --capability " + one;
@@ -309,7 +309,7 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
                                         Result<runtime::Runtime::JobSnapshot> read) mutable {
       if (!alive.lock()) return;
       if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
-      if (!read) {  // a log that cannot be read hides nothing of the others
+      if (!read) {  // an unreadable log must not hide other jobs
         if (!walk->doubts) {
           walk->found.push_back(shown.with(
               "stuck", Value::object({{"code", std::string(code_name(read.error().code))},
@@ -352,7 +352,7 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
       200, Value::object({{"jobs", Value::array(std::move(walk->found))}, {"next_cursor", next}}));
 }
 
-// ---------------------------------------------------------------- numbers
+// ---------------------------------------------------------------- metrics
 
 void Api::gauges(std::move_only_function<void(const JobGauges*)> then) {
   if (gauges_ && steady_.since_start() - gauges_->taken_at < kStandingAge) {
@@ -370,7 +370,7 @@ void Api::gauges(std::move_only_function<void(const JobGauges*)> then) {
   });
 }
 
-// Of those that are not parked: rows are looked through, no log.
+// Of jobs that are not parked: only rows are read, no logs.
 void Api::count_stuck(std::shared_ptr<JobGauges> fresh, std::size_t status, std::string after,
                       std::move_only_function<void(const JobGauges*)> then) {
   constexpr std::string_view kCountedStatuses[] = {"running", "queued"};

@@ -1,11 +1,11 @@
-// Stuck: which jobs do not go on by themselves, why, and what would help.
+// Stuck: which jobs are stalled, why, and which command helps.
 //
-//   a park          somebody has to act: a call in doubt, a pause, a confirmation, a version
-//   lease_expired   whoever held it is gone for longer than it should be, and nobody has taken it over
-//   no_worker       it could have been claimed for long, and no worker that we know of offers what it needs
-//   needs_version   the same, for want of the version that the job belongs to
-// A wait (for a timer, a signal, a person) is none of these, and neither is a job that stands in line while workers that
-// could take it are busy. Threads: pure functions.
+//   parked          an operator must act: an unknown outcome, a pause, a verification, a version
+//   lease_expired   the lease expired too long ago, and no worker has claimed the job
+//   no_worker       the job has been claimable for long, and no known worker offers what it needs
+//   needs_version   the same: no worker offers the version of the job
+// A job that waits for a timer, a signal or a user is not stalled. Neither is a queued job while
+// the workers that could run it are busy. Threads: pure functions.
 #pragma once
 
 #include <optional>
@@ -28,16 +28,17 @@ struct StuckReason {
   std::vector<std::string> missing;  // capabilities that no worker offers
   std::string message;
 };
-// `older_than`: how long a job may stand still before it counts, but for a parked one.
+// `older_than`: how long a job without progress is tolerated; a parked job is reported at once.
 std::optional<StuckReason> find_stuck_reason(const store::JobRow& row, Instant now,
                                              Duration older_than,
                                              const std::vector<WorkerOffer>& offers);
-// A job that could go on, in a store that one process alone can run, and none does: at once.
+// For a runnable job in a single-owner store without an owner; reported at once.
 StuckReason unattended_reason(const store::JobRow& row);
 std::vector<Value> unattended_commands(const store::JobRow& row);
-// The same as the job's page says it: {message, commands}.
+// The same for the job's page: {message, commands}.
 Value unattended_json(const store::JobRow& row);
-// In the same form, for a store whose one owner offers `offers`: why it cannot take the job; nullopt: it can.
+// The same for a store whose only owner offers `offers`: why it cannot run the job; nullopt: it
+// can.
 std::optional<Value> not_offered_json(const store::JobRow& row,
                                       const std::vector<WorkerOffer>& offers);
 

@@ -1,4 +1,4 @@
-// Which jobs count as stuck, as a table: their rows, who is there to take them, and what is said of them.
+// Which jobs count as stalled, as a table: rows, available workers, and the reported reason.
 #include "api/stuck.h"
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Paths and queries.
+// del
 #include "api/target.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Target: the path and query of a request. Inside they are lists of decoded texts; only a wire encodes them.
+// Target: the path and query of a request, as lists of decoded strings. Only a transport encodes
+// them.
 //
 // Threads: values, pure functions.
 #pragma once
@@ -27,15 +28,15 @@ class Query {
   Query() = default;
   explicit Query(QueryPairs pairs) : pairs_(std::move(pairs)) {}
 
-  // Fails with input_invalid when another name stands there: a filter that is misspelt must not answer everything. Nor may
-  // a name stand twice, of which each reader would take another value; `label` and `key` are lists.
+  // Fails with input_invalid for an unknown name (a misspelled filter must not return everything)
+  // and for a repeated name, which is ambiguous; `label` and `key` may repeat.
   Status only(std::initializer_list<std::string_view> names) const;
-  // The value of this name; nullptr when there is none.
+  // The value of this name; nullptr if absent.
   const std::string* find(std::string_view name) const;
   std::vector<std::string> all(std::string_view name) const;
-  // A whole number. Fails with input_invalid.
+  // An unsigned integer. Fails with input_invalid.
   Result<std::optional<std::uint64_t>> number(std::string_view name) const;
-  // Of a list: `limit`, from 1 to `most`. Fails with input_invalid.
+  // `limit` of a list, from 1 to `most`. Fails with input_invalid.
   Result<std::size_t> limit(std::size_t default_limit, std::size_t most) const;
 
  private:

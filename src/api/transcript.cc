@@ -1,4 +1,4 @@
-// A job as a conversation, page by page.
+// The transcript route: a job as a conversation, page by page.
 #include <memory>
 #include <utility>
 
@@ -9,7 +9,7 @@
 namespace ae::api {
 namespace {
 
-// From one reading of the whole log to the next one, for a request that waits.
+// The minimum interval between two reads of the whole log, for a waiting request.
 constexpr Duration kReadInterval = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -18,10 +18,10 @@ struct Api::TranscriptParams {
   JobId job;
   engine::TranscriptPage page;
   bool waits = false;
-  std::uint64_t seen = 0;  // the last event that was read; 0 = nothing was
+  std::uint64_t seen = 0;  // the last event read; 0 = none
 };
 
-// With ?wait it is held until there is an entry after `after`, or the job has ended.
+// With ?wait the response is delayed until there is an entry after `after`, or the job has ended.
 void Api::transcript(ContextPtr ctx) {
   Duration most{};
   auto params = [&]() -> Result<TranscriptParams> {
@@ -48,7 +48,7 @@ void Api::transcript(ContextPtr ctx) {
        });
 }
 
-// The whole log is loaded again only when it has grown, or for the last answer.
+// The whole log is loaded again only if it has grown, or for the final response.
 void Api::load_transcript(const ContextPtr& ctx, std::shared_ptr<TranscriptParams> params,
                           std::shared_ptr<LongPoll> long_poll, ReadLimiter::Slot slot) {
   if (auto may = ctx->check_response_room(); !may) {

@@ -1,4 +1,4 @@
-// The bodies of the routes that look at one job.
+// Bodies of the routes about one job.
 #include "api/views.h"
 
 #include <map>
@@ -16,10 +16,10 @@
 namespace ae::api {
 namespace {
 
-// With more of them a page is for a list, and `approvals` has it.
+// Waits beyond these are shown without arguments; `approvals` has them.
 constexpr std::size_t kArgumentsShown = 64;
 
-// Each wait with what a person is asked there: the call that is to be approved, or what its tool asks. null = nobody is.
+// Each wait with its open request: the call to approve or the question of a tool. null = none.
 std::vector<Value> with_questions(std::span<const Value> waits, const engine::State& state) {
   const std::vector<Value> asked = engine::approvals_view(state);
   std::map<std::string_view, const Value*> by_key;
@@ -55,7 +55,7 @@ Value job_body(const runtime::Runtime::JobSnapshot& read, Instant now) {
   if (body["waiting"].is_object()) body = body.with("waiting", waits.front());
   body = body.with("waits", Value::array(std::move(waits)));
   if (body["labels"].is_null()) body = body.with("labels", Value::object({}));
-  // How it stands in line.
+  // Its scheduling options.
   const auto* created = read.events.empty() ? nullptr : as<JobCreated>(read.events.front());
   const Value needed = created != nullptr ? created->required_capabilities : Value();
   return body.with("priority", read.row.priority)

@@ -1,4 +1,5 @@
-// Views: the bodies of the routes that look at one job. They only put engine's views and the store's rows together.
+// Views: response bodies of the routes about one job. They combine engine's views with the store's
+// rows.
 //
 // Threads: pure functions and values.
 #pragma once
@@ -23,15 +24,15 @@
 
 namespace ae::api {
 
-// `now`, by the store's clock: a person's wait whose time has passed is `expired` then, though nobody has noted it yet, and
-// nothing answers it any more.
+// `now`, by the store's clock: a wait for a user whose time has passed is shown as `expired`, even
+// if that is not recorded yet. It cannot be answered any more.
 Value job_body(const runtime::Runtime::JobSnapshot& read, Instant now);
 Value trace_body(const runtime::Runtime::JobSnapshot& read);
 
-// Bodies that evaluate the expressions of a log again are made in portions (async/time_slices.h): `next` until it returns
-// false, then `take`.
+// Bodies that evaluate the expressions of a log again are computed in slices (async/time_slices.h):
+// call `next` until it returns false, then `take`.
 
-// The state of the job at an event. REQUIRES: 1 <= seq <= the last.
+// The state of the job at an event. REQUIRES: 1 <= seq <= the last seq.
 class ReplayBody {
  public:
   ReplayBody(runtime::Runtime::JobSnapshot&& read, std::uint64_t seq);
@@ -47,7 +48,7 @@ class ReplayBody {
   engine::IncrementalFold folding_;
 };
 
-// A page of the transcript of a job. Holds the stored bytes of the log, and of its events those of one commit.
+// A page of a job's transcript. Holds the stored bytes of the log, and the events of one commit.
 class TranscriptBody {
  public:
   TranscriptBody(const JobId& job, store::LoadedJob&& loaded, const engine::TranscriptPage& page);
@@ -60,13 +61,14 @@ class TranscriptBody {
  private:
   const store::LoadedJob loaded_;
   runtime::LogOpener opening_;
-  std::vector<Event> events_;  // of a commit
-  std::size_t added_ = 0;      // of them
+  std::vector<Event> events_;  // of one commit
+  std::size_t added_ = 0;      // number of them already added
   engine::TranscriptBuilder transcribing_;
   Status status_;
 };
 
-// The proofs of a job. What is wrong is in the body; making it does not fail. `keys`: whose signatures count.
+// The verification of a job's log. Problems are in the body; it does not fail. `keys`: trusted
+// signing keys.
 class VerifyBody {
  public:
   VerifyBody(const JobId& job, store::LoadedJob&& loaded, std::vector<PublicKey> keys);
@@ -84,7 +86,7 @@ class VerifyBody {
   const engine::PlanSource plans_ = engine::uncached_plan_source();
   engine::VerifyInput input_;
   std::map<Hash, const std::string*> blobs_;  // of `loaded_`
-  std::size_t opened_ = 0;                    // commits
+  std::size_t opened_ = 0;                    // number of commits
   Hash head_;
   std::optional<engine::IncrementalVerifier> verifying_;
 };

@@ -27,21 +27,20 @@
 namespace ae::app {
 namespace {
 
-constexpr auto kOwnerWait =
-    std::chrono::seconds(3);  // for an owner that has just begun, or is about to end
+constexpr auto kOwnerWait = std::chrono::seconds(3);  // for an owner that is starting or stopping
 constexpr Duration kHealthWait = std::chrono::seconds(3);
 constexpr Duration kServerWait =
-    std::chrono::seconds(5);  // for the health of a server, before anything is sent
+    std::chrono::seconds(5);  // for the health check of a server, before other requests
 constexpr Duration kAnswerWait = std::chrono::minutes(2);
-// While an answer is awaited, the health of the process is requested this often. When that is not answered in time, the
-// process has stopped: the kernel still accepts connections for it.
+// While a response is pending, the health of the process is requested this often. If that times
+// out, the process is frozen: the kernel still accepts connections for it.
 constexpr Duration kHealthEvery = std::chrono::seconds(5),
                    kUnresponsiveMax = std::chrono::seconds(10);
 constexpr std::size_t kAnswerMax = std::size_t{1}
-                                   << 30;  // bytes, of the process that owns the store
-constexpr std::size_t kServerAnswerMax = std::size_t{256} << 20;  // … of a server
-constexpr Duration kStreamTimeout = std::chrono::hours(24);       // then it is asked for anew
-constexpr std::size_t kStreamMax = 256u << 20;  // bytes of one; then it is asked for anew
+                                   << 30;  // bytes, from the process that owns the store
+constexpr std::size_t kServerAnswerMax = std::size_t{256} << 20;  // … from a server
+constexpr Duration kStreamTimeout = std::chrono::hours(24);       // then it is requested again
+constexpr std::size_t kStreamMax = 256u << 20;  // bytes of a stream; then it is requested again
 constexpr auto kOwnerPoll = std::chrono::milliseconds(50);
 
 const api::Path kHealth{"api", "health"};
@@ -51,8 +50,7 @@ bool exists(const std::string& path) {
   return ::stat(path.c_str(), &found) == 0;
 }
 
-// Two paths to one store are one store.
-// A frozen owner must not freeze those who only want to know.
+// A frozen owner must not block commands for long.
 Duration request_timeout(const api::ApiRequest& request, Duration health) {
   if (request.path == kHealth) return health;
   for (const auto& [name, value] : request.query) {
@@ -62,10 +60,10 @@ Duration request_timeout(const api::ApiRequest& request, Duration health) {
   return kAnswerWait;
 }
 
-// A process that answers by HTTP: the owner of a store on its socket, or a server.
+// A client over HTTP: of the owner of a store on its socket, or of a server.
 class SocketClient final : public ApiClient {
  public:
-  // `path`: a Unix socket; "" = none, and `base` is where the server is.
+  // `path`: a Unix socket; "" = none, then `base` is the URL of the server.
   explicit SocketClient(std::string path, std::string base = "http://localhost",
                         std::string key = {}, const std::string& ca_file = {})
       : path_(std::move(path)),
@@ -129,13 +127,13 @@ class SocketClient final : public ApiClient {
   bool is_remote() const override { return true; }
 
  private:
-  // A request that is under way.
+  // A request in flight.
   struct PendingCall {
     std::string method;
     net::HttpClient::Id id = 0;
-    std::optional<async::TimerId> timer = {};  // until the next look
+    std::optional<async::TimerId> timer = {};  // until the next health check
     bool over = false;
-    bool is_unresponsive = false;  // its health was not answered
+    bool is_unresponsive = false;  // its health check timed out
   };
   void schedule_health_check(const std::shared_ptr<PendingCall>& pending) {
     pending->timer = loop_.after(kHealthEvery, [this, pending] {
@@ -143,7 +141,7 @@ class SocketClient final : public ApiClient {
       check_health(pending);
     });
   }
-  // Does the process that is to answer still run?
+  // Does the process that handles the request still respond?
   void check_health(const std::shared_ptr<PendingCall>& pending) {
     net::HttpCall call = call_of({.path = kHealth});
     call.total_timeout = kUnresponsiveMax;
@@ -207,8 +205,8 @@ class SocketClient final : public ApiClient {
     return response;
   }
 
-  // Something before a server of ours may have sent it on and lost the answer; who refuses, or only shows something, did
-  // nothing.
+  // A proxy in front of our server may have forwarded the request and lost the response. A refusal
+  // or a GET had no effect.
   Error not_aetheris_error(const std::string& method, int status) const {
     const std::string who =
         "the server at " + where() + " is not an aetheris server (" + std::to_string(status) + ")";
@@ -250,7 +248,7 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// "" = none. What is wrong with it is said without it.
+// "" = none. Errors do not contain the key.
 Result<std::string> key_for_server() {
   std::string key = environment("AETHERIS_API_KEY");
   std::string from = "AETHERIS_API_KEY";
@@ -271,7 +269,7 @@ Result<std::string> key_for_server() {
 
 namespace {
 
-// nullptr: there is none. Fails with forbidden: there is one, and it does not listen to us.
+// nullptr: no owner. Fails with forbidden: an owner that refuses us.
 Result<std::unique_ptr<ApiClient>> find_listening_owner(const StoreUrl& store) {
   if (store.kind != StoreUrl::Kind::sqlite) return nullptr;
   for (const std::string& path : {store.socket_path(), store.second_socket_path()}) {
@@ -330,7 +328,7 @@ Result<std::unique_ptr<ApiClient>> ApiClient::connect_to_server(std::string url)
   if (!ca_file.empty() && ::access(ca_file.c_str(), R_OK) != 0) {
     return fail(Code::usage, "AETHERIS_CA_FILE: cannot read " + ca_file);
   }
-  // A server without keys finds out by our open files that no tool asks (tool_peer.h).
+  // A server without keys inspects our open files to detect tools (tool_peer.h).
   if (key.empty()) ::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
   return std::make_unique<SocketClient>("", std::move(url), std::move(key), ca_file);
 }
@@ -338,7 +336,8 @@ Result<std::unique_ptr<ApiClient>> ApiClient::connect_to_server(std::string url)
 Result<std::unique_ptr<ApiClient>> ApiClient::open(const StoreUrl& store, OpenMode mode) {
   if (const char* url = std::getenv("AETHERIS_URL"); url != nullptr && *url != '\0') {
     AE_ASSIGN(auto client, connect_to_server(url));
-    // One that does not answer must not hold up a command, nor get it: what was not sent can be repeated.
+    // A frozen server must not block the command, nor receive it: a request that was not sent can
+    // be retried.
     api::ApiRequest health;
     health.path = {"api", "health"};
     const auto there = client->send(health);

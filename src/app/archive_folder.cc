@@ -33,7 +33,7 @@ Status write_all(int fd, const std::string& path, std::string_view bytes) {
   return {};
 }
 
-// What is there, as far as it matters: one byte more than is wanted tells that it is another.
+// Compares the file's content with `wanted`; one byte more is read to detect a longer file.
 Result<bool> holds(int fd, const std::string& path, std::string_view wanted) {
   std::string found(wanted.size() + 1, '\0');
   std::size_t size = 0;
@@ -47,7 +47,7 @@ Result<bool> holds(int fd, const std::string& path, std::string_view wanted) {
   return std::string_view(found).substr(0, size) == wanted;
 }
 
-// Of a run that died between this and the deletion, or of another job.
+// The file is from a run that died before the deletion, or of another job.
 Status compare(const std::string& path, const std::string& bytes) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (file.get() < 0) return failed(path, errno);
@@ -102,7 +102,7 @@ Result<std::unique_ptr<ArchiveFolder>> ArchiveFolder::open(async::Loop& loop, st
   } else if (errno != EEXIST) {
     return failed("cannot make the archive " + folder, errno);
   }
-  AE_TRY(sync_folder(folder));  // a folder, and ours to write to is found out by writing
+  AE_TRY(sync_folder(folder));  // fails if it is not a folder; write access is not checked
   return std::make_unique<ArchiveFolder>(loop, std::move(folder));
 }
 

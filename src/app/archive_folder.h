@@ -1,9 +1,10 @@
-// ArchiveFolder: a folder in which the files of an archive stay.
+// ArchiveFolder: an archive in a folder.
 //
-// Each file is written beside its place, made durable, and gets its name by `link`, which replaces nothing; the folder is
-// made durable before anybody is told. A file of that name with the same bytes is what is left of a run that died. Syncs
-// take their time, so a thread of its own makes them.
-// Threads: the loop's; answers are posted to the loop.
+// Each file is written under a temporary name, synced, and published with `link`, which never
+// replaces a file. The folder is synced before the caller is notified. An existing file with the
+// same name and bytes is left from an interrupted run and accepted. Syncs are slow, so they run on
+// a separate thread.
+// Threads: the loop's; results are posted to the loop.
 #pragma once
 
 #include <memory>
@@ -19,11 +20,11 @@ namespace ae::app {
 
 class ArchiveFolder final : public runtime::Archive {
  public:
-  // Makes the folder, mode 0700, where there is none; not the one above it. Fails with usage (no absolute path) ·
-  // unavailable.
+  // Creates the folder, mode 0700, if it does not exist; not its parent. Fails with usage (not an
+  // absolute path) · unavailable.
   static Result<std::unique_ptr<ArchiveFolder>> open(async::Loop& loop, std::string folder);
   ArchiveFolder(async::Loop& loop, std::string folder) : loop_(loop), folder_(std::move(folder)) {}
-  ~ArchiveFolder() override;  // waits for what is being written
+  ~ArchiveFolder() override;  // waits for the current write
 
   // REQUIRES: one at a time.
   void put_files(std::vector<File> files, async::Done<Status> done) override;

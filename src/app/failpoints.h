@@ -1,12 +1,13 @@
-// Failpoints: AETHERIS_FAILPOINTS="name=action[@n];…" makes marked places go wrong on purpose (API.md §3).
+// Failpoints: AETHERIS_FAILPOINTS="name=action[@n];…" injects faults at named places (API.md §3).
 //
 //   exit         the process ends at once, code 137
-//   error        `unavailable`, nothing done
-//   error_after  done, then `unknown_outcome`
+//   error        `unavailable`, without an effect
+//   error_after  takes effect, then `unknown_outcome`
 //   pause:ms     sleeps
-// Hits count from 1 per name and process; without @n every hit. AETHERIS_FAILPOINTS_TRACE=1 writes one line per hit
-// to stderr, before the action: `failpoint NAME@N`. Inert when neither variable is set.
-// Threads: hit from any; it blocks only to pause.
+// Hits count from 1 per name and process; without @n every hit matches. AETHERIS_FAILPOINTS_TRACE=1
+// writes one line per hit to stderr, before the action: `failpoint NAME@N`. Inert when neither
+// variable is set.
+// Threads: `hit` from any; only `pause` blocks.
 #pragma once
 
 #include <chrono>
@@ -25,7 +26,8 @@ namespace ae::app {
 
 class Failpoints final : public async::FailpointHandler {
  public:
-  // nullptr: nothing is asked for. Fails with usage. REQUIRES: `text` and `trace` as in the environment, "" = not set.
+  // nullptr: neither variable is set. Fails with usage. REQUIRES: `text` and `trace` from the
+  // environment, "" = not set.
   static Result<std::unique_ptr<Failpoints>> parse(std::string_view text, std::string_view trace);
 
   async::FailpointAction hit(std::string_view name) override;

@@ -1,4 +1,4 @@
-// Fd closes a file descriptor when it leaves its scope.
+// Fd: closes a file descriptor at the end of its scope.
 #pragma once
 
 #include <unistd.h>

@@ -12,7 +12,7 @@
 namespace ae::app {
 namespace {
 
-// Two of them are as good as none: nobody knows which one is meant.
+// A repeated header counts as missing, because it is ambiguous.
 std::string only_header(const net::HttpHeaders& headers, std::string_view name) {
   std::string value;
   for (const net::HttpHeader& header : headers) {
@@ -23,7 +23,7 @@ std::string only_header(const net::HttpHeaders& headers, std::string_view name) 
   return value;
 }
 
-// Several are one list.
+// Repeated headers form one list.
 std::string listed_header(const net::HttpHeaders& headers, std::string_view name) {
   std::string list;
   for (const net::HttpHeader& header : headers) {

@@ -1,6 +1,6 @@
-// HTTP mapping: a request as HTTP says it in the words of the Api, and the Api's answer in those of HTTP.
+// HTTP mapping: converts HTTP requests to Api requests, and Api responses to HTTP responses.
 //
-// Who it is that asks is the Authenticator's to say, and is given. Threads: pure functions.
+// The principal comes from the Authenticator. Threads: pure functions.
 #pragma once
 
 #include "api/api.h"
@@ -10,12 +10,12 @@
 
 namespace ae::app {
 
-// HEAD is a GET of which only the head is sent: the server leaves the body out.
+// HEAD is treated as GET; the server omits the body.
 std::string method_of(const net::HttpRequest& request);
 bool is_mcp(const net::HttpRequest& request);
 
-// `principal`: who it is, if the gate knows; otherwise they say it themselves.
-// `local`: on the socket of our own user.
+// `principal`: the authenticated client; if it names no actor, the header X-Aetheris-By does.
+// `local`: received on our own user's socket.
 api::ApiRequest to_api_request(net::HttpRequest&& in, const api::Principal& principal, bool local);
 
 net::HttpResponse to_http_response(const api::ApiResponse& in);

@@ -39,7 +39,7 @@ std::string environment(const char* name) {
   return value ? value : "";
 }
 
-// The default folder is ours alone: what is in it is no part of anybody's repository.
+// The default folder is private: git must ignore it.
 void write_gitignore(const std::string& folder) {
   if (folder != ".aetheris") return;
   const int file = ::open(".aetheris/.gitignore", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -48,9 +48,10 @@ void write_gitignore(const std::string& folder) {
   ::close(file);
 }
 
-// Where a process that runs the jobs of a shared store remembers how far it had come. Without it, as long as it lives.
+// Where a process that runs jobs of a shared store records its store position. Without the folder
+// it is kept in memory only.
 constexpr const char* kGuardFolder = ".aetheris";
-// A process that was killed while it started a program: that one keeps the lock until its execve.
+// A program that a killed process was starting keeps its lock until the execve.
 constexpr std::chrono::seconds kLockWait(2);
 
 void make_guard_folder() {
@@ -149,7 +150,8 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     }
   }
 
-  // The default folder is ours alone; of another one, the files of the store. And all files of keys and secrets.
+  // The whole default folder; in another folder the files of the store. Also all files with keys
+  // and secrets.
   std::vector<std::string> paths_closed_to_tools(const agents::AgentsFile& agents) const {
     std::vector<std::string> closed{store::sqlite::full_path(kGuardFolder)};
     const auto close = [&closed](const std::string& file) {
@@ -177,7 +179,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     return closed;
   }
 
-  // The key that depends on who will make the call is not known yet.
+  // Uses a placeholder for the external key, which is not known yet.
   Result<Value> preview(std::string_view tool, const JobId& job, const StepId& step,
                         const Value& arguments, std::string_view blind, std::string_view version) {
     auto* entry = toolbox_ ? toolbox_->tool_registry().find(tool, version) : nullptr;
@@ -259,7 +261,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     };
     async::Task begin = [] {};
     if (toolbox_) {
-      // The sandboxes that run know what is closed to them.
+      // Running sandboxes keep their list of closed paths.
       const auto closed = paths_closed_to_tools(*options_.agents);
       for (const std::string& path : paths_closed_to_tools(loaded->file)) {
         if (std::ranges::find(closed, path) != closed.end()) continue;
@@ -308,7 +310,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
 
   Status open_store() {
     if (options_.store.kind == StoreUrl::Kind::postgres) {
-      // Whoever acts on a job needs one that is there; whoever makes one needs a store.
+      // A control request needs an existing job; creating one needs a store.
       const bool makes_jobs = options_.mode == InstanceOptions::Mode::run || options_.create ||
                               (options_.mode == InstanceOptions::Mode::write && options_.agents);
       if (options_.mode == InstanceOptions::Mode::run) make_guard_folder();
@@ -352,7 +354,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     return {};
   }
 
-  // Without it jobs run all the same; one that kills this process is not known to the next one.
+  // Without it jobs still run, but the next process does not know which job killed this one.
   void open_running_slot() {
     if (options_.store.kind == StoreUrl::Kind::memory) return;
     const bool shared = options_.store.kind == StoreUrl::Kind::postgres;
@@ -399,19 +401,19 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   runtime::ToolRegistry no_tools_;
   runtime::OutputHub output_hub_;
   std::unique_ptr<RunningFile> running_file_;
-  std::optional<runtime::RunningSlot> slot_;  // in its page
+  std::optional<runtime::RunningSlot> slot_;  // in the page of running_file_
   std::optional<SigningKey> signer_;
   store::MemoryDisk disk_;
   std::unique_ptr<store::Store> store_;
-  store::SqliteStore* sqlite_ = nullptr;      // the same
-  store::PostgresStore* postgres_ = nullptr;  // or this
+  store::SqliteStore* sqlite_ = nullptr;      // the same store, if SQLite
+  store::PostgresStore* postgres_ = nullptr;  // … or PostgreSQL
   bool created_ = false;
-  std::optional<store::MeasuredStore> measured_;  // the same, with its times
+  std::optional<store::MeasuredStore> measured_;  // the same store, with latencies
   std::unique_ptr<Toolbox> toolbox_;
   std::optional<runtime::Runtime> runtime_;
   std::optional<api::Api> api_;
   std::optional<Listener> listener_,
-      network_listener_;  // for our user's commands; for everybody who can connect
+      network_listener_;  // for commands of our user; for network clients
 };
 
 Result<std::string> read_file(const std::string& path) {
@@ -428,7 +430,7 @@ Result<std::string> read_file(const std::string& path) {
       return fail(Code::usage, "cannot read " + path + ": " + std::strerror(error));
     }
     text.append(buffer, static_cast<std::size_t>(size));
-    // The loader says what is wrong with a file that is too large; nobody needs all of it for that.
+    // The parser rejects a file that is too large; it need not be read completely.
     if (size == 0 || text.size() > (64u << 20)) break;
   }
   ::close(file);

@@ -1,9 +1,10 @@
-// Instance: everything one process needs to work on one store, put together.
+// Instance: everything one process needs to work on one store.
 //
-// The only place that names drivers: which store, which clocks, which tools. A site is opened to read (no lock), to
-// write (it owns the store), or to run jobs (it also has the tools of an agents file). The owner of a SQLite store
-// listens on a socket beside the file, so that other commands find it and speak the same routes.
-// Threads: all of it on the thread that runs the loop.
+// The only place that chooses implementations: of the store, the clocks and the tools. An instance
+// is opened to read (no lock), to write (it owns the store), or to run jobs (it also has the tools
+// of an agents file). The owner of a SQLite store listens on a socket beside the file, so that
+// other commands find it and use the same routes.
+// Threads: the thread that runs the loop.
 #pragma once
 
 #include <cstdint>
@@ -34,30 +35,32 @@ extern const std::string_view kVersion;  // "0.1.0"
 struct InstanceOptions {
   StoreUrl store;
   enum class Mode { read, write, run } mode = Mode::read;
-  // run, and write when jobs are to be created: the file, and the folder that its relative paths start from.
+  // For `run`, and for `write` if jobs are to be created: the agents file, and the base folder of
+  // its relative paths.
   const agents::AgentsFile* agents = nullptr;
   std::string agents_folder = ".";
-  // Reads an agent that is to be registered (ApiOptions::read_agent); empty = the file's agents are all there are.
+  // Parses an agent to be registered (ApiOptions::read_agent); empty = only the file's agents
+  // exist.
   std::function<std::vector<agents::Diagnostic>(std::string_view, std::string_view, agents::Agent&)>
       read_agent = {};
-  // Of tools and models whose paths start elsewhere, by name: they stand in another file.
+  // Base folders of tools and models that are defined in another file, by name.
   std::map<std::string, std::string, std::less<>> folders = {};
   // As ApiOptions::refused.
   std::function<void(const api::ApiRequest&, int, std::string_view)> refused = {};
-  // The Api says how this process is, and knows no job: of a worker.
+  // For a worker: the Api serves only health, readiness and metrics.
   bool health_only = false;
-  std::size_t descriptors = 0;  // how many a program of a tool may have open; 0 = as many as we
+  std::size_t descriptors = 0;  // limit for programs of tools; 0 = our own
   runtime::RuntimeOptions runtime;
-  // From now on claims take turns between the values of this label; "" = by age alone; nullopt = as the store says.
+  // Sets the fairness key to the values of this label; "" = claim by age alone; nullopt =
+  // unchanged.
   std::optional<std::string> fair_by = {};
-  bool create =
-      false;  // write: the store may be a new one, of a kind that only who runs jobs makes otherwise
-  bool accept_rollback = false;  // what the store has lost is accepted (Instance::accept_rollback)
-  bool restored = false;         // … and it has lost something, whatever is remembered
-  bool nothing_lost = false;     // … or nothing: its jobs go on
-  std::string accepted_by;       // … by whom
+  bool create = false;           // write: also create a missing store of a shared database
+  bool accept_rollback = false;  // accept a rollback of the store (Instance::accept_rollback)
+  bool restored = false;         // … treat it as rolled back even without evidence
+  bool nothing_lost = false;     // … or as complete: its jobs continue
+  std::string accepted_by;       // … the operator, for the audit log
   std::string signing_key;       // a file; "" = AETHERIS_SIGNING_KEY, or heads stay unsigned
-  std::string tls_key = {};      // a file that stays closed to tools; "" = none
+  std::string tls_key = {};      // a file that tools cannot open; "" = none
   runtime::RuntimeObserver* observer = nullptr;  // borrowed; may be null
 };
 
@@ -65,8 +68,8 @@ struct LoadedAgents;
 
 class Instance {
  public:
-  // Fails with store_locked (names the pid), not_found (read: there is no store), needs_version, unavailable,
-  // plan_invalid (a tool's definition).
+  // Fails with store_locked (names the pid), not_found (read: the store does not exist),
+  // needs_version, unavailable, plan_invalid (a tool's definition).
   static Result<std::unique_ptr<Instance>> open(InstanceOptions options);
   virtual ~Instance() = default;
 
@@ -74,50 +77,56 @@ class Instance {
   virtual store::Store& store() = 0;
   virtual runtime::Runtime& runtime() = 0;
   virtual api::Api& api() = 0;
-  // Which store this is, without a password.
+  // The store's address, without a password.
   virtual std::string store_name() const = 0;
-  // Owner of a SQLite store only; nothing otherwise. What goes wrong is said and changes nothing else.
+  // Listens on the socket of the owner of a SQLite store; a no-op for other stores. Failures are
+  // reported as warnings.
   virtual Status listen() = 0;
   virtual void stop_listening() = 0;
-  // Serves the Api by TCP (Listener::listen_tcp). Gives the port.
+  // Serves the Api over TCP (Listener::listen_tcp). Returns the port.
   virtual Result<std::uint16_t> serve(ServeOptions options) = 0;
-  // Registers our agents; from now on those of the store are offered, as `serve` does it. REQUIRES: read_agent.
+  // Registers our agents and offers those of the store, as `serve` does. REQUIRES: read_agent.
   virtual Status register_agents() = 0;
-  // The agents file was edited: its tools and agents are those of new jobs from here on; jobs that run keep theirs. What
-  // was registered is the answer. REQUIRES: register_agents; `loaded` has no faults. Fails with plan_invalid, unsupported (a
-  // restart is needed), unavailable, unknown_outcome; then jobs are made as before.
+  // After an edit of the agents file: new jobs use its tools and agents; running jobs keep theirs.
+  // Returns the registered agents. REQUIRES: register_agents; `loaded` has no diagnostics. Fails
+  // with plan_invalid, unsupported (a restart is needed), unavailable, unknown_outcome; then
+  // nothing changes for new jobs.
   virtual void reload(std::shared_ptr<const LoadedAgents> loaded,
                       async::Done<Result<std::vector<api::Api::AgentChange>>> done) = 0;
-  // From now on agents that are registered in the store are run, too. REQUIRES: read_agent, and jobs are run.
+  // Also runs the agents that are registered in the store. REQUIRES: read_agent, and Mode::run.
   virtual Status follow_agents() = 0;
-  // Are there keys, and none of them lets anybody in? REQUIRES: serve.
+  // Are there keys, but none that is live? REQUIRES: serve.
   virtual bool are_all_keys_dead() = 0;
-  // Does the server on the network accept only requests with a key?
+  // Does the network server require a key for every request?
   virtual bool needs_keys() = 0;
-  // Takes no new connections, answers those who wait, and calls `done` when all are gone, after `grace` at the latest.
+  // Stops accepting connections, answers waiting requests, and calls `done` when all connections
+  // are closed, after `grace` at the latest.
   virtual void stop_serving(Duration grace, std::function<void()> done) = 0;
 
-  // Of a store that was opened with `accept_rollback` and had gone backwards: parks every job that has not ended, and
-  // opens the store for work again. nullopt: nothing had been lost.
+  // For a store that was opened with `accept_rollback` and was rolled back: parks every job that
+  // has not ended, and reopens the store for normal work. nullopt: there was no rollback.
   virtual Result<std::optional<runtime::ParkResult>> accept_rollback(const std::string& by) = 0;
-  // Is the store a new file, which `open` created?
+  // Did `open` create the store's file?
   virtual bool created() const = 0;
-  // Was nothing left of the store that was opened so, and is it an empty one now?
+  // Was the whole store lost, and did this opening replace it by an empty one?
   virtual bool was_recreated() const = 0;
-  // What answers say as they come, of jobs that run here.
+  // Partial output of the models of jobs that run here.
   virtual runtime::OutputHub& output_hub() = 0;
 
-  // Runs the loop until there is an answer.
+  // Runs the loop until the response arrives.
   api::ApiResponse send(api::ApiRequest request);
 };
 
-// Has the store lost something that is remembered beside it, or on this machine of a shared one? Fails with store_rolled_back when it has.
+// Checks the store against the recorded store position, beside it or, of a shared store, on this
+// machine. Fails with store_rolled_back.
 Status check_for_rollback(const StoreUrl& store);
-// What the server of a shared store is like; nullopt: it is none. Fails with what nobody can work with, and unavailable.
+// The properties of a shared store's server; nullopt: not a shared store. Fails if the server is
+// not supported, and with unavailable.
 Result<std::optional<store::PostgresServerInfo>> examine(const StoreUrl& store);
 
-// The rows of a store beside its logs, to be compared or made anew; nobody else may own it while they are made. Fails with
-// store_locked (names the pid), not_found, needs_version, unavailable, unsupported (a store that is gone with its process).
+// Opens the derived tables of a store, to compare or rebuild them; a rebuild needs exclusive
+// ownership. Fails with store_locked (names the pid), not_found, needs_version, unavailable,
+// unsupported (a store in memory).
 struct RebuildRequest {
   StoreUrl store;
   bool compare_only = false;
@@ -125,34 +134,34 @@ struct RebuildRequest {
 };
 Result<std::unique_ptr<store::Rebuild>> open_rebuild(const RebuildRequest& request);
 
-// The agents file as this program reads it: `env.` from our environment, native functions that we have.
-// Fails with usage when the file cannot be read; faults are not an error.
+// A loaded agents file, with `env.` from our environment and the native functions of this program.
+// Loading fails with usage if the file cannot be read; diagnostics are not an error.
 struct LoadedAgents {
   agents::AgentsFile file;
   std::vector<agents::Diagnostic> faults;
   std::string folder;
-  std::string path, text;                                        // as it was read
+  std::string path, text;                                        // content as read
   std::map<std::string, std::string, std::less<>> folders = {};  // as in InstanceOptions
-  std::vector<LoadedAgents> more =
-      {};  // of several files (join.h): those behind the first, as they were read
-  std::map<std::string, Value, std::less<>> server_tools = {};  // what is pinned, by MCP server
-  std::vector<std::string> notices = {};      // for whoever started us: what was pinned
-  std::vector<agents::Policy> policies = {};  // of a file of their own
-  std::map<std::string, Hash> read = {};      // the content of each file as it was read, by path
+  std::vector<LoadedAgents> more = {};  // of several files (merge_agents.h): the others, as read
+  std::map<std::string, Value, std::less<>> server_tools = {};  // pinned tools, by MCP server
+  std::vector<std::string> notices = {};                        // for the user: what was pinned
+  std::vector<agents::Policy> policies = {};                    // from a policies file
+  std::map<std::string, Hash> read = {};  // hash of each file as read, by path
 };
-// Which MCP servers are asked for their tools (server_lock.h): those that are not pinned, to pin them; all, to show what has
-// changed; all, to pin it too.
-// `never`: one that is not pinned is a fault.
+// Which MCP servers are listed for their tools (server_lock.h): `if_unpinned`: those that are not
+// pinned, to pin them; `to_compare`: all, to show changes; `to_pin`: all, and pin the result;
+// `never`: none, and an unpinned server is an error.
 enum class ServerListing { if_unpinned, to_compare, to_pin, never };
 
 struct AgentsFileOptions {
   ServerListing servers = ServerListing::if_unpinned;
-  std::string policies = {};  // a policies file, whose rules come first; "" = none
+  std::string policies = {};  // a policies file whose rules come first; "" = none
 };
 // Fails with usage, unavailable (the lock file cannot be written).
 Result<LoadedAgents> load_agents(const std::string& path,
                                  const AgentsFileOptions& load_options = {});
-// Another agent, given as JSON, that uses the tools and models of this file (agents::load_agent).
+// Parses another agent, given as JSON, that uses the tools and models of this file
+// (agents::load_agent).
 std::vector<agents::Diagnostic> read_agent(const LoadedAgents& loaded, std::string_view name,
                                            std::string_view json, agents::Agent& out);
 

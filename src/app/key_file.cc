@@ -1,4 +1,4 @@
-// Reading keys from files.
+// Reads keys from files.
 #include "app/key_file.h"
 
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 namespace ae::app {
 namespace {
 
-constexpr std::size_t kKeyFileMax = 256u << 10;  // a chain of certificates is long
+constexpr std::size_t kKeyFileMax = 256u << 10;  // certificate chains are long
 
 enum class Readers { anybody, group, owner };
 

@@ -14,7 +14,7 @@
 namespace ae::app {
 namespace {
 
-// Of an act: saying that it was refused would be a lie.
+// For a control request: a refusal would wrongly imply that it had no effect.
 api::ApiResponse outcome_hidden_response() {
   return problem_response(
       {Code::unknown_outcome,
@@ -22,15 +22,15 @@ api::ApiResponse outcome_hidden_response() {
        "check the outcome with a valid key"});
 }
 
-// A request that waits, and its one answer: what there is in the end, or that its key is gone. What MCP tells before it
-// makes a stream of the answer.
+// A waiting request and its response: the final state, or the revocation of its key. MCP
+// notifications turn the response into a stream.
 class PendingResponse : public std::enable_shared_from_this<PendingResponse> {
  public:
-  // `slot`: kept as long as it waits.
+  // `slot`: kept until the response.
   PendingResponse(net::Responder responder, bool is_read_only, std::shared_ptr<void> slot)
       : responder_(std::move(responder)), is_read_only_(is_read_only), slot_(std::move(slot)) {}
 
-  // Says when nobody waits any more.
+  // The result becomes true when the client disconnects or its key is revoked.
   std::shared_ptr<const bool> begin(api::Authenticator* authenticator,
                                     const api::Principal& principal) {
     responder_.on_closed([gone = disconnected_] { *gone = true; });
@@ -56,7 +56,7 @@ class PendingResponse : public std::enable_shared_from_this<PendingResponse> {
     }
     stream_.end();
   }
-  // Null: a comment, so that nobody on the way takes the silence for the end.
+  // Null: a comment as keep-alive, so that proxies do not close the connection.
   void send_notification(const Value& message) {
     if (answered_) return;
     if (!std::exchange(is_streaming_, true)) {
@@ -76,7 +76,7 @@ class PendingResponse : public std::enable_shared_from_this<PendingResponse> {
   }
 
  private:
-  // In place of a large answer to the message `id`.
+  // Replaces a large response to the message `id`.
   static Value no_room(const Value& id) {
     const api::ApiResponse full = problem_response(
         {Code::unknown_outcome,
@@ -113,8 +113,8 @@ bool wants_stream(const net::HttpRequest& request) {
          request.path[3] == "events";
 }
 
-// A page of another site may make a browser send requests here. Programs send no Origin and no sec-fetch-site; a browser
-// sends the second one alone with what a page only shows or embeds.
+// A page of another site can make a browser send requests here. Programs send neither Origin nor
+// sec-fetch-site; for images and embedded content a browser sends only the latter.
 bool is_cross_origin(const net::HttpRequest& request) {
   const auto origin = request.header("origin");
   if (!origin) {
@@ -126,7 +126,7 @@ bool is_cross_origin(const net::HttpRequest& request) {
   return *origin != "http://" + std::string(host) && *origin != "https://" + std::string(host);
 }
 
-// Bodies are JSON, in UTF-8. No type, and the one that curl gives to what it is told to send, are taken for it.
+// Bodies must be JSON in UTF-8. A missing type and curl's default type are treated as JSON.
 bool is_json(const net::HttpRequest& request) {
   const auto type = request.header("content-type");
   if (!type || !request.has_body) return true;
@@ -152,7 +152,7 @@ bool is_loopback(std::string_view address) {
 
 std::string address_of(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
-// Two that differ name no job: each reader would take another one.
+// Two different headers are ambiguous and rejected.
 Status one_idempotency_key(const net::HttpHeaders& headers) {
   const std::string* first = nullptr;
   for (const net::HttpHeader& header : headers) {
@@ -165,7 +165,7 @@ Status one_idempotency_key(const net::HttpHeaders& headers) {
   return {};
 }
 
-// REQUIRES: who asks has been let in.
+// REQUIRES: an authenticated principal.
 void answer(const ServerContext& context, net::HttpRequest request, net::Responder responder,
             const api::Principal& principal) {
   api::Authenticator* const authenticator = context.authenticator;
@@ -190,7 +190,8 @@ void answer(const ServerContext& context, net::HttpRequest request, net::Respond
     api::ApiRequest api_request =
         to_api_request(std::move(request), principal, authenticator == nullptr);
     if (is_read_only) api_request.has_capacity = context.has_capacity;
-    // What was done at once is told, also to whom it shut the door: a first key, one's own that is revoked.
+    // A completed request is answered even if it invalidated its own access: the first key, or
+    // revoking one's own key.
     return context.api.handle(std::move(api_request), [responder = std::move(responder)](
                                                           const api::ApiResponse& answer) mutable {
       std::move(responder).answer(to_http_response(answer));
@@ -222,7 +223,7 @@ void answer(const ServerContext& context, net::HttpRequest request, net::Respond
       });
 }
 
-// Who asks may come in: the body is read only of what a route takes from them.
+// The principal is authenticated; the body is read only if the route accepts the request.
 void read_body_and_answer(const ServerContext& context, net::HttpRequest request,
                           net::Responder responder, const api::Principal& principal,
                           const api::Path& path) {
@@ -237,7 +238,7 @@ void read_body_and_answer(const ServerContext& context, net::HttpRequest request
       });
 }
 
-// On a socket of our own user there is room for the commands of one person, or of a script.
+// The socket of our own user needs connections only for interactive commands and scripts.
 constexpr std::size_t kOwnConnectionsMax = 128;
 
 net::HttpResponse tool_forbidden_response() {
@@ -287,14 +288,14 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
           .limit_keyless = options_.rate.has_value(),
           .rejected = [&api](std::string_view type) { api.count_rejection(type); }});
   net::HttpServer::Options http = server_options();
-  // Elsewhere the names by which others call us are not ours to know; there everybody shows a key.
+  // For other addresses the host names of clients are unknown, but every request needs a key.
   if (local) {
     http.hosts = {"localhost", "127.0.0.1", "[::1]"};
     if (std::ranges::find(http.hosts, options_.address) == http.hosts.end()) {
       http.hosts.push_back(options_.address);  // 127.0.0.2 is this machine, too
     }
   }
-  // Without keys everybody on this machine is let in, except tools.
+  // Without keys every local client is accepted, except tools.
   http.is_tool = [authenticator = authenticator_.get(), local](int fd, bool) {
     return local && !authenticator->requires_keys() && is_tool_on_loopback(fd);
   };

@@ -1,8 +1,9 @@
-// Listener: the Api over HTTP, on the owner's socket, or for everybody who may reach an address.
+// Listener: serves the Api over HTTP, on the owner's socket or on a network address.
 //
-// Translates requests and answers; over the network it asks the Authenticator who it is that asks. `GET …/events` with
-// `Accept: text/event-stream` is a live stream: `id:` is the seq, and Last-Event-ID resumes; it ends with the job. Between
-// the events stands what answers say as they come (`said`, without an id).
+// Converts requests and responses; network clients are authenticated by Authenticator. `GET
+// …/events` with `Accept: text/event-stream` is a live stream: `id:` is the seq, Last-Event-ID
+// resumes, and the stream ends with the job. Partial model output is sent between the events
+// (`said`, without an id).
 // Threads: the loop's.
 #pragma once
 
@@ -25,47 +26,49 @@ class TlsIdentity;
 
 namespace ae::app {
 
-// Where a server is to be reached.
+// The address and options of a network server.
 struct ServeOptions {
   std::string address;  // an IP address, or localhost
   std::uint16_t port = 0;
-  std::shared_ptr<net::TlsIdentity> tls = {};  // nullptr: in the clear
+  std::shared_ptr<net::TlsIdentity> tls = {};  // nullptr: no encryption
   std::optional<double> rate =
-      {};  // requests a second of one key, or address; nullopt = of keys alone, kRateDefault
-  std::function<void(const std::string&)> warn =
-      {};                      // of what the operator should know; may be empty
-  bool local_only = false;     // there is no way to serve other machines: nothing encrypts
-  bool insecure_http = false;  // keys may cross a network in the clear: somebody else encrypts
+      {};  // requests a second per key or address; nullopt = per key, kRateDefault
+  std::function<void(const std::string&)> warn = {};  // for the operator; may be empty
+  bool local_only = false;     // refuse addresses that other machines can reach: there is no TLS
+  bool insecure_http = false;  // allow keys without TLS: a proxy encrypts
 };
 
 class Listener {
  public:
-  // On a socket of our own user, who may do everything. Borrows all.
+  // Serves the socket of our own user, who has every permission. Borrows all arguments.
   Listener(net::AsioLoop& loop, async::SteadyClock& steady, api::Api& api,
            runtime::OutputHub& output_hub);
-  // On the network. Borrows all.
+  // Serves the network. Borrows all arguments except `options`.
   Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store& store, api::Api& api,
            runtime::OutputHub& output_hub, ServeOptions options);
   ~Listener();
 
-  // A Unix socket for the user we are. Fails with held: somebody listens there · unavailable.
+  // Listens on a Unix socket for our own user. Fails with held (another process listens there) ·
+  // unavailable.
   Status listen(const std::string& path);
-  // REQUIRES: the registry was read. Gives the port. An address that other machines reach needs a live key and a
-  // connection that nobody can read along. Where only this machine does, requests must name it in Host; a browser's must
-  // come from a page of ours (Origin). Fails with usage (says what is missing), input_invalid, unavailable.
+  // REQUIRES: the registry was read. Returns the port. An address that other machines can reach
+  // needs a live key and an encrypted connection. On an address that only this machine can reach,
+  // requests must name it in Host, and those of a browser must come from our own pages (Origin).
+  // Fails with usage (names what is missing), input_invalid, unavailable.
   Result<std::uint16_t> listen_tcp();
   // Does a request need a key?
   bool needs_keys() const { return authenticator_->requires_keys(); }
-  // Are there keys, and none of them lets anybody in?
+  // Are there keys, but none that is live?
   bool are_all_keys_dead() const {
     return authenticator_->requires_keys() && !authenticator_->has_live_key();
   }
-  // Takes nothing new, lets answers go out, cuts what is left after `grace`, then calls `done`.
+  // Stops accepting requests, lets responses finish, closes the rest after `grace`, then calls
+  // `done`.
   void stop(Duration grace, std::function<void()> done);
 
  private:
   ServeOptions options_;
-  std::unique_ptr<api::Authenticator> authenticator_;  // of the network
+  std::unique_ptr<api::Authenticator> authenticator_;  // of the network server
   std::unique_ptr<net::HttpServer> server_;
 };
 

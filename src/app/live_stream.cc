@@ -17,14 +17,15 @@ namespace {
 
 constexpr std::string_view kPollWait = "15s";
 constexpr std::size_t kDeltaMax = 32u << 10;  // bytes of text in one event
-// Between two questions of a stream that heard nothing: whatever answers early, it does not spin.
+// The minimum interval between polls without new events: early responses must not cause a busy
+// loop.
 constexpr Duration kPollInterval = std::chrono::seconds(1);
 
-// One live stream of a job's events: asks the Api again and again, each question waits for more. In between it tells what
-// answers say as they come; who reads too slowly for that reads it in the event of the answer.
+// One live stream of a job's events: polls the Api with ?wait, and sends partial output in between.
+// A slow client gets the rest of it in the event with the result.
 class LiveStream : public std::enable_shared_from_this<LiveStream> {
  public:
-  // `slot`: kept as long as the stream is open.
+  // `slot`: kept while the stream is open.
   LiveStream(const ServerContext& context, api::ApiRequest request, net::Responder responder,
              Revalidator revalidate, const api::Principal& principal, std::shared_ptr<void> slot)
       : context_(context),
@@ -46,7 +47,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
         if (const auto self = weak.lock()) self->revoke(why);
       });
     }
-    // Who asks for some of the events asks for nothing else.
+    // A client that filters events gets no partial output.
     const bool chooses = std::ranges::any_of(request_.query, [](const auto& pair) {
       return (pair.first == "class" || pair.first == "type") && !pair.second.empty();
     });
@@ -59,7 +60,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
   }
 
  private:
-  enum class Pending : std::uint8_t { now, later };  // the next question
+  enum class Pending : std::uint8_t { now, later };  // when to poll next
   using Try = std::pair<InvocationId, std::uint32_t>;
 
   async::Task disconnect_handler() {
@@ -90,7 +91,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
       std::erase_if(request.query, [](const auto& pair) { return pair.first == "after"; });
       request.query.emplace_back("after", after_);
     }
-    // Whoever comes while something is being said does not wait for an event to hear it.
+    // The first poll does not wait, so that partial output is sent at once.
     if (accepted_) request.query.emplace_back("wait", kPollWait);
     request.query.emplace_back("limit", "256");
     asked_at_ = context_.steady.since_start();
@@ -112,7 +113,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
       return stream_.end();
     }
     const auto events = answer.body["events"].items();
-    // Nothing comes after it. Its end may have been told before, or be none of what was asked for.
+    // No more events follow. The last one may have been sent before, or be filtered out.
     const bool over = events.empty() && answer.body["ended"] == Value(true);
     if (!has_begun_ && over) return answer_no_content();
     const bool first = !std::exchange(accepted_, true);
@@ -160,8 +161,8 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
     stream_.end();
   }
 
-  // Nothing of this comes from the store, which might say meanwhile that their key was revoked: while it says nothing, they
-  // are told nothing.
+  // Partial output bypasses the store, so a revocation is checked here: while the key cannot be
+  // validated, nothing is sent.
   bool is_still_valid() {
     if (context_.authenticator == nullptr || context_.authenticator->is_valid_now(pass_))
       return true;
@@ -184,7 +185,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
     });
   }
 
-  // What is being said, behind what this reader has of it.
+  // Sends the partial output that this client does not have yet.
   void send_partial_output() {
     if (!accepted_ || is_revoked_ || is_full_ || !output_subscription_ ||
         (has_begun_ && stream_.closed()))
@@ -218,7 +219,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
                           {"try", std::uint64_t{output.try_no}}});
   }
 
-  // A browser's EventSource asks again after every other answer, and after each end.
+  // A browser's EventSource reconnects after any other response, and after the end of a stream.
   void answer_no_content() {
     net::HttpResponse none;
     none.status = 204;
@@ -250,20 +251,20 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
   const Revalidator revalidate_;
   const api::Principal pass_;
   std::shared_ptr<void> slot_, watch_, output_subscription_;
-  std::map<Try, std::size_t> sent_;  // bytes of what each that is open has said
-  // Shared with the question under way.
+  std::map<Try, std::size_t> sent_;  // bytes sent of each open try
+  // Shared with the poll in flight.
   const std::shared_ptr<bool> disconnected_ = std::make_shared<bool>(false);
   net::HttpStream stream_;
   std::string after_;
-  Duration asked_at_{};  // of the steady clock
-  // When there is room again: what was answered meanwhile, or the next question.
+  Duration asked_at_{};  // by the steady clock
+  // Continued when the client has read enough: a held response, or the next poll.
   std::optional<api::ApiResponse> held_response_;
   std::optional<Pending> pending_;
-  bool accepted_ = false;  // the Api has answered, and did not refuse
+  bool accepted_ = false;  // the Api responded without an error
   bool has_begun_ = false;
   bool is_full_ = false;          // the client is slow
-  bool is_revoked_ = false;       // who listens may not any more
-  bool is_revalidating_ = false;  // whether they still may is being asked, or will be
+  bool is_revoked_ = false;       // the key of the client was revoked
+  bool is_revalidating_ = false;  // a revalidation is running or scheduled
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Maintenance: what is done to a store as a whole, while nobody works on it or beside those who do.
+// Maintenance: operations on a whole store, exclusive or concurrent with its users.
 //
 // Threads: one.
 #pragma once
@@ -13,28 +13,29 @@
 
 namespace ae::app {
 
-// Fails with unsupported (a store that is gone with its process), and as migrate_sqlite and migrate_postgres.
+// Fails with unsupported (a store in memory), and as migrate_sqlite and migrate_postgres.
 Result<store::Migration> migrate(const StoreUrl& store, const store::MigrationOptions& params);
 
 struct MaintenanceProgress {
-  std::uint64_t bytes = 0, of_bytes = 0;  // copied, and about how many there are
-  std::uint64_t jobs = 0;                 // proved
+  std::uint64_t bytes = 0, of_bytes = 0;  // copied; estimated total
+  std::uint64_t jobs = 0;                 // verified
 };
 using Progress = std::function<void(const MaintenanceProgress& progress)>;
 
-// A whole copy of a SQLite store in a new file. Fails with unsupported (another kind) · already_exists · not_found ·
-// unavailable.
+// Copies a whole SQLite store to a new file. Fails with unsupported (another kind of store) ·
+// already_exists · not_found · unavailable.
 Status backup(const StoreUrl& store, const std::string& to, const Progress& progress);
 
 struct RestoreRequest {
   StoreUrl store;
   std::string from;
-  std::string by;             // who does it, for the audit log
-  bool nothing_lost = false;  // nothing ran on the store after the backup was made
-  bool verify = true;         // each job is proved before the copy gets its place
+  std::string by;             // the operator, for the audit log
+  bool nothing_lost = false;  // no process used the store after the backup
+  bool verify = true;         // verify each job before the copy replaces the store
   Progress progress;
 };
-// The jobs that were proved. Fails with log_corrupt (names a job that does not prove well), and as restore_sqlite.
+// Returns the number of verified jobs. Fails with log_corrupt (names an invalid job), and as
+// restore_sqlite.
 Result<std::uint64_t> restore(const RestoreRequest& request);
 
 }  // namespace ae::app

@@ -15,7 +15,7 @@ std::string location_text(const Location& location, std::size_t line) {
   return location.path + ":" + std::to_string(line);
 }
 
-// A program is looked for, and a file verified, from the folder of the file that names it.
+// Programs are searched, and verifiers run, in the folder of their file.
 bool depends_on_folder(const agents::ToolDefinition& tool) {
   return tool.kind == "command" || tool.definition["connection"].find("command") != nullptr ||
          !tool.verify.is_null();

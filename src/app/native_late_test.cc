@@ -1,8 +1,10 @@
-// Native functions whose downstream acts late, and kill -9: each at_most_once call takes effect at most once.
+// Native functions with a late downstream, and kill -9: each at_most_once call takes effect at most
+// once.
 //
-// A child process runs jobs on a real store. Its function `act` hands a request to this process, which acts up to
-// timeout + grace/2 later, whatever became of the child. The child is killed at any moment and started again at once. Calls
-// in doubt are asked about by a probe, or a person says `not_happened` at the earliest moment at which that is accepted.
+// A child process runs jobs on a real store. Its function `act` sends a request to this process,
+// which applies it up to timeout + grace/2 later, whatever happens to the child. The child is
+// killed at random times and restarted at once. Unknown outcomes are resolved by a probe, or by an
+// operator who sends `not_happened` as soon as it is accepted.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -44,11 +46,11 @@ using Steady = std::chrono::steady_clock;
 constexpr std::uint32_t kCalls = 1000, kKills = 8;
 constexpr Duration kTimeout = 800ms, kGrace = 1s, kEffectDelayMax = kTimeout + kGrace / 2;
 constexpr const char* kVersion16 = "0123456789abcdef";
-// The child reads its folder and its store from these.
+// The child reads its folder and its store from these variables.
 constexpr const char* kFolder = "AETHERIS_NATIVE_LATE_FOLDER";
 constexpr const char* kStore = "AETHERIS_NATIVE_LATE_STORE";
 
-// What both processes see, of each job by its number.
+// Shared memory of both processes; arrays are indexed by the number of the job.
 struct SharedCounters {
   std::atomic<std::uint32_t> wanted, created, refused, accepted;
   std::array<std::atomic<std::uint32_t>, kCalls> requests, effects, completed;
@@ -69,12 +71,12 @@ std::uint32_t number_in(const Value& args) {
 }
 JobId job_of(std::uint32_t number) { return JobId("j" + std::to_string(number)); }
 bool uses_probe(std::uint32_t number) { return number % 2 == 0; }
-// Its first request never takes effect: it is made again.
+// Its first request never takes effect, so it is retried.
 bool is_lost(std::uint32_t number) { return number / 2 % 4 == 0; }
 
 // ---------------------------------------------------------------- the downstream, in the parent
 
-// Takes requests, and acts on each at a moment of its own.
+// Receives requests, and applies each after its own delay.
 class Downstream {
  public:
   Downstream(const std::string& folder, SharedCounters& shared)
@@ -117,7 +119,7 @@ class Downstream {
   std::jthread thread_;
 };
 
-// ---------------------------------------------------------------- the process that is killed
+// ---------------------------------------------------------------- the child that is killed
 
 std::shared_ptr<const engine::Plan> plan_of(std::uint32_t number) {
   const std::string policy =
@@ -166,7 +168,7 @@ class Child {
                      nullptr);
   }
 
-  // Until it is killed.
+  // Runs until it is killed.
   void run() {
     runtime_->start();
     create(shared_.created);
@@ -195,7 +197,8 @@ class Child {
                kVersion16});
   }
 
-  // One job after the other, then what people answer. One that its predecessor had made is made already.
+  // Creates one job after the other, then sends the operator's answers. The previous child may have
+  // created the job.
   void create(std::uint32_t number) {
     if (number == shared_.wanted) return resolve_next(0);
     runtime::NewJobRequest request;
@@ -210,7 +213,8 @@ class Child {
     });
   }
 
-  // A person looks at the downstream for each call that is in doubt, and never waits until it is settled.
+  // An operator checks the downstream for each call with an unknown outcome, and never waits until
+  // it is settled.
   void resolve_next(std::uint32_t number) {
     while (number < shared_.created && shared_.completed[number] > 0) number++;
     if (number >= shared_.created) {
@@ -282,7 +286,7 @@ void kill(pid_t child) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
 }
 
-// False: not in this time.
+// False: timed out.
 bool until(const std::function<bool()>& so, std::chrono::seconds patience) {
   const auto give_up = Steady::now() + patience;
   while (!so()) {
@@ -320,7 +324,8 @@ void at_most_once(const std::string& url) {
         },
         600s);
     EXPECT_TRUE(ended);
-    std::this_thread::sleep_for(kEffectDelayMax + 500ms);  // what is under way at the downstream
+    std::this_thread::sleep_for(kEffectDelayMax +
+                                500ms);  // for requests in flight at the downstream
     kill(child);
   }
   std::uint32_t requests = 0, effects = 0;
@@ -332,7 +337,7 @@ void at_most_once(const std::string& url) {
   }
   EXPECT_GT(requests, kCalls) << "no call was made again: this tests nothing";
   EXPECT_GT(shared.accepted, 0u);
-  // On a shared store the lease of a dead process ends about when its calls settle.
+  // On a shared store the lease of a dead process expires about when its calls settle.
   if (url.empty()) {
     EXPECT_GT(shared.refused, 0u) << "no answer was too early: this tests nothing";
   }

@@ -16,7 +16,7 @@
 namespace ae::app {
 namespace {
 
-// "" = there is no such file.
+// "" = the file does not exist.
 std::string stamp_of(const std::string& path) {
   struct stat found{};
   if (::stat(path.c_str(), &found) != 0) return "";
@@ -27,10 +27,10 @@ std::string stamp_of(const std::string& path) {
          std::to_string(found.st_size) + " " + time(found.st_mtim) + " " + time(found.st_ctim);
 }
 
-// A file with more than this is faulty (agents file, lock and policies alike): how it goes on is of no account.
+// Larger files are invalid (agents file, lock and policies alike), so the rest does not matter.
 constexpr std::size_t kReadMax = (64u << 20) + 1;
 
-// nullopt: it cannot be read, or is not a regular file (reading a pipe could block the loop).
+// nullopt: unreadable, or not a regular file (reading a pipe could block the loop).
 std::optional<Hash> content_of(const std::string& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (file < 0) return std::nullopt;
@@ -72,7 +72,7 @@ void Reloader::schedule_poll() {
 }
 
 void Reloader::poll() {
-  // Half an edit is not used: all files are as they were at the last look.
+  // Edits in progress are not used: all files must be unchanged since the last poll.
   bool is_stable = true;
   for (auto& [path, file] : files_) {
     std::string stamp = stamp_of(path);
@@ -94,8 +94,8 @@ void Reloader::poll() {
   reload(std::move(edited));
 }
 
-// Is what was loaded what was compared? Else a file was edited in between. A lock file that was missing counts as edited
-// when it is back: what was loaded did not have it.
+// Was the compared content loaded? Otherwise a file was edited in between. A missing lock file
+// counts as edited when it reappears, because the loaded state lacks it.
 bool Reloader::matches_compared(const std::map<std::string, Hash>& read) {
   return std::ranges::all_of(read, [this](const auto& one) {
     const auto found = files_.find(one.first);
@@ -120,7 +120,7 @@ void Reloader::mark_edited(const std::vector<std::string>& edited) {
   schedule_poll();
 }
 
-// Faults of the policies file are those of every file.
+// The policies file is loaded with each file: its diagnostics are reported once.
 void Reloader::add(std::vector<agents::Diagnostic>& all, std::vector<agents::Diagnostic> more) {
   for (agents::Diagnostic& fault : more) {
     const bool known = std::ranges::any_of(all, [&](const agents::Diagnostic& one) {
@@ -143,7 +143,7 @@ void Reloader::reload(std::vector<std::string> edited) {
   for (const std::string& path : options_.files) {
     auto one = load_agents(path, {.servers = ServerListing::never, .policies = options_.policies});
     if (!one) {
-      // A file with an invalid content is loaded again once it is edited.
+      // A file with invalid content is loaded again once it is edited.
       const bool invalid = one.error().code == Code::plan_invalid;
       if (invalid && is_edited_since_poll()) return mark_edited(report.files);
       report.error = std::move(one).error();
@@ -177,7 +177,7 @@ void Reloader::reload(std::vector<std::string> edited) {
 }
 
 void Reloader::finish(Report report, Then then) {
-  // What fails again in the same way is reported once.
+  // A repeated error is reported once.
   const std::string error = report.error ? report.error->message : "";
   if (error.empty() || error != last_error_) report_(report);
   last_error_ = then == Then::retry ? error : "";

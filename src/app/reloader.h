@@ -1,8 +1,9 @@
-// Reloader: watches the agents files of a server and reloads them when they are edited.
+// Reloader: watches the agents files of a server and reloads them after an edit.
 //
-// All files are read again together. Broken files are reported, and the last sound ones stay in use. Files are compared
-// by content, a few times a second: that also sees editors that replace a file by a rename, symbolic links, and folders
-// of other machines. A file that is missing for a moment is not a change. Threads: the loop's.
+// All files are reloaded together. Invalid files are reported, and the last valid ones stay in use.
+// Files are compared by content, a few times a second: this also covers editors that replace a file
+// by a rename, symbolic links, and network file systems. A file that is missing for a moment is not
+// a change. Threads: the loop's.
 #pragma once
 
 #include <functional>
@@ -21,22 +22,22 @@ namespace ae::app {
 class Reloader {
  public:
   static constexpr Duration kPollEvery = std::chrono::milliseconds(250);
-  // The store did not answer, or a file could not be read: another one may have been edited at the same time.
+  // Delay after an unavailable store or an unreadable file.
   static constexpr Duration kRetryAfter = std::chrono::seconds(5);
 
   struct Report {
-    std::vector<std::string> files;              // that were edited
-    std::vector<agents::Diagnostic> faults;      // of broken files; then nothing was reloaded
-    std::optional<Error> error;                  // why nothing was reloaded
-    std::vector<api::Api::AgentChange> changes;  // what was registered
-    std::vector<std::string> warnings;           // about the files that are in use now
+    std::vector<std::string> files;              // the edited ones
+    std::vector<agents::Diagnostic> faults;      // of invalid files; then nothing was reloaded
+    std::optional<Error> error;                  // the reason that nothing was reloaded
+    std::vector<api::Api::AgentChange> changes;  // the registered agents
+    std::vector<std::string> warnings;           // about the files now in use
   };
   struct Options {
     std::vector<std::string> files;
     std::string policies = {};  // "" = none
     Duration poll_every = kPollEvery, retry_after = kRetryAfter;
   };
-  // Borrows the site, which outlives this. `loaded`: the files as the site has them.
+  // Borrows the instance, which outlives this. `loaded`: the files as the instance uses them.
   Reloader(Instance& instance, Options options, const LoadedAgents& loaded,
            std::function<void(const Report&)> report);
   ~Reloader();
@@ -47,9 +48,9 @@ class Reloader {
 
  private:
   struct File {
-    std::string stamp;    // of the last look: inode, size and times
-    std::string handled;  // the stamp of the content that was compared last
-    Hash content;         // that is in use, or was reported
+    std::string stamp;    // at the last poll: inode, size and times
+    std::string handled;  // the stamp of the last compared content
+    Hash content;         // in use or reported
   };
   void schedule_poll();
   void poll();

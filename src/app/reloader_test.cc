@@ -1,7 +1,8 @@
-// What an edit of the files of `serve --watch` does, and that nothing but whole edits do anything.
+// Tests of `serve --watch`: an edit of its files takes effect, and only as a whole.
 //
-// Method: a site in memory, with native tools, watches files of a temporary folder a few hundred times a second. Writers of
-// these tests are timers of the same loop: between two checks of the files, each of their timers has run.
+// Method: an in-memory instance with native tools watches files of a temporary folder a few hundred
+// times a second. The writers are timers of the same loop: between two checks of the files, each of
+// their timers has run.
 #include "app/reloader.h"
 
 #include <unistd.h>
@@ -28,7 +29,7 @@ using Report = Reloader::Report;
 
 constexpr Duration kCheckEvery = 1ms;
 
-// An agent whose only call has this word.
+// An agent whose only call has `word` as argument.
 std::string agent(const std::string& name, const std::string& word) {
   return "  " + name + ": { description: \"" + word +
          "\", plan: [ { id: s, tool: echo, args: { word: \"" + word + "\" } } ] }\n";
@@ -39,7 +40,7 @@ std::string agents_file(const std::string& agents) {
 std::string policies_file(const std::string& action) {
   return "aetheris: 1\npolicies: [ { tools: [echo], action: " + action + " } ]\n";
 }
-// A server that never starts: only its pinned tools count.
+// A server that cannot start: only its pinned tools are used.
 const std::string kWithServer =
     "aetheris: 1\ntools: { s: { mcp: { command: [/bin/sh, -c, \"exit 1\"] } } }\nagents:\n";
 std::string agent_of_server(const std::string& word) {
@@ -75,7 +76,7 @@ class Folder {
   std::string path_;
 };
 
-// A server that watches a.yaml, or the files of `reloader_options`.
+// A server that watches a.yaml, or the given files.
 class ReloadFixture {
  public:
   explicit ReloadFixture(const Folder& folder, std::vector<std::string> names = {"a.yaml"},
@@ -118,7 +119,7 @@ class ReloadFixture {
     while (reports.size() == seen) instance_->loop().run();
     return reports.back();
   }
-  // The files are checked a few times more; the number of new reports.
+  // Waits for a few more checks of the files; returns the number of new reports.
   std::size_t after_more_checks() {
     const std::size_t seen = reports.size();
     bool over = false;
@@ -171,7 +172,7 @@ AE_TEST("reloader/a file takes effect once it is written to its end") {
   const Folder folder;
   folder.write("a.yaml", agents_file(agent("one", "old")));
   ReloadFixture fixture(folder);
-  // Each piece is a valid file, and between two checks there is always another one.
+  // Each part is a valid file, and between two checks there is always another one.
   const std::string whole = agents_file(agent("one", "new")) + agent("two", "new");
   std::size_t pieces = 0;
   std::function<void()> write_on = [&] {
@@ -192,7 +193,7 @@ AE_TEST(
   folder.write("a.yaml", agents_file(agent("one", "deny")));
   folder.write("p.yaml", policies_file("deny"));
   ReloadFixture fixture(folder, {"a.yaml"}, "p.yaml");
-  // The second file follows the first one before the next check, whichever is first.
+  // The second file follows the first before the next check, in either order.
   int edits = 0;
   std::function<void()> edit = [&] {
     const std::string action = ++edits % 2 == 0 ? "deny" : "require_approval";
@@ -222,7 +223,7 @@ AE_TEST("reloader/a definition that is refused leaves the one before, and is rep
   folder.write("b.yaml", agents_file(agent("two", "old")));
   ReloadFixture fixture(folder, {"a.yaml", "b.yaml"});
   const std::string refused[] = {
-      agents_file(agent("two", "new")) + "toolz: {}\n",  // a fault
+      agents_file(agent("two", "new")) + "toolz: {}\n",  // a diagnostic
       agents_file(agent("one", "other")),                // two definitions of one agent
   };
   for (const std::string& text : refused) {
@@ -265,7 +266,7 @@ AE_TEST("reloader/a lock file that is removed and put back is used again") {
   EXPECT_EQ(fixture.after_more_checks(), 0U);
   folder.move("away", "a.lock.json");
   EXPECT_EQ(fixture.after_more_checks(), 0U) << "as it was";
-  // An edit meanwhile needs it: that is reported once, and made up for.
+  // An edit in between needs it: that is reported once, and retried.
   folder.move("a.lock.json", "away");
   folder.write("a.yaml", kWithServer + agent_of_server("new"));
   EXPECT_EQ(words(fixture.next()), "faults");
@@ -304,7 +305,7 @@ AE_TEST("reloader/an edit above the limit of versions of an agent changes nothin
     version.definition = Value::object({{"n", i}});
     fixture.record(version);
   }
-  // `two` could be registered; it is not.
+  // `two` could be registered, but is not.
   folder.write("a.yaml", agents_file(agent("one", "new") + agent("two", "new")));
   EXPECT_EQ(words(fixture.next()), "input_invalid");
   EXPECT_NE(fixture.reports.back().error->message.find("agent one has 1000 versions"),

@@ -38,7 +38,7 @@ Result<std::unique_ptr<RunningFile>> RunningFile::open(const std::string& path,
     }
     std::this_thread::sleep_for(kLockPause);
   }
-  // The disk gives the space now: a store to a page without it would end the process.
+  // Allocates disk space now: a write to a page without it would kill the process (SIGBUS).
   if (const int error = ::posix_fallocate(fd, 0, kBytes); error != 0) {
     return close(cannot("make space for", path, error));
   }
@@ -53,7 +53,7 @@ Result<std::unique_ptr<RunningFile>> RunningFile::open_any(const std::string& pa
   Error last{Code::unavailable, "no file is free"};
   for (int i = 0; i < kRunningFilesMax; ++i) {
     const std::string one = path + "." + std::to_string(i);
-    // Behind the first file that is not there yet there is none.
+    // Files are numbered without gaps: after the first missing one there are no more.
     const bool made = ::access(one.c_str(), F_OK) == 0;
     if (!made && empty) return empty;
     auto opened = open(one);

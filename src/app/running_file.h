@@ -1,8 +1,9 @@
-// RunningFile: the page of a file in which this process names the job whose slice runs (runtime/running_slot.h).
+// RunningFile: a memory-mapped file in which this process records the job whose slice runs
+// (runtime/running_slot.h).
 //
-// A process holds the lock of its file for as long as it lives; the kernel drops the lock with the process, and keeps what was
-// stored in the page. A store of one owner has one file, one that processes share has one for each of them on this machine:
-// who begins takes a file that no process holds, and one that names a job before one that names none.
+// A process locks its file for its lifetime; the kernel releases the lock when the process dies and
+// keeps the page. A single-owner store has one file. A shared store has one per process of this
+// machine: a new process takes an unlocked file, preferably one that names a job.
 // Threads: one owner.
 #pragma once
 
@@ -17,16 +18,16 @@
 
 namespace ae::app {
 
-inline constexpr int kRunningFilesMax = 64;  // of one shared store on one machine
+inline constexpr int kRunningFilesMax = 64;  // per shared store and machine
 
 class RunningFile {
  public:
-  // Fails with unavailable (it cannot be made, no space for it, each is held by another process).
-  // Waits up to `lock_wait` for the lock: a program that the previous process was starting when it was killed keeps
-  // the lock until its execve.
+  // Fails with unavailable (it cannot be created, there is no disk space, or another process holds
+  // it). Waits up to `lock_wait` for the lock: a program that the previous process was starting
+  // when it was killed keeps the lock until its execve.
   static Result<std::unique_ptr<RunningFile>> open(const std::string& path,
                                                    Duration lock_wait = {});
-  // One of `<path>.0`, `<path>.1`, …
+  // Opens one of `<path>.0`, `<path>.1`, …
   static Result<std::unique_ptr<RunningFile>> open_any(const std::string& path);
   ~RunningFile();
   RunningFile(const RunningFile&) = delete;

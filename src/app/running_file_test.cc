@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A file that another process has locked, until `end` or for so long.
+// A file that another process locks for `time`, at most until the destructor.
 class LockedFile {
  public:
   explicit LockedFile(std::chrono::microseconds time) {
@@ -29,7 +29,7 @@ class LockedFile {
       ::usleep(static_cast<useconds_t>(time.count()));
       ::_exit(0);
     }
-    ::close(fd);  // the lock goes on with the child's copy
+    ::close(fd);  // the child's copy keeps the lock
   }
   ~LockedFile() {
     ::kill(child_, SIGKILL);

@@ -11,7 +11,7 @@
 namespace ae::app {
 namespace {
 
-// A source that has everything: what was asked for?
+// A source that contains every secret: records which ones are used.
 struct AnySecretSource final : tools::SecretSource {
   Result<tools::Secret> get(std::string_view) override { return tools::Secret("any"); }
 };
@@ -27,7 +27,7 @@ void add_secret_names(const Value& texts, std::vector<std::string>& names) {
   for (tools::UsedSecret& secret : used) names.push_back(std::move(secret.name));
 }
 
-// models.NAME, or tools.NAME: of an MCP server's tool the name of the server.
+// models.NAME or tools.NAME; for a tool of an MCP server the name of the server.
 std::string settings_path_of(const agents::ToolDefinition& tool) {
   if (llm::is_provider(tool.kind)) return "models." + tool.name.substr(tool.name.find(':') + 1);
   return "tools." + (tool.kind == "mcp" ? std::string(tool.definition.text("server")) : tool.name);

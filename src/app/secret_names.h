@@ -1,6 +1,6 @@
-// Which secrets the tools and models of an agents file use, and which of them this process does not have.
+// Secret names: which secrets the tools and models of an agents file use, and which are missing.
 //
-// Threads: none of its own.
+// Threads: any.
 #pragma once
 
 #include <string>
@@ -12,22 +12,24 @@
 
 namespace ae::app {
 
-// The file of lines NAME=value that the owner of this store reads; "" = none.
+// The secrets file (lines NAME=value) of this store's owner; "" = none.
 std::string secrets_file_of(const StoreUrl& store);
 
-// The names that stand in a tool's headers, env and key; each once.
+// The secrets in a tool's headers, env and key; each once.
 std::vector<std::string> secret_names_of(const agents::ToolDefinition& tool);
 
 struct MissingSecret {
-  std::string tool;  // the first that uses it, as its file calls it: tools.NAME, models.NAME
+  std::string tool;  // the first that uses it, as in its file: tools.NAME, models.NAME
   std::string name;
-  Error why;  // and how to give it
+  Error why;  // with the way to provide it
 };
-// In the order of the tools; each secret once. `agent`: only what its plan may call; nullptr = all of the file.
+// In the order of the tools; each secret once. `agent`: only tools of its plan; nullptr = the whole
+// file.
 std::vector<MissingSecret> missing_secrets(const agents::AgentsFile& file, const StoreUrl& store,
                                            const agents::Agent* agent = nullptr);
 
-// Are all secrets there that a job of this agent may need? Fails with secret_missing or forbidden: nothing was begun.
+// Are all secrets available that a job of this agent may need? Fails with secret_missing or
+// forbidden, before anything starts.
 Status has_secrets(const agents::AgentsFile& file, const StoreUrl& store,
                    const agents::Agent& agent);
 

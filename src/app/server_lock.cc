@@ -26,7 +26,7 @@ namespace {
 
 using tools::mcp::Session;
 
-// Of the lock file of these agents.
+// An error about the lock file of these agents.
 std::unexpected<Error> invalid_lock_error(const std::string& agents_path, const std::string& what) {
   return fail(Code::plan_invalid, lock_path_of(agents_path) + ": " + what +
                                       "; restore the file, or remove it and check what aetheris "
@@ -56,7 +56,7 @@ Result<Value> validate_tools(const std::string& agents_path, const std::string& 
   return tools;
 }
 
-// Blocks until the server has said all. Its connection goes with the answer.
+// Blocks until the server has listed all tools, then disconnects.
 Result<Session::ToolList> listing(const Value& connection, const std::string& folder) {
   const char* secrets_file = std::getenv("AETHERIS_SECRETS_FILE");
   net::AsioLoop loop;
@@ -80,7 +80,7 @@ Result<Session::ToolList> listing(const Value& connection, const std::string& fo
   return *std::move(listed);
 }
 
-// What becomes other than it was pinned: "read_file changed, old_one gone, new_one new"
+// The differences to the pinned tools: "read_file changed, old_one gone, new_one new"
 std::string difference_text(const Value& before, const Value& now) {
   std::map<std::string, std::string> was, words;
   for (const Value& tool : before.items()) {

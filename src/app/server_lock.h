@@ -1,10 +1,11 @@
-// ServerLock: what is pinned of the tools of MCP servers, in a file beside the agents file.
+// ServerLock: the pinned tools of MCP servers, in a file beside the agents file.
 //
-// The tools of a server are part of a plan, so they must not depend on how the server feels when a process starts. The
-// first use asks the server and writes down what it says; from then on the file decides, and a server that says something
-// else is not called for that tool until a person has accepted it.
-// Stored: agents.lock.json (of agents.yaml): {lock: 1, servers: {NAME: {tools: [tools/mcp/listing.h …]}}}.
-// Threads: one owner; asking a server blocks.
+// The tools of a server are part of a plan, so a plan must not depend on what the server lists at a
+// start. The first use lists them and pins the result. After that the file is authoritative: a tool
+// that the server lists differently is not called until an operator accepts the change.
+// Stored: agents.lock.json (of agents.yaml): {lock: 1, servers: {NAME: {tools: [tools/mcp/listing.h
+// …]}}}.
+// Threads: one owner; listing a server blocks.
 #pragma once
 
 #include <map>
@@ -25,18 +26,20 @@ std::string lock_path_of(const std::string& agents_path);
 
 class ServerLock {
  public:
-  // No file is an empty one. Fails with plan_invalid (it says what to do), usage (it cannot be read).
+  // A missing file is an empty one. Fails with plan_invalid (the message has the remedy), usage (it
+  // cannot be read).
   static Result<ServerLock> read(const std::string& agents_path);
 
-  // As pinned. Asks the server when it is not, or when it is to be looked at or accepted what it says now, and says what
-  // differs. Fails with unavailable, secret_missing, forbidden, plan_invalid.
+  // The pinned tools. Lists the server if they are not pinned, or if `listing` asks to compare or
+  // pin them, and adds the differences to the notices. Fails with unavailable, secret_missing,
+  // forbidden, plan_invalid.
   Result<Value> tools_of(std::string_view server, const Value& connection,
                          const std::string& folder, ServerListing listing);
-  // What was asked for, whole or not at all. Nothing when nothing was. Fails with unavailable.
+  // Writes new pins atomically; a no-op if there are none. Fails with unavailable.
   Status write();
-  // What was pinned, or would be, for people.
+  // For the user: what was pinned, or would be.
   const std::vector<std::string>& notices() const { return notices_; }
-  // Of the file, as it was read or written last; Hash() when there is none.
+  // The hash of the file as last read or written; Hash() if it does not exist.
   const Hash& content() const { return content_; }
 
  private:

@@ -24,11 +24,11 @@ namespace ae::app {
 namespace {
 
 constexpr std::size_t kReadAtOnce = 64 << 10;
-constexpr Duration kRefusedFor = std::chrono::seconds(5);  // without anything being read
+constexpr Duration kRefusedFor = std::chrono::seconds(5);  // without progress of the client
 
 }  // namespace
 
-// What the two threads share with the loop stands behind the mutex.
+// State shared with the two threads is guarded by `mutex`.
 struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
   Impl(async::Loop& loop_in, api::Mcp& mcp_in, Options options_in)
       : loop(loop_in),
@@ -37,7 +37,7 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
         wake(::eventfd(0, EFD_CLOEXEC)) {}
   ~Impl() { ::close(wake); }
 
-  // ---- the loop's
+  // ---- on the loop
 
   void handle_lines(std::vector<mcp::Line> lines) {
     for (mcp::Line& line : lines) {
@@ -93,7 +93,7 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
     const Value& revision = body["result"]["protocolVersion"];
     if (revision.is_string() && !revision_agreed)
       revision_agreed = mcp::revision_from_text(revision.as_string());
-    // Who has taken a request back hears nothing more of it.
+    // The client gets no response to a cancelled request.
     if (!body.is_null() && !*is_cancelled) send_message(body);
     if (is_input_closed && open_requests == 0) finish();
   }
@@ -122,7 +122,7 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
     });
   }
 
-  // Everything is answered: once it is written, that is all.
+  // Everything is answered: ends when it is written.
   void finish() {
     {
       const std::lock_guard lock(mutex);
@@ -137,7 +137,7 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
     options.on_ended(lost);
   }
 
-  // ---- the reader's
+  // ---- on the reader thread
 
   void read_all() {
     mcp::LineReader lines;
@@ -157,7 +157,8 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
     loop.post([self = shared_from_this()] { self->input_ended(); });
   }
 
-  // Waits until the loop has taken them, so that no more is read than is worked on. False: we are to end.
+  // Waits until the loop has taken the lines, so that reading does not outrun processing. False:
+  // shutting down.
   bool deliver_lines(std::vector<mcp::Line> lines_read) {
     if (lines_read.empty()) return true;
     {
@@ -177,7 +178,7 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
     return !stopping;
   }
 
-  // ---- the writer's
+  // ---- on the writer thread
 
   void write_all() {
     std::unique_lock lock(mutex);
@@ -201,7 +202,7 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
     while (!line.empty()) {
       pollfd ready[2] = {{.fd = options.out, .events = POLLOUT, .revents = 0},
                          {.fd = wake, .events = POLLIN, .revents = 0}};
-      // Told to end, we wait for a client that does not read no longer than this.
+      // During shutdown, wait at most this long for a client that does not read.
       const auto wait_ms = std::chrono::ceil<std::chrono::milliseconds>(kRefusedFor).count();
       const bool is_stopping = stop_requested.load();
       const int found =
@@ -210,7 +211,7 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
       if (found == 0 && is_stopping) return false;
       if (ready[1].revents != 0) stop_requested = true;
       if (ready[0].revents == 0) continue;
-      // A pipe that takes some takes this much at once without making us wait.
+      // A writable pipe accepts this many bytes without blocking.
       const ssize_t size =
           ::write(options.out, line.data(), std::min<std::size_t>(line.size(), 4096));
       if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
@@ -223,11 +224,11 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
   async::Loop& loop;
   api::Mcp& mcp;
   const Options options;
-  const int wake;  // readable: the threads are to end
+  const int wake;  // readable: the threads must end
   std::thread reader, writer;
   std::atomic<bool> stop_requested = false;
 
-  // the loop's
+  // used on the loop only
   std::optional<mcp::Revision> revision_agreed;
   std::map<std::string, std::shared_ptr<bool>> cancel_flags;  // of open requests, by their ids
   std::size_t open_requests = 0;
@@ -236,11 +237,11 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
 
   std::mutex mutex;
   std::condition_variable changed;
-  // behind it
+  // guarded by mutex
   std::deque<std::string> unwritten;
-  std::size_t unread = 0;        // bytes of them, and of the one that is being written
-  bool are_lines_taken = false;  // the loop has what was read
-  bool last = false;             // nothing is said any more
+  std::size_t unread = 0;        // bytes, including the message being written
+  bool are_lines_taken = false;  // the loop has taken the lines
+  bool last = false;             // no more messages will be added
   bool stopping = false;
 };
 
@@ -257,7 +258,7 @@ StdioServer::~StdioServer() {
   [[maybe_unused]] const ssize_t is_stopping = ::write(impl_->wake, &one, sizeof one);
   if (impl_->reader.joinable()) impl_->reader.join();
   if (impl_->writer.joinable()) impl_->writer.join();
-  impl_->is_over = true;  // what is still to be answered is told nobody
+  impl_->is_over = true;  // pending responses are dropped
   if (impl_->timer) impl_->loop.cancel(*impl_->timer);
 }
 

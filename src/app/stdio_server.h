@@ -1,7 +1,8 @@
-// StdioServer: MCP on standard input and output, one message a line.
+// StdioServer: MCP on standard input and output, one message per line.
 //
-// Whoever started this process is the one client; when they close our input they are done. What they do not read is kept up
-// to a bound, and then they are taken for gone. Threads: two of its own read and write; everything else on the loop's.
+// The parent process is the only client; it disconnects by closing our input. Unread output is
+// buffered up to a limit; then the client counts as lost. Threads: two own threads read and write;
+// everything else runs on the loop's.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +17,21 @@
 
 namespace ae::app {
 
-constexpr std::size_t kStdioOpenMax = 64;          // requests at once
+constexpr std::size_t kStdioOpenMax = 64;          // concurrent requests
 constexpr std::size_t kStdioUnreadMax = 64 << 20;  // bytes that the client has not read
 
 class StdioServer {
  public:
   struct Options {
     int in = 0, out = 1;  // borrowed
-    std::string by;       // who asks, for the record
-    // Called once: the client is done, and all that it asked is answered; or it is gone (`lost`), or our time is over.
+    std::string by;       // the client, for the audit log and events
+    // Called once: after the client closed the input and all requests are answered or `grace` has
+    // expired; or when it is lost (`lost`).
     std::function<void(bool lost)> on_ended;
-    // How long what is asked when the input ends has still.
+    // Time left for open requests after the end of the input.
     Duration grace = std::chrono::seconds(10);
-    // The input has ended: who waits is to be answered with what there is. May be empty.
+    // The input has ended: waiting requests are to be answered with the current state. May be
+    // empty.
     std::function<void()> on_input_end;
   };
 
@@ -42,7 +45,7 @@ class StdioServer {
 
  private:
   struct Impl;
-  std::shared_ptr<Impl> impl_;  // shared with answers under way
+  std::shared_ptr<Impl> impl_;  // shared with open requests
 };
 
 }  // namespace ae::app

@@ -16,7 +16,7 @@ namespace ae::app {
 
 namespace {
 
-// postgres://user:password@host/…?password=…&… without both.
+// postgres://user:password@host/…?password=…&… without both passwords.
 std::string without_password(std::string url) {
   const std::size_t begin = url.find("://") + 3;
   const std::size_t at = url.substr(0, url.find_first_of("/?", begin)).rfind('@');
@@ -45,7 +45,7 @@ std::string folder_of(const std::string& path) {
 constexpr std::string_view kFolder = ".aetheris";
 constexpr std::string_view kFile = "aetheris.db";
 
-// Of the file itself, and of what a link leads to. Fails with forbidden.
+// Checks the file and the target of a symbolic link. Fails with forbidden.
 Status check_owner(const std::string& path, const std::string& store) {
   for (const auto stat_call : {::lstat, ::stat}) {
     struct stat found{};
@@ -58,7 +58,7 @@ Status check_owner(const std::string& path, const std::string& store) {
   return {};
 }
 
-// `folder` has a folder `.aetheris`: its store. nullopt: it has none.
+// The store in the folder `.aetheris` of `folder`; nullopt: there is no such folder.
 Result<std::optional<std::string>> find_store_in(const std::string& folder) {
   const std::string own = folder + (folder.ends_with('/') ? "" : "/") + std::string(kFolder);
   struct stat found{};
@@ -69,7 +69,7 @@ Result<std::optional<std::string>> find_store_in(const std::string& folder) {
   return file;
 }
 
-// May a search that came from below look into this folder?
+// May a search that started in `start` continue in this folder?
 bool is_searched(const struct stat& folder, const struct stat& start) {
   if (folder.st_dev != start.st_dev) return false;
   if ((folder.st_mode & S_ISVTX) != 0 && (folder.st_mode & S_IWOTH) != 0) return false;

@@ -1,9 +1,10 @@
 // StoreUrl: which store a command works on.
 //
 //   sqlite:PATH     a file; the default is sqlite:.aetheris/aetheris.db
-//   memory:         gone when the process ends
+//   memory:         lost when the process ends
 //   postgres://…    a database that many processes share (also postgresql://…), as libpq reads it
-// Without one, the nearest folder `.aetheris` of the current folder or a parent holds the store (find_store).
+// Without one, the store is in the nearest folder `.aetheris` of the current folder or a parent
+// (find_store).
 // Threads: values, functions over the file system.
 #pragma once
 
@@ -19,25 +20,27 @@ constexpr std::string_view kDefaultStore = "sqlite:.aetheris/aetheris.db";
 struct StoreUrl {
   enum class Kind { sqlite, memory, postgres };
   Kind kind = Kind::sqlite;
-  std::string path;  // of sqlite; of postgres the whole address, with the password if there is one
+  std::string path;    // sqlite: the file; postgres: the whole URL, with its password
   bool found = false;  // by find_store: the next command in this folder finds it again
 
-  // As it is given to --store, without a password.
+  // As given to --store, without a password.
   std::string text() const;
-  std::string folder() const;  // that holds the file
-  // Where the owner listens, beside the file that a link leads to; the second is used when the first belongs to another store
-  // of the same folder.
+  std::string folder() const;  // of the file
+  // The owner's socket, beside the file (symbolic links are resolved). The second is used if the
+  // first belongs to another store of the same folder.
   std::string socket_path() const;
   std::string second_socket_path() const;
 };
 
 // Fails with usage.
 Result<StoreUrl> store_url(std::string_view text);
-// The store of the nearest folder `.aetheris`, of the current folder or a parent; without one, the default of the current
-// folder. The search ends at the root, where the file system changes, below the home folder, and below a shared folder
-// (sticky, every user may write to it, as /tmp). Fails with forbidden: the folder or its store belongs to another user.
+// The store in the nearest folder `.aetheris` of the current folder or a parent; otherwise the
+// default of the current folder. The search ends at the root, at a file system boundary, below the
+// home folder, and below a shared folder (sticky and world-writable, such as /tmp). Fails with
+// forbidden: the folder or its store belongs to another user.
 Result<StoreUrl> find_store();
-// Only the folder `.aetheris` is created with a store. Fails with not_found: the folder of any other store does not exist.
+// Only the folder `.aetheris` is created on demand. Fails with not_found: the folder of another
+// store does not exist.
 Status check_folder(const StoreUrl& store);
 
 }  // namespace ae::app

@@ -1,11 +1,12 @@
-// The second life of this program: started with a hidden argument, it supervises one command tool's program.
+// Supervisor mode: started with a hidden argument, this program supervises one program of a command
+// tool.
 #pragma once
 
 #include <optional>
 
 namespace ae::app {
 
-// The exit code, when this process was started as a supervisor. Ask before anything else in main.
+// The exit code if this process was started as a supervisor. Call it first in main.
 std::optional<int> supervise(int argc, char** argv);
 
 }  // namespace ae::app

@@ -1,8 +1,9 @@
-// Whoever changes anything that a job has stored is found out, and where.
+// Every change of the stored data of a job is detected and located.
 //
-// Method: a runtime makes small jobs on a store, fused and split, and leaves some of them with a call in flight. Then each
-// byte of each thing that is stored is changed, one at a time, and verify must say so: first in what a store gives, then
-// in the rows of a real SQLite file, edited behind the store's back.
+// Method: a runtime creates small jobs on a store, fused and split, and leaves some of them with a
+// call in flight. Then each byte of each stored value is changed, one at a time, and verify must
+// report it: first in the data that a store returns, then in the rows of a real SQLite file, edited
+// directly.
 #include <sqlite3.h>
 #include <unistd.h>
 
@@ -38,7 +39,8 @@ Value json(std::string_view text) {
   return *value;
 }
 
-// Answers `{"id": n}`; refuses the try that it is told to; a call with {"hang": true} is noted and never answered.
+// Returns `{"id": n}`; fails a try on request; a call with {"hang": true} is recorded and never
+// answered.
 class FakeTool final : public tools::Tool {
  public:
   explicit FakeTool(async::Loop& loop) : loop_(loop) {}
@@ -90,7 +92,8 @@ const SigningKey& signing_key() {
   return key;
 }
 
-// Makes the jobs of these tests on a store: `done` ended, `held` has a call in flight and a signal in its inbox.
+// Creates the jobs on a store: `done` has ended, `held` has a call in flight and a signal in its
+// inbox.
 class JobMaker {
  public:
   JobMaker(TestLoop& loop, store::Store& store, Durability durability)
@@ -114,7 +117,7 @@ class JobMaker {
          " {'id':'h','kind':'tool','tool':'do','args':{'hang':true},'needs':['a']},"
          " {'id':'w','kind':'wait','wait':{'type':'signal','key':'go'}}]",
          "running", [] {});
-    // Accepted by another than the holder: it stays in the inbox as long as the holder is not told.
+    // Accepted by another process: it stays in the inbox until the lease holder is notified.
     const engine::ControlRequest act{.kind = engine::ControlRequest::Kind::signal,
                                      .id = "act-1",
                                      .correlation_key = "go",
@@ -153,7 +156,7 @@ class JobMaker {
         [&](auto done) { runtime_->claim_job(JobId(id), std::move(done)); });
     AE_CHECK(claimed.has_value() && *claimed);
   }
-  // Goes on until the job stands so, and its log has come to rest.
+  // Waits until the job has this status and its log is stable.
   void settle(const char* id, std::string_view status) {
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     std::uint64_t last = 0;
@@ -193,7 +196,7 @@ Value verify_body(const char* job, const store::LoadedJob& loaded,
   return body.take();
 }
 
-// The detail of the first proof that does not hold; "" when all do.
+// The detail of the first failed proof; "" if all hold.
 std::string first_failed_proof(const Value& proof) {
   for (const auto& [name, one] : proof["proofs"].members()) {
     if (one["ok"] != Value(true)) return name + ": " + std::string(one.text("detail"));
@@ -201,7 +204,7 @@ std::string first_failed_proof(const Value& proof) {
   return {};
 }
 
-// A changed byte that is another text still: what is not UTF-8 would be found without looking at what it says.
+// Keeps the text valid UTF-8: invalid UTF-8 would be detected without comparing content.
 char flip_bit(char c) { return static_cast<char>(c ^ 1); }
 
 struct StoredJobs {
@@ -217,7 +220,7 @@ struct StoredJobs {
   }
 };
 
-// Changes each byte of `text`, which lies somewhere in `loaded`, and asks what verify says.
+// Changes each byte of `text`, which is part of `loaded`, and checks the response of verify.
 std::size_t check_every_byte(const char* job, store::LoadedJob& loaded, std::string& text,
                              const std::string& name, std::string_view said) {
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -282,7 +285,7 @@ void expect_verified(const char* job, const store::LoadedJob& loaded, std::strin
 AE_TEST_SLOW("tamper/each byte that a fused job stores is missed") {
   StoredJobs stored(Durability::fused);
   expect_verified("done", stored.done, "intact");
-  expect_verified("held", stored.held, "unsigned");  // it has not rested yet
+  expect_verified("held", stored.held, "unsigned");  // it is still running
   EXPECT_EQ(stored.held.ledger.size(), 1u);
   EXPECT_EQ(stored.held.inbox.size(), 1u);
   EXPECT_GT(check_every_stored_byte("done", stored.done), 1500u);
@@ -350,7 +353,7 @@ AE_TEST("tamper/a row that was taken away is missed where the log knows that it 
   EXPECT_NE(said.find("is missing"), std::string::npos) << said;
 }
 
-// Takes the last commits away, and with them everything that would give it away but the signature.
+// Removes the last commits, and every trace of them except the signature.
 store::LoadedJob truncate_log(const store::LoadedJob& whole, std::size_t commits) {
   store::LoadedJob loaded = whole;
   loaded.commits.resize(commits);
@@ -390,7 +393,7 @@ AE_TEST("tamper/a tail that was taken away with all its traces is found by the s
     EXPECT_EQ(verify_body("done", loaded).text("head"), "truncated") << left;
     EXPECT_EQ(verify_body("done", loaded)["ok"], Value(false)) << left;
     EXPECT_EQ(verify_body("done", loaded, {}).text("head"), "truncated") << left;
-    // Without the signature nobody can know.
+    // Without the signature this cannot be detected.
     loaded.signed_head.reset();
     EXPECT_EQ(verify_body("done", loaded).text("head"), "unsigned") << left;
     EXPECT_EQ(verify_body("done", loaded)["ok"], Value(true))
@@ -410,7 +413,7 @@ AE_TEST("tamper/whose signature it is, matters") {
   EXPECT_EQ(by_other["ok"], Value(false));
   EXPECT_EQ(verify_body("done", stored.done, {other.public_key(), keys()[0]}).text("head"),
             "intact");
-  // The signed head of another job.
+  // A forged signed head.
   store::LoadedJob loaded = stored.done;
   loaded.signed_head = R"({"count":3,"hash":")" + std::string(64, 'a') +
                        R"(","job":"done","key_id":")" + signing_key().public_key().id() +
@@ -450,7 +453,7 @@ class Edit {
   Edit& operator=(const Edit&) = delete;
 
   struct Cell {
-    std::string row;  // which one: the same before and after, as long as no column of it changes
+    std::string row;  // identifies the row while no column of it changes
     std::string bytes;
     bool is_blob;
   };
@@ -476,7 +479,7 @@ class Edit {
     bind(s, 2, cell.row, false);
     finish(s, table + "." + column);
   }
-  // No other row has what it was changed to.
+  // No other row has the changed value.
   void restore(const std::string& table, const std::string& column, const Cell& cell,
                const std::string& now) {
     sqlite3_stmt* s =
@@ -485,7 +488,7 @@ class Edit {
     bind(s, 2, now, cell.is_blob);
     finish(s, table + "." + column);
   }
-  // False: no two rows may have this value.
+  // False: the column is unique.
   bool try_change(const std::string& table, const std::string& column, const Cell& cell,
                   const std::string& now) {
     sqlite3_stmt* s =
@@ -497,7 +500,7 @@ class Edit {
     AE_CHECK(done == SQLITE_DONE || done == SQLITE_CONSTRAINT, table + sqlite3_errmsg(db_));
     return done == SQLITE_DONE;
   }
-  // Also where the column is what names its row.
+  // Works also if the column identifies its row.
   void restore_row(const std::string& table, const std::string& column, const Cell& cell,
                    const std::string& now) {
     const bool names = table != "commits" && table != "inbox" && column == "job";
@@ -540,12 +543,12 @@ class Edit {
   sqlite3* db_ = nullptr;
 };
 
-// A real file with both jobs, and what a reader says of them.
+// A real file with both jobs, and what a reader reports about them.
 class StoreFile {
  public:
   explicit StoreFile(Durability durability) {
     {
-      TestLoop making;  // what is answered after the end is heard by nobody
+      TestLoop making;  // results after the end are dropped
       auto store =
           store::SqliteStore::open({.path = folder_.store(), .loop = making, .clock = making});
       AE_CHECK(store.has_value());
@@ -562,7 +565,7 @@ class StoreFile {
     return loop_.await<Result<store::LoadedJob>>(
         [&](auto done) { reader_->load(JobId(job), 1, std::move(done)); });
   }
-  // What is wrong; "" when nothing is.
+  // The problems; "" if there are none.
   std::string faults() {
     std::string faults;
     for (const char* job : {"done", "held"}) {
@@ -571,7 +574,7 @@ class StoreFile {
     }
     return faults;
   }
-  // All that proofs and views are made of.
+  // All data that proofs and views are computed from.
   std::string logs() {
     std::string all;
     for (const char* job : {"done", "held"}) {
@@ -635,8 +638,8 @@ AE_TEST_SLOW("tamper/each byte of a split job's rows in a SQLite file is missed"
   every_byte_of_a_file(Durability::split);
 }
 
-// Numbers by which rows are found and ordered. Each digit is changed, and the whole number becomes what leads nowhere,
-// forwards or to itself: verify ends, and says what is wrong or shows the very same log.
+// Numbers that identify and order rows. Each digit is changed, and the whole number is set to point
+// nowhere, forwards or to itself: verify terminates, and reports an error or shows the same log.
 AE_TEST_SLOW("tamper/a number by which a SQLite file finds its rows is missed, or does no harm") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     StoreFile file(durability);
@@ -666,7 +669,7 @@ AE_TEST_SLOW("tamper/a number by which a SQLite file finds its rows is missed, o
           if (!file.faults().empty()) {
             found++;
           } else {
-            // A signature that is of no job, or an act that is of none, is one that was taken away (docs/verify.md).
+            // A signature or inbox entry of an unknown job counts as removed (docs/verify.md).
             const bool away =
                 c.table != std::string_view("commits") && c.table != std::string_view("heads");
             EXPECT_TRUE(away || file.logs() == logs) << name << " = " << value;

@@ -36,7 +36,7 @@ namespace {
 
 constexpr int kSoPeerPidFd = 77;  // SO_PEERPIDFD, Linux 6.5
 
-// A handle of exactly the process that connected; where the kernel has none, of the one that has its number now.
+// A handle of the connecting process; if the kernel has none, of the current process with its pid.
 int handle_of_peer(int fd, pid_t pid) {
   int handle = -1;
   socklen_t size = sizeof handle;
@@ -51,10 +51,10 @@ bool is_alive(int handle) {
 
 struct PeerSocket {
   std::uint32_t inode = 0;  // 0: no process has it open any more
-  uid_t uid = 0;            // of its maker
+  uid_t uid = 0;            // of its creator
 };
 
-// The socket from `source` to `target`; nullopt when there is none, or the kernel does not look sockets up.
+// The socket from `source` to `target`; nullopt if there is none, or the kernel cannot look it up.
 std::optional<PeerSocket> socket_between(const sockaddr_storage& source,
                                          const sockaddr_storage& target) {
   struct {
@@ -103,7 +103,7 @@ std::optional<PeerSocket> socket_between(const sockaddr_storage& source,
   return PeerSocket{.inode = found->idiag_inode, .uid = found->idiag_uid};
 }
 
-// Is the socket among these open files? nullopt: the process does not let us look.
+// Is the socket among these open files? nullopt: they are not readable.
 std::optional<bool> lists_socket(const std::string& folder, std::uint32_t inode) {
   DIR* files = ::opendir(folder.c_str());
   if (files == nullptr) {
@@ -126,7 +126,7 @@ std::optional<bool> main_thread_lists(const tools::ProcessEntry& process, std::u
   return lists_socket(folder_of(process.pid) + "/fd", inode);
 }
 
-// A thread may have open files of its own (unshare(CLONE_FILES)), and live on when the main thread has ended.
+// A thread may have its own open files (unshare(CLONE_FILES)) and outlive the main thread.
 std::optional<bool> other_threads_list(const tools::ProcessEntry& process, std::uint32_t inode) {
   if (process.threads <= 1) return false;
   const std::string folder = folder_of(process.pid) + "/task";
@@ -137,7 +137,7 @@ std::optional<bool> other_threads_list(const tools::ProcessEntry& process, std::
     pid_t id = 0;
     const std::string_view name = thread->d_name;
     std::from_chars(name.data(), name.data() + name.size(), id);
-    // Threads that share the files of the main thread need no look of their own.
+    // Threads that share the files of the main thread are skipped.
     if (id <= 0 || id == process.pid ||
         ::syscall(SYS_kcmp, process.pid, id, KCMP_FILES, 0, 0) == 0) {
       continue;
@@ -149,7 +149,7 @@ std::optional<bool> other_threads_list(const tools::ProcessEntry& process, std::
   return found;
 }
 
-// Has a program of a tool the socket?
+// Does a tool's program have the socket?
 bool is_socket_of_tool(const std::vector<tools::ProcessEntry>& processes, std::uint32_t inode) {
   const pid_t self = ::getpid();
   std::set<pid_t> below_us;
@@ -158,15 +158,16 @@ bool is_socket_of_tool(const std::vector<tools::ProcessEntry>& processes, std::u
   }
   return std::ranges::any_of(
       tools::filter_tool_processes(processes), [&](const tools::ProcessEntry& tool) {
-        // One of ours that does not let us look could have it. A supervisor does not let us look either, and has no such
-        // socket.
+        // A descendant of ours with unreadable files could have it. A supervisor is unreadable too,
+        // but has no such socket.
         const bool unreadable_counts = below_us.contains(tool.pid) && tool.parent != self;
         return main_thread_lists(tool, inode).value_or(unreadable_counts) ||
                other_threads_list(tool, inode).value_or(unreadable_counts);
       });
 }
 
-// Has a process the socket that no tool started? The youngest are looked at first: a command has just begun.
+// Does a process that no tool started have the socket? Checks the youngest first: a command has
+// just started.
 bool is_socket_of_other_program(std::vector<tools::ProcessEntry> processes, std::uint32_t inode) {
   std::ranges::sort(processes, std::ranges::greater(), &tools::ProcessEntry::start);
   for (const auto has : {main_thread_lists, other_threads_list}) {
@@ -174,7 +175,7 @@ bool is_socket_of_other_program(std::vector<tools::ProcessEntry> processes, std:
       if (has(process, inode) != true) continue;
       if (tools::origin_of(process.pid) != tools::Origin::elsewhere) continue;
       const auto now = tools::process_entry(process.pid);
-      if (now && now->start == process.start) return true;  // all this was about one process
+      if (now && now->start == process.start) return true;  // the pid was not reused meanwhile
     }
   }
   return false;
@@ -186,7 +187,7 @@ bool is_tool_on_socket(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return true;
-  // Outside of our view of processes, where our own tools always are.
+  // Outside of our pid namespace; our own tools are always inside.
   if (peer.pid <= 0) return false;
   const Fd handle(handle_of_peer(fd, peer.pid));
   if (handle.get() < 0) return true;
@@ -205,7 +206,7 @@ bool is_tool_on_loopback(int fd) {
   if (!socket || socket->inode == 0) return true;
   std::vector<tools::ProcessEntry> processes = tools::all_processes();
   if (is_socket_of_tool(processes, socket->inode)) return true;
-  // A tool can hide a socket of its own: in a message between two other sockets, or in an io_uring.
+  // A tool can hide its socket: in a message between two other sockets, or in an io_uring.
   return socket->uid == ::geteuid() &&
          !is_socket_of_other_program(std::move(processes), socket->inode);
 }

@@ -45,7 +45,7 @@ class DriverToolbox final : public Toolbox {
         reader_(loop) {}
 
   Status add(const agents::ToolDefinition& tool, const std::string& folder) {
-    if (!tool.policy.makes_call()) return {};  // the engine gives its value
+    if (!tool.policy.makes_call()) return {};  // the engine computes its value
     AE_ASSIGN(auto entry, entry_of(tool, folder));
     install_tool(tool, folder, std::move(entry), false);
     return {};
@@ -85,14 +85,15 @@ class DriverToolbox final : public Toolbox {
     std::vector<std::string> names;
     for (const std::string& name : secret_names_) {
       const auto secret = secrets_.get(name);
-      // One that is missing says so when it is called for.
+      // A missing secret is reported when it is needed.
       if (secret && secret->reveal().size() < tools::kSecretHiddenMin) names.push_back(name);
     }
     return names;
   }
 
  private:
-  // A server that only older versions of tools use: after so long without a call it is stopped, and started again for one.
+  // Idle time after which a server that only older versions of tools use is stopped; a call
+  // restarts it.
   static constexpr Duration kOldServerIdle = std::chrono::seconds(2);
 
   struct KnownTool {
@@ -145,7 +146,8 @@ class DriverToolbox final : public Toolbox {
     }
     known_.insert_or_assign(tool.name, KnownTool{tool, folder});
     for (std::string& name : secret_names_of(tool)) {
-      // Known from the beginning, so that it is taken out of what other tools answer before its own was called.
+      // Registered before the first call, so that it is redacted from the output of other tools,
+      // too.
       std::ignore = secrets_.get(name);
       secret_names_.insert(std::move(name));
     }
@@ -199,7 +201,8 @@ class DriverToolbox final : public Toolbox {
   }
 
   Result<std::unique_ptr<tools::Tool>> make_model(llm::Provider provider) {
-    // A connection of its own for each call: one that a provider closed in between would look like a lost answer.
+    // A new connection for each call: a kept one that the provider has closed would look like a
+    // lost response.
     AE_ASSIGN(auto http,
               tools::HttpTool::make(
                   provider.transport,
@@ -217,9 +220,9 @@ class DriverToolbox final : public Toolbox {
   tools::BlockingReader reader_;
   tools::NativeThreadPool functions_;
   std::set<std::string> secret_names_;
-  std::map<std::string, KnownTool, std::less<>> known_;               // as they were read last
-  std::map<std::string, std::weak_ptr<tools::mcp::Server>> servers_;  // their tools own them
-  runtime::ToolRegistry tool_registry_;  // last: tools go before what they borrow
+  std::map<std::string, KnownTool, std::less<>> known_;               // as last read
+  std::map<std::string, std::weak_ptr<tools::mcp::Server>> servers_;  // owned by their tools
+  runtime::ToolRegistry tool_registry_;  // last: destroyed before what tools borrow
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// aetheris: the command line.
+// aetheris: the main function of the command line.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -66,11 +66,11 @@ constexpr struct {
 };
 // clang-format on
 
-// What looks at a store's files or tables, or changes them as a whole, cannot be asked for over the network.
+// Commands that need direct access to a store: not available over the network.
 constexpr std::string_view kNeedStore[] = {"inspect", "rebuild", "migrate",
                                            "backup",  "restore", "doctor"};
 
-// These work on a store of their own; a URL leads to them.
+// These open a store of their own; clients connect to them by URL.
 constexpr std::string_view kServe[] = {"serve", "worker"};
 constexpr std::string_view kNeither[] = {"init", "check", "completion", "version"};
 
@@ -83,7 +83,7 @@ bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-// A server or a store: nobody is to learn afterwards which of the two it was.
+// A command uses either a server or a store; ambiguous settings are rejected.
 Status one_place(const Options& options) {
   const std::string& name = options.command;
   if (environment("AETHERIS_URL").empty() || is_one_of(kNeither, name)) return {};
@@ -130,7 +130,7 @@ int run(int argc, char** argv) {
   return terminal.finish(act(parsed, terminal));
 }
 
-// What was closed before we began is held shut, so that no file of ours is ever taken for it.
+// Opens closed standard streams on /dev/null, so that no other file gets their descriptors.
 void hold_standard_files() {
   for (int fd = ::open("/dev/null", O_RDONLY); fd >= 0; fd = ::open("/dev/null", O_RDONLY)) {
     if (fd <= STDERR_FILENO) continue;
@@ -144,11 +144,12 @@ void hold_standard_files() {
 
 int main(int argc, char** argv) {
   if (const auto code = ae::app::supervise(argc, argv)) return *code;
-  // Keys and secrets are in our environment and memory: other processes of our user do not read them, nor a core file.
+  // Our environment and memory contain keys and secrets: protect them from other processes of our
+  // user, and from core dumps.
   ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
   ae::cli::hold_standard_files();
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is a full disk
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit acts like a full disk
   try {
     const int code = ae::cli::run(argc, argv);
     if (!ae::app::has_running_functions()) return code;

@@ -1,4 +1,5 @@
-// Why a job does not go on, in words: the calls in doubt, the waits, the budget; and the commands that answer it.
+// Explains why a job does not continue (unknown outcomes, waits, budget), with the commands that
+// answer.
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -47,7 +48,7 @@ Value with_store_flag(const Value& object, const std::string& flag) {
 std::string doubt_text(const Value& doubt) {
   const std::string tool = safe(doubt.text("tool"));
   const std::string cause = cause_of(doubt.text("reason"), doubt.text("said"));
-  // What should undo a step may have failed for certain: the step is not undone.
+  // A compensation may have failed definitely: then its step is not undone.
   if (doubt["compensates"].is_string()) {
     const bool worded = !cause.empty() && doubt.text("reason").find(' ') != std::string_view::npos;
     return "compensation by tool \"" + tool + "\" is not confirmed" +
@@ -201,7 +202,7 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
   std::vector<std::string> all;
   const std::string_view status = job.text("status");
   const bool ended = status == "completed" || status == "failed" || status == "cancelled";
-  // Of a job that is blocked, print_blocked lists them beside what it waits for.
+  // For a blocked job, print_blocked lists them with its waits.
   if (status == "waiting" || status == "parked" || !job["in_doubt"].is_array()) return all;
   for (const Value& doubt : job["in_doubt"].items()) {
     if (!ended && !(doubt["given_up"] == Value(true))) continue;
@@ -254,7 +255,7 @@ std::string wait_sentence(const Value& wait) {
 
 namespace {
 
-// A wait that an operator, a signal or a timer ends.
+// A wait for an operator, a signal or a timer.
 std::string wait_text(const Value& wait, std::size_t columns) {
   std::string text = "\n  " + wait_sentence(wait);
   if (wait["expired"] == Value(true)) return text;
@@ -268,7 +269,7 @@ std::string wait_text(const Value& wait, std::size_t columns) {
   return text;
 }
 
-// Calls that are left alone until their probe may ask.
+// Calls that may still take effect; their probes run later.
 std::string settling_text(const Value& job) {
   std::string text;
   if (!job["settling"].is_array()) return text;
@@ -280,7 +281,7 @@ std::string settling_text(const Value& job) {
   return text;
 }
 
-// All that it waits for.
+// Everything that the job waits for.
 std::string waits_text(const Value& job, std::size_t columns) {
   std::string text;
   if (job["in_doubt"].is_array()) {
@@ -398,7 +399,7 @@ void print_retry(std::string_view id, std::string_view file, const app::StoreUrl
 
 namespace {
 
-// Does the plan of the failed job stay as it is when the cause is fixed?
+// Can the failed job be retried without a change of its plan?
 bool keeps_plan(std::string_view code) {
   constexpr std::string_view kReasons[] = {"connect",        "tls",      "timeout",  "reset",
                                            "http_401",       "http_403", "http_404", "http_408",
@@ -413,14 +414,15 @@ bool is_plain(std::string_view name) {
   });
 }
 
-// The words that give a new job another input. `names`: the members that the failed expression reads; `reads`: where it is.
+// The arguments that give a new job another input. `names`: the members that the failed expression
+// reads; `reads`: its text.
 std::string input_words(const Value& input, const Value& names, std::string_view reads) {
   constexpr std::size_t kWordsMax = 4;
   constexpr const char* kWhole = " --input JSON";
   std::vector<std::string> members;
   for (const Value& name : names.items()) {
     members.emplace_back(name.as_string());
-    for (const char* below : {".", "["}) {  // NAME=VALUE gives a text, which has no members
+    for (const char* below : {".", "["}) {  // NAME=VALUE sets a string, which has no members
       if (reads.contains(".input." + name.as_string() + below)) return kWhole;
     }
   }
@@ -443,7 +445,8 @@ std::string input_words(const Value& input, const Value& names, std::string_view
 
 namespace {
 
-// The nodes whose calls a retry makes again only with --repeat: their outcome is unknown, or their result was refused.
+// The nodes whose calls are repeated only with --repeat: their outcome is unknown, or their result
+// was rejected.
 std::vector<std::string> repeated_nodes(const Value& job) {
   std::vector<std::string> nodes;
   const auto add = [&](std::string_view node) {
@@ -574,7 +577,7 @@ void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& termi
   }
   const std::string flag = store_flag(store);
   const std::string_view until = job["parked"].text("until");
-  const bool looks_again = job["confirmations"].size() > 0;  // its commands say so
+  const bool looks_again = job["confirmations"].size() > 0;  // their own commands follow
   const bool own_command = until == "budget" || until == "version";
   if (((until == "resume" && !looks_again) || own_command) &&
       job["parked"]["command"].is_string()) {

@@ -1,4 +1,4 @@
-// check, init, version: what needs no store.
+// check, init, version: commands without a store.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ int check_command(const Options& options, Terminal& terminal) {
   std::vector<agents::Diagnostic> faults;
   std::string good;
   std::vector<Value> notes;
-  std::vector<agents::Policy> policies;  // of --policies
+  std::vector<agents::Policy> policies;  // from --policies
   std::vector<agents::AgentsFile> files;
   const auto noted = [&](const std::string& file, const agents::Note& note) {
     terminal.note(safe(file + ": " + note.path + ": " + note.message));
@@ -156,7 +156,7 @@ Status write_file(const std::string& path, std::string_view text) {
   return {};
 }
 
-// All folders of a path.
+// Creates all folders of a path.
 Status make_folders(const std::string& path) {
   for (std::size_t at = 1; at <= path.size(); ++at) {
     if (at < path.size() && path[at] != '/') continue;

@@ -60,7 +60,7 @@ int audit_command(const Options& options, Terminal& terminal);
 int keys_command(const Options& options, Terminal& terminal);
 int approvals_command(const Options& options, Terminal& terminal);
 
-// ---- what commands share
+// ---- shared by commands
 
 // --store, AETHERIS_STORE, or the default.
 Result<app::StoreUrl> store_of(const Options& options);
@@ -68,85 +68,92 @@ Result<app::StoreUrl> store_of(const Options& options);
 void print_created(const app::Instance& instance, Terminal& terminal);
 // Does AETHERIS_URL name a server?
 bool uses_server();
-// " --store URL" when it is not the default, for commands that we tell people to type.
+// " --store URL" unless it is the default; for printed commands.
 std::string store_flag(const app::StoreUrl& store);
-// What is asked, of an item of GET /api/approvals: its id, then the call with all that it would send; several lines.
+// An item of GET /api/approvals as text: its id, then the call with everything it would send;
+// several lines.
 std::string approval_text(const Value& approval);
-// Can this command put a question to its user? stdin and stderr are terminals, and the output is not JSON.
+// Can this command prompt its user? True if stdin and stderr are terminals and the output is not
+// JSON.
 bool can_prompt(const Terminal& terminal);
 enum class PromptAnswer { yes, no, interrupted };
-// Shows one item of GET /api/approvals and reads a line: `y` or `yes` is yes, Ctrl-C is interrupted.
+// Shows an item of GET /api/approvals and reads a line: `y` or `yes` approves, Ctrl-C interrupts.
 PromptAnswer prompt_approval(const Value& approval, Terminal& terminal);
 // A JSON value from the command line: text, @FILE or @- . Fails with input_invalid, usage.
 Result<Value> json_argument(const std::string& text, const std::string& name);
-// The input of `run`: --input, with the members of KEY=VALUE and --message. nullopt: none is given. Fails with
-// input_invalid, usage (a member that is given twice, a KEY=VALUE without KEY or =, --input is not an object).
+// The input of `run`: --input, with the members of KEY=VALUE and --message. nullopt: not given.
+// Fails with input_invalid, usage (a repeated member, a KEY=VALUE without KEY or =, --input is not
+// an object).
 Result<std::optional<Value>> input_of(const Options& options);
-// A number as one, anything else as it stands: who takes it says what is wrong with it.
+// A JSON number if the text is one, else the text, which the receiver validates.
 Value number_or_text(const std::string& text);
-// The agents file at `path`, without faults; or, once they are said, the exit code.
+// Loads the agents file at `path`; if it has diagnostics, prints them and gives the exit code.
 std::expected<app::LoadedAgents, int> load_valid_agents(const std::string& path,
                                                         const Options& options, Terminal& terminal);
-// Warns of rules of --policies that nothing of these files is under.
+// Warns about rules of --policies that match nothing in these files.
 void warn_of_idle_policies(const std::vector<agents::Policy>& policies,
                            const std::vector<const agents::AgentsFile*>& files,
                            const Options& options, Terminal& terminal);
-// This process among those that work on a store: HOST:PID.
+// The name of this process as a worker of a store: HOST:PID.
 std::string worker_name();
-// --queue-limit NAME=N, each. Fails with usage.
+// Parses each --queue-limit NAME=N. Fails with usage.
 Result<std::vector<store::QueueLimit>> queue_limits(const Options& options);
-// What the API says of a field or parameter, said of the option that filled it.
+// Replaces API fields and parameters in the message by the options that set them.
 Error with_option_names(Error error);
-// How a process serves FILE beside its own files, after a message about that process: " (`aetheris serve FILE… trip.yaml`)".
+// Appended to a message about a process, to serve FILE too: " (`aetheris serve FILE… trip.yaml`)".
 std::string serve_too_text(const std::string& file);
-// One word of a shell command line.
+// Quotes a word for a shell.
 std::string quoted(const std::string& word);
-// Who we are, for the record: "cli:NAME".
+// The actor of this command, for the audit log and events: "cli:NAME".
 std::string cli_actor();
-// The body that the store's API answers; its error when the status is 400 or more. The request is made by cli_actor().
+// Sends the request to the store's API as cli_actor(). Returns the body, or its error if the status
+// is 400 or more.
 Result<Value> answer_of(const Options& options, app::OpenMode mode, api::ApiRequest request);
-// The commands that answer what a blocked job waits for: for each thing it waits for, one or several to choose from.
-// Empty when nobody can answer.
+// The commands that unblock a job: for each open request, one or more alternatives. Empty if no
+// command can.
 std::vector<std::vector<std::string>> answer_commands(const Value& job, const app::StoreUrl& store);
-// A call in doubt in words: what is not known, and why.
+// An unknown outcome in words: of which call, and why.
 std::string doubt_text(const Value& doubt);
-// Of a call in doubt, or one that is to be approved: its arguments and, where it is known, its external key; a line each.
-// `columns`: where long ones are cut; 0 = nowhere.
+// For a call with an unknown outcome or one to approve: its arguments and, if known, its external
+// key; one line each. `columns`: where long arguments are cut; 0 = never.
 std::vector<std::string> call_lines(const Value& call, std::size_t columns);
-// Which limits leave no room for the next call, what is used, and what it asks for; a line each. Of {lacking, limits}.
+// The limits that the next call exceeds, with usage and request; one line each. From {lacking,
+// limits}.
 std::string shortfall_text(const Value& budget);
-// "node pay waits for a signal with the key go, until 2026-01-02 03:04:05Z", of a job's `waits`.
+// "node pay waits for a signal with the key go, until 2026-01-02 03:04:05Z", from a job's `waits`.
 std::string wait_sentence(const Value& wait);
-// " charge ch_1, which is not as it was": what a person is asked about, of a confirmation's resources.
+// " charge ch_1, which is not as it was": the resources of a verification.
 std::string resources_text(const Value& resources);
-// A job's body whose commands name this store.
+// A job's body with the store added to its commands.
 Value with_store(const Value& job, const app::StoreUrl& store);
-// The calls whose outcome stayed unknown when the job ended, or that it went on without: a sentence each, with what is
-// known of the call, and what was noted since or the command that notes it.
-// `columns`: as in call_lines.
+// The calls whose outcome was unknown when the job ended, or when it continued without them: one
+// sentence each, with details of the call, and the outcome recorded since or the command that
+// records it. `columns`: as in call_lines.
 std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store,
                                        std::size_t columns);
-// "noted: happened, by ann at …"; "" when nothing is noted of the call.
+// "noted: happened, by ann at …"; "" if no outcome was recorded for the call.
 std::string noted_text(const Value& doubt);
-// The command that retries job ID, under the plan of FILE unless that is empty. Its --job-id is derived from ID, so that
-// the same command run twice makes one job: "a" → "a-retry-1" → "a-retry-2".
+// The command that retries job ID, under the plan of FILE unless that is empty. Its --job-id is
+// derived from ID, so that repeating the command creates one job: "a" → "a-retry-1" → "a-retry-2".
 std::string retry_command_text(std::string_view id, std::string_view file,
                                const std::string& store_flag, std::string_view next = {});
-// Prints it, for a plan that a failed job does not have.
+// Prints it, if the file's plan is not that of the failed job.
 void print_retry(std::string_view id, std::string_view file, const app::StoreUrl& store,
                  Terminal& terminal);
-// What follows "failed" of a job's error: " at node trip (tool get_trip): http.url: .args.id is null [request_invalid]".
+// The text after "failed" for a job's error: " at node trip (tool get_trip): http.url: .args.id is
+// null [request_invalid]".
 std::string failure_text(const Value& error);
-// "pay, ship" of a list of node ids; of many the first ones, then "…".
+// "pay, ship" from a list of node ids; a long list is cut with "…".
 std::string names_text(const Value& nodes);
-// "Took effect: pay", of a job's error; "" when nothing did.
+// "Took effect: pay", from a job's error; for a program's exit code also what a retry repeats. ""
+// if neither applies.
 std::string committed_text(const Value& error);
-// The jobs that have retried a job under the ids that the commands print (ID-retry-1, …).
+// The retries of a job under the ids that commands print (ID-retry-1, …).
 struct Retried {
-  std::string last, status;  // the newest of the chain; "": none
-  std::string next;          // the id of another retry; "": ID-retry-1
+  std::string last, status;  // the newest of the chain; "" = none
+  std::string next;          // the id of the next retry; "" = ID-retry-1
 
-  // Not while one runs, nor after one that ended well: another would make its calls again.
+  // False while a retry runs or after one that did not fail: another one would repeat its calls.
   bool may_retry() const { return last.empty() || status == "failed"; }
   // The job to retry next.
   std::string_view of(std::string_view id) const {
@@ -154,41 +161,44 @@ struct Retried {
   }
 };
 Retried retried(const app::StoreUrl& store, std::string_view id);
-// "Retried as job trip-7-retry-1 (completed)."; "" when it was not.
+// "Retried as job trip-7-retry-1 (completed)."; "" if there is no retry.
 std::string retried_text(const Retried& retried);
-// The agents file of a failed job, as far as the command knows it, and its retries.
+// The agents file of a failed job, if known, and its retries.
 struct FileOfJob {
-  std::string path = {};  // "": unknown
+  std::string path = {};  // "" = unknown
   bool has_one_agent = false;
   std::string store_flag = {};
   Retried retried = {};
 };
-// What can follow a failure: the retry, with FILE unless only something else than the plan is to be fixed; the option that
-// runs a node again whose kept result the expression reads; a new job if the failed expression reads the input. First the
-// job that has retried it, without a command.
+// The possible next commands after a failure: first, without a command, the job that has retried
+// it; then the retry, with FILE unless the plan needs no fix; recording the result of a call that
+// took effect; options that rerun a node whose kept result the failed expression reads, or repeat a
+// call; a retry policy; a new job if the failed expression reads the input.
 struct NextCommand {
   std::string name;  // retried, retry, record, kept, repeat, policy, new job
   std::string lead;  // "After fixing the cause, run: "
   std::string command;
-  bool lead_matters = false;  // also where `name` stands before the command
+  bool lead_matters = false;  // also if `name` precedes the command
 };
 std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file);
-// How a blocked job continues once it is answered: the command that runs it, or the process that does. Empty for a store
-// that ends with this process.
+// How a blocked job continues once it is answered: the command or the process that runs it. Empty
+// for a store in memory.
 std::string continuation_text(const Value& job, const app::StoreUrl& store);
-// How a job continues after a request about it was recorded. `owner`: the process that answers for the store, if one does;
-// `runs_here`: it runs the job's agent; `flag`: of the store. Empty when it has ended, unless it is cancelled.
+// How a job continues after a control request was recorded. `owner`: the process that owns the
+// store, if any; `runs_here`: it runs the job's agent; `flag`: from store_flag. Empty if the job
+// has ended, unless it is being cancelled.
 std::string continues_text(const Value& job, const std::string& owner, bool runs_here,
                            const std::string& flag);
-// Says how the job continues after a request about it was recorded. `id`: the job's.
+// Prints how the job `id` continues after a control request was recorded.
 void print_next_step(const Options& options, const std::string& id, Terminal& terminal);
-// A blocked job in words: what it waits for and the commands that answer it. On stdout only where that is the answer.
+// Prints a blocked job: what it waits for and the commands that unblock it. To stdout only if that
+// is the command's result.
 enum class Stream { out, err };
 void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal,
                    Stream stream = Stream::err);
-// Where long arguments of calls are cut; 0 = nowhere: a pipe gets all of them.
+// Where long arguments of calls are cut; 0 = never: a pipe gets all of them.
 std::size_t argument_columns(const Terminal& terminal, Stream stream);
-// A value for a person: texts as they are, everything else as indented JSON. Ends with a newline.
+// A value for display: strings unchanged, everything else as indented JSON. Ends with a newline.
 std::string shown_value(const Value& value);
 
 }  // namespace ae::cli

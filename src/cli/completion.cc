@@ -12,7 +12,7 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-// 'text' in single quotes, for every one of the three.
+// Single-quoted for all three shells.
 std::string in_quotes(std::string_view text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -35,7 +35,7 @@ std::vector<std::string> commands_of(const std::vector<CommandShape>& commands) 
   return names;
 }
 
-// Options with a value, as a shell's pattern: a|b|c.
+// Options with a value, as a shell pattern: a|b|c.
 std::string with_value(const std::vector<CommandShape>& commands) {
   std::string pattern;
   for (const CommandShape& command : commands) {
@@ -104,7 +104,7 @@ std::string bash_script(const std::vector<CommandShape>& commands) {
   return s;
 }
 
-// In zsh's option specifications: [what], with what is special there taken out.
+// Escaped for zsh's option specifications: [what].
 std::string zsh_what(const std::string& what) {
   std::string out;
   for (const char c : what) {

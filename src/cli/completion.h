@@ -1,4 +1,4 @@
-// Completion: scripts for shells, made from what the command line takes.
+// Completion: shell completion scripts, generated from the command line's grammar.
 //
 // Threads: pure functions.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace ae::cli {
 
-// One command as the command line knows it.
+// One command of the grammar.
 struct OptionShape {
   std::vector<std::string> names;  // "-f", "--follow"
   std::string what;
@@ -21,10 +21,10 @@ struct OptionShape {
 struct CommandShape {
   std::string name, what;
   std::vector<OptionShape> options;
-  bool takes_files = false;          // a position is a file
-  std::vector<std::string> choices;  // of its first position
+  bool takes_files = false;          // a positional argument is a file
+  std::vector<std::string> choices;  // of its first positional argument
 };
-// "" is the name of what stands before any command.
+// The options before any command have the name "".
 std::vector<CommandShape> command_shapes();
 
 // A script for bash, zsh or fish.

@@ -1,4 +1,4 @@
-// signal, message, approve, reject, cancel, pause, resume, budget, resolve: what others want of a job.
+// signal, message, approve, reject, cancel, pause, resume, budget, resolve: send control requests.
 #include <algorithm>
 
 #include "api/problem.h"
@@ -11,7 +11,7 @@
 namespace ae::cli {
 namespace {
 
-// What stays unknown if the job has ended by now; who cannot be asked again has said what was asked for.
+// Unknown outcomes that remain if the job has ended; empty if the store cannot be read now.
 std::vector<std::string> remaining_doubts(const Options& options, const Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return {};
@@ -24,7 +24,7 @@ std::vector<std::string> remaining_doubts(const Options& options, const Terminal
   return doubts_of_end(job->body, *store, argument_columns(terminal, Stream::err));
 }
 
-// Texts that were not given are left out.
+// Removes empty texts.
 std::vector<Member> without_empty(std::vector<Member> texts) {
   std::erase_if(texts, [](const Member& member) { return member.second.as_string().empty(); });
   return texts;
@@ -53,7 +53,7 @@ Result<Value> post(const Options& options, const std::string& verb, std::vector<
   return post_to(options, {"api", "jobs", options.id, verb}, std::move(body));
 }
 
-// By whom it was answered, when.
+// Who answered, and when.
 std::string answerer_text(const Value& body) {
   const Value& answered = body["answered"];
   if (!answered.is_object()) return "";
@@ -103,7 +103,7 @@ void say_then(const Value& body, Terminal& terminal) {
     terminal.note("When a process runs the job next, " + safe(body.text("then")) + ".");
 }
 
-// Is there a next step to print: nothing holds the job, and the request is recorded?
+// Is there a next step to print: the request is recorded, and no lease holder applies it?
 bool has_next(const Result<Value>& answer, const Terminal& terminal) {
   if (!answer || terminal.json()) return false;
   for (const char* done : {"accepted", "buffered", "next"}) {
@@ -112,7 +112,7 @@ bool has_next(const Result<Value>& answer, const Terminal& terminal) {
   return (*answer)["noted"] != Value(true);
 }
 
-// Another answer or message counts. The client must know that this one does not.
+// Another answer or message was first, and this one has no effect.
 bool is_other_answer(const Result<Value>& answer) {
   return answer && answer->find("duplicate") != nullptr && (*answer)["applied"] == Value(false);
 }
@@ -219,10 +219,10 @@ int approve_command(const Options& options, Terminal& terminal) {
   }
   const auto answer = post_to(options, {"api", "approvals", options.id}, std::move(body));
   if (!answer) return terminal.fail_with(answer.error());
-  // The arguments as they were asked for are no edit: a plain yes.
+  // Unchanged arguments are no edit but a plain approval.
   const bool edited = !options.arguments.empty() && answer->text("outcome") != "approved";
   const std::string_view wanted = !yes ? "rejected" : edited ? "edited" : "approved";
-  // Answered before, or closed by something else: whoever asks must know that their answer is not the one.
+  // The question was already answered or closed: the user must know that this answer has no effect.
   const std::string_view outcome = answer->text("outcome", wanted);
   if (terminal.json()) {
     terminal.print_json(*answer);
@@ -241,7 +241,7 @@ int approve_command(const Options& options, Terminal& terminal) {
     say_then(*answer, terminal);
     print_next_step(options, options.id.substr(0, options.id.rfind('.')), terminal);
   }
-  // Of an edit, whoever made another one is refused: this is the same, perhaps with another note.
+  // A different edit is rejected; this is the same one, perhaps with another note.
   const bool overtaken = !options.arguments.empty() && answer->find("duplicate") != nullptr &&
                          (*answer)["applied"] == Value(false) && outcome != "edited";
   return outcome == wanted && !overtaken && !unused ? kDone : kConflict;
@@ -249,7 +249,7 @@ int approve_command(const Options& options, Terminal& terminal) {
 
 int resolve_command(const Options& options, Terminal& terminal) {
   const bool accepts = options.resolution == "accept";
-  // Whoever says this has looked by now; the process that takes it in may stand still until later.
+  // The operator has checked the downstream by now; the request may be applied much later.
   std::vector<Member> body = without_empty({{accepts ? "step_id" : "idempotency_key", options.key},
                                             {"looked_at", to_text(net::SystemClock().now())},
                                             {"note", options.note},

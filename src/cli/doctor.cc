@@ -1,4 +1,5 @@
-// doctor: checks the environment and the store: one line per check and per problem, and `ok` when all pass.
+// doctor: checks the environment and the store; prints a line per check and problem, and `ok` if
+// all pass.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -32,7 +33,7 @@ struct Problem {
   std::string code, message;
 };
 
-// What was checked, in order, with its problems, and with notes about jobs that are queued, waiting or parked.
+// The checks in order, with their problems, and notes about queued, waiting or parked jobs.
 struct Checks {
   struct Check {
     std::string name, detail;
@@ -40,7 +41,7 @@ struct Checks {
   };
   std::vector<Check> done;
 
-  // `detail`: what was found, for the line of a check that passes.
+  // `detail`: printed if the check passes.
   void add(std::string name, std::string detail, std::vector<Problem> found) {
     done.push_back({std::move(name), std::move(detail), std::move(found), {}});
   }
@@ -71,7 +72,7 @@ void check_clock(std::vector<Problem>& problems) {
   }
 }
 
-// The folder itself, or the nearest one above it that exists.
+// The folder itself, or its nearest existing ancestor.
 std::string existing_folder(std::string folder) {
   struct stat found{};
   while (!folder.empty() && ::stat(folder.c_str(), &found) != 0) {
@@ -123,7 +124,7 @@ void check_folder_access(const std::string& folder, std::vector<Problem>& proble
            quoted(folder)});
 }
 
-// Locks and shared memory do not hold across machines.
+// Locks and shared memory do not work across machines.
 void check_disk(const app::StoreUrl& store, std::vector<Problem>& problems) {
   struct statfs disk{};
   if (::statfs(store.folder().c_str(), &disk) != 0) return;
@@ -145,9 +146,9 @@ void check_disk(const app::StoreUrl& store, std::vector<Problem>& problems) {
 }
 
 constexpr Duration kClockApart = std::chrono::seconds(1);
-constexpr std::int64_t kProcessesMore = 2;  // that should find room
+constexpr std::int64_t kProcessesMore = 2;  // that must still be able to connect
 
-// What nobody can work with is said when the store is opened.
+// Unsupported settings are reported when the store is opened.
 void check_database_server(const store::PostgresServerInfo& facts, std::vector<Problem>& problems) {
   if (!facts.synchronous_standby) {
     problems.push_back({"no_synchronous_standby",
@@ -183,14 +184,15 @@ void check_database_server(const store::PostgresServerInfo& facts, std::vector<P
   }
 }
 
-// Where processes run the jobs, one that is not taken by any of them stands still all the same.
+// Even if processes run jobs, none of them may be able to run a particular job.
 void check_stuck_jobs(app::ApiClient& client, const app::StoreUrl& store,
                       std::vector<Problem>& problems) {
   api::ApiRequest request;
   request.path = {"api", "jobs"};
   request.query = {{"stuck", "true"}, {"limit", "1000"}};
   const auto answer = client.send(request);
-  if (!answer || answer->status != 200) return;  // of an older process; what cannot be read is said
+  if (!answer || answer->status != 200)
+    return;  // an older server; read errors are reported elsewhere
   std::size_t count = 0;
   for (const Value& job : answer->body["jobs"].items()) {
     count += job.text("status") == "parked" ? 0 : 1;
@@ -202,7 +204,7 @@ void check_stuck_jobs(app::ApiClient& client, const app::StoreUrl& store,
                                    "` shows why and what to run"});
 }
 
-// The jobs of a store for as long as there is time.
+// Iterates over a store's jobs until the time is up.
 class TimeLimitedRebuild final : public store::Rebuild {
  public:
   explicit TimeLimitedRebuild(store::Rebuild& store) : store_(store) {}
@@ -232,7 +234,7 @@ class TimeLimitedRebuild final : public store::Rebuild {
   const std::chrono::steady_clock::time_point give_up_ = std::chrono::steady_clock::now() + kTime;
 };
 
-// A time that an earlier build wrote a little later than the event's?
+// Does a time differ only slightly from the event's, as written by earlier builds?
 bool times_are_near(const store::Difference& row) {
   if (row.column != "created_at" && row.column != "updated_at") return false;
   const auto time_of = [](const std::string& text) -> std::optional<Instant> {
@@ -245,14 +247,15 @@ bool times_are_near(const store::Difference& row) {
   return stored && derived && !engine::differ_too_much(*stored, *derived);
 }
 
-// The rows of a store that is not too large, compared with the logs; `rebuild --check` compares all of them.
+// Compares the derived rows of a store that is not too large with its logs; `rebuild --check`
+// compares all.
 void check_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
   constexpr off_t kFileMax = off_t{1} << 30;
   struct stat file{};
   const bool shared = store.kind == app::StoreUrl::Kind::postgres;
   if (!shared && (::stat(store.path.c_str(), &file) != 0 || file.st_size > kFileMax)) return;
   const auto opened = app::open_rebuild({.store = store, .compare_only = true, .job = {}});
-  if (!opened) return;  // Door::open reports why
+  if (!opened) return;  // ApiClient::open reports why
   if (const auto damage = (*opened)->damage()) {
     for (const store::Damage& one : *damage) problems.push_back({one.code, one.message});
   }
@@ -283,7 +286,7 @@ void check_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
   }
 }
 
-// Of jobs with one status, when no process of this store may run them: "job a is queued: …", "3 jobs are queued: …".
+// Jobs of one status that no process may run: "job a is queued: …", "3 jobs are queued: …".
 std::string jobs_text(const Value& jobs, const std::string& status, const std::string& flag) {
   const bool alone = jobs.size() == 1;
   const std::string id = alone ? quoted(std::string(jobs.items()[0].text("id"))) : "ID";
@@ -313,7 +316,7 @@ void check_jobs(app::ApiClient& client, const app::StoreUrl& store, std::vector<
   }
   api::ApiRequest request;
   request.path = {"api", "jobs"};
-  // Who runs the jobs of a shared store is not known here.
+  // Other machines may run the jobs of a shared store.
   const bool run_elsewhere = shared || !silent.empty() || client.is_remote();
   for (const std::string status : {"running", "queued", "waiting", "parked"}) {
     request.query = {{"status", status}, {"limit", "1000"}};
@@ -407,7 +410,7 @@ Value repeat_view(const std::vector<runtime::RepeatableCalls>& jobs) {
   return Value::array(std::move(shown));
 }
 
-// What the jobs may do a second time when they are resumed.
+// Lists the calls that resumed jobs may repeat.
 void print_repeats(const runtime::ParkResult& count, Terminal& terminal) {
   if (count.may_repeat.empty()) return;
   terminal.print(
@@ -425,7 +428,7 @@ void print_repeats(const runtime::ParkResult& count, Terminal& terminal) {
   if (count.more) terminal.print("  and calls of more jobs, not listed here\n");
 }
 
-// Parks what has not ended in a store that went backwards.
+// Parks all unfinished jobs of a store that was rolled back.
 int accept_rollback(const app::StoreUrl& store, const Options& command_options,
                     Terminal& terminal) {
   if (store.kind == app::StoreUrl::Kind::memory) {

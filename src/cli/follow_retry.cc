@@ -11,7 +11,7 @@ namespace {
 constexpr Duration kFirstDelay = std::chrono::milliseconds(100);
 constexpr Duration kDelayMax = std::chrono::seconds(2);
 
-// Also a store that its new owner has locked and does not serve yet.
+// Also a store whose new owner has the lock but does not serve yet.
 bool is_outage(Code code) {
   return code == Code::unavailable || code == Code::unknown_outcome || code == Code::store_locked;
 }

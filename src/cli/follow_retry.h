@@ -1,7 +1,8 @@
-// FollowRetry: the requests of a command with `-f`: how often it sends them, and what it does when the connection is lost.
+// FollowRetry: the pace of requests of a command with `-f`, and its retries after a lost
+// connection.
 //
-// An outage begins when a request fails and the next one, sent at once, fails too. It is reported once. The command then
-// retries for a minute, and reports when it is connected again. Threads: one.
+// An outage begins when a request fails and its immediate retry fails too. It is reported once. The
+// command then retries for a minute, and reports when it is connected again. Threads: one.
 #pragma once
 
 #include <chrono>
@@ -28,22 +29,22 @@ class FollowRetry {
 
   explicit FollowRetry(Environment world) : environment_(std::move(world)) {}
 
-  // Before a request: waits until 500 ms after the previous answer. A server reads the log of a waiting request at most twice
-  // a second, and so the log is not read more often for both.
+  // Before a request: waits until 500 ms after the previous response. A server reads the log for a
+  // waiting request at most twice a second, so faster requests would increase that.
   void wait_for_turn();
-  // A request was answered.
+  // A request got a response.
   void answered();
-  // A request failed: waits until it is time for the next one. Fails with the error if the connection was not lost, or
-  // when there was no connection yet; with unavailable when the outage has lasted for a minute.
+  // A request failed: waits until the next one is due. Fails with the error if the connection was
+  // not lost or never existed; with unavailable if the outage has lasted for a minute.
   Status failed(const Error& error);
 
  private:
   Environment environment_;
-  bool was_connected_ = false;  // there was a connection
-  bool reported_ = false;       // the outage
+  bool was_connected_ = false;  // it was connected before
+  bool reported_ = false;       // the outage was reported
   int failures_ = 0;            // in a row
   Duration answered_at_{};
-  Duration lost_at_{};  // when the first of the failures was seen
+  Duration lost_at_{};  // time of the first failure
 };
 
 }  // namespace ae::cli

@@ -1,4 +1,4 @@
-// Following, with a clock that moves only while it waits, and with each request.
+// Tests of FollowRetry, with a clock that advances only by waits and requests.
 #include "cli/follow_retry.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// fork, retry: a new job that begins where another one stood. plan: a job goes on under another plan.
+// fork, retry: create a job at an event of another. plan: replace a running job's plan.
 #include "api/problem.h"
 #include "app/api_client.h"
 #include "app/instance.h"
@@ -32,21 +32,21 @@ Result<std::vector<Member>> body_of(const Options& options) {
   return body;
 }
 
-// What became of a call of the origin; --json has the stored word.
+// The outcome of a call of the origin; --json has the stored word.
 std::string effect_words(std::string_view state) {
   if (state == "committed") return "applied";
   if (state == "in_doubt") return "outcome unknown";
   return state == "undone" ? "compensated" : safe(state);
 }
 
-// The calls of the origin that may have taken effect, and that the new job would make again.
+// Lists the calls of the origin that may have taken effect and that the new job would repeat.
 void print_effects(const Value& effects, bool retries, Terminal& terminal) {
   if (!effects.is_array()) return;
   terminal.note(
       "The new job would make these calls again. Their external keys are new, so a service does "
       "not "
       "recognize them:");
-  // A retry has no later event to begin at.
+  // A retry cannot start at a later event.
   std::vector<std::string> head{"NODE", "TOOL", "EFFECT", "OUTCOME", "STEP"};
   if (!retries) head.emplace_back("SENT AT EVENT");
   Table table(std::move(head));
@@ -68,7 +68,7 @@ void print_effects(const Value& effects, bool retries, Terminal& terminal) {
 
 namespace {
 
-// FILE's plan of the job's agent. Fails with plan_invalid: FILE has no such agent.
+// FILE's plan for the job's agent. Fails with plan_invalid: FILE has no such agent.
 Result<Value> task_graph_of(const Options& options, const agents::AgentsFile& file,
                             const Value& job) {
   const std::string name(job.text("agent"));
@@ -86,7 +86,7 @@ Result<Value> job_of(app::ApiClient& client, const std::string& id) {
   return std::move(job.body);
 }
 
-// What FILE changes of the plan, a line for each node and tool.
+// Prints the plan changes of FILE, one line per node and tool.
 void print_changes(const Value& changes, Terminal& terminal) {
   if (!changes.is_array()) return;
   if (changes.size() == 0) return terminal.note("plan unchanged");
@@ -100,7 +100,8 @@ void print_changes(const Value& changes, Terminal& terminal) {
   }
 }
 
-// Adds the command that serves FILE too, or what avoids the restart, and names the process that it is about.
+// Appends the command that also serves FILE, or the option that avoids a restart, and the process
+// concerned.
 void name_owner(Error& error, app::ApiClient& client, const std::string& agent,
                 const app::StoreUrl& store, const std::string& file) {
   if (error.code != Code::needs_version || file.empty()) return;
@@ -113,7 +114,7 @@ void name_owner(Error& error, app::ApiClient& client, const std::string& agent,
   error.message += " (" + app::owner_name(store) + ")";
 }
 
-// Makes the new job. Its body, or an exit code when the failure has been printed.
+// Creates the new job. Returns its body, or an exit code after the error was printed.
 struct MadeFork {
   Value job;
   bool existed = false;  // the request was a repetition
@@ -199,9 +200,9 @@ bool exists(const std::string& id, const app::StoreUrl& store) {
   return client && job_of(**client, id).has_value();
 }
 
-// A retry gets the next id of the chain ID-retry-1, ID-retry-2, …, so that it is found again. A named job that exists is
-// a repeated request, whatever came after it. Fails with effects_repeated: the newest of the chain has not failed, so that
-// another retry would make its calls again.
+// A retry gets the next id of the chain ID-retry-1, ID-retry-2, …, so that it can be found. A
+// chosen id that exists is a repeated request, whatever came after it. Fails with effects_repeated:
+// the newest job of the chain has not failed, so another retry would repeat its calls.
 Result<std::string> retry_job_id(const Options& options, const app::StoreUrl& store) {
   if (!options.idempotency_key.empty()) return options.job_id;
   const Retried known = retried(store, options.id);
@@ -241,7 +242,7 @@ int retry_command(const Options& asked, Terminal& terminal) {
     const auto made = make_fork(options, *store, &loaded->file, terminal);
     if (!made) return made.error();
     run.job_id = made->job.text("id");
-    if (made->existed) run.command = "run";  // it reports what becomes of a job that exists
+    if (made->existed) run.command = "run";  // it reports what happens to an existing job
     if (!terminal.json()) {
       print_fork(*made, terminal);
       print_changes(made->job["plan_changes"], terminal);
@@ -260,7 +261,7 @@ int retry_command(const Options& asked, Terminal& terminal) {
 
 namespace {
 
-// The plan that FILE has for the job's agent, as the job is told of it.
+// FILE's plan for the job's agent, as the body of the request.
 Result<Value> plan_request_body(const Value& job, const Options& options,
                                 const agents::AgentsFile& file) {
   AE_ASSIGN(Value graph, task_graph_of(options, file, job));

@@ -12,7 +12,7 @@
 namespace ae::cli {
 namespace {
 
-// What is called: a tool, or a model with its name at its provider.
+// What a node calls: a tool, or a model with the provider's name for it.
 std::string call_words(const Value& call, const Value& task_graph) {
   const std::string_view tool = call.text("tool");
   if (task_graph["tools"][tool].find("provider") != nullptr) {
@@ -126,7 +126,7 @@ std::string node_words(const Value& node, const Value& task_graph) {
   return words;
 }
 
-// A node stands below the deepest of its needs; all others are named behind it.
+// A node is printed below its deepest dependency; the others are named after it.
 std::string graph_text(std::string_view agent, const Value& task_graph, const Paint& paint,
                        std::size_t width) {
   return Graph(task_graph, paint, width).text(agent);

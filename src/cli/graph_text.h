@@ -1,4 +1,4 @@
-// graph_text: a plan as a graph for a terminal: who needs whom, in an order in which it could run.
+// graph_text: a plan as a dependency graph for a terminal, in topological order.
 //
 // Threads: a pure function.
 #pragma once
@@ -11,10 +11,11 @@
 
 namespace ae::cli {
 
-// Lines end at `width` columns; 0 = they are whole. REQUIRES: a task graph of agents::load (plan/plan.h).
+// Lines are cut at `width` columns; 0 = never. REQUIRES: a task graph of agents::load
+// (plan/plan.h).
 std::string graph_text(std::string_view agent, const Value& task_graph, const Paint& paint,
                        std::size_t width = 0);
-// A node in a few words: "tool charge (idempotent)", "wait signal \"approve\"".
+// A node in words: "tool charge (idempotent)", "wait signal \"approve\"".
 std::string node_words(const Value& node, const Value& task_graph);
 
 }  // namespace ae::cli

@@ -1,4 +1,4 @@
-// The input of `run`, from --input, --message and KEY=VALUE.
+// The input of `run`: --input, --message and KEY=VALUE.
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace ae::cli {
 namespace {
 
-constexpr std::size_t kWordShown = 80;  // bytes of a word, in an error
+constexpr std::size_t kWordShown = 80;  // bytes of an argument, in errors
 
 // KEY=TEXT or KEY:=JSON.
 Result<Member> member_of(const std::string& word) {

@@ -1,4 +1,4 @@
-// inspect: what a store holds, row by row, read-only and without believing any of it.
+// inspect: prints the rows of a store, read-only and without validation.
 #include <optional>
 #include <utility>
 
@@ -16,7 +16,7 @@ Value instant_or_null(const std::optional<Instant>& at) {
   return at ? Value(to_text(*at)) : Value();
 }
 
-// Bytes that we wrote as JSON; what is none any more is shown as hex.
+// Parses bytes that were written as JSON; invalid ones are shown as hex.
 Value record_of(const std::string& bytes) {
   constexpr JsonLimits kAny{
       .bytes_max = ~std::size_t{0}, .depth_max = kJsonDepthMax, .big_integers = true};
@@ -51,7 +51,7 @@ Value row_view(const store::JobRow& row) {
                         {"wake_at", instant_or_null(row.wake_at)}});
 }
 
-// Each commit as far as it can be opened: a damaged one says why, and those behind it show their bytes only.
+// Opens each commit; a damaged one shows its error, later ones only their bytes.
 Value commits_view(const store::LoadedJob& loaded) {
   const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
     for (const Blob& blob : loaded.blobs) {

@@ -8,7 +8,7 @@
 namespace ae::cli {
 namespace {
 
-// What a job waits for, in words, by the kind of question.
+// What a job waits for, by the kind of question.
 std::string_view question_words(std::string_view kind) {
   if (kind == "approval") return "approval of a call";
   if (kind == "question") return "the answer to a question of a tool";
@@ -31,7 +31,7 @@ std::string park_words(std::string_view until) {
   return "until resumed";
 }
 
-// A reason that a user wrote is a value of the job.
+// A reason written by a user is a value of the job.
 bool is_code(std::string_view reason) {
   constexpr std::string_view kCodes[] = {"invocation_in_doubt",
                                          "budget_exceeded",

@@ -1,6 +1,6 @@
-// JobLines: the lines that a service logs about its jobs: one per start, wait, park and end.
+// JobLines: the log lines of a service about its jobs: one per start, wait, park and end.
 //
-// A line holds ids, names, codes and the command that answers; never a value of the job. Threads: one.
+// A line has ids, names, codes and the answering command, but no value of the job. Threads: one.
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,17 @@ namespace ae::cli {
 
 class JobLines {
  public:
-  // Jobs whose open questions are kept; beyond it the line names `aetheris job ID` instead of the answer.
+  // Jobs with tracked open questions; beyond it a line names `aetheris job ID` instead of the
+  // answering command.
   static constexpr std::size_t kJobsMax = 10'000;
 
   // `store_flag` is appended to commands.
   explicit JobLines(std::string store_flag) : store_flag_(std::move(store_flag)) {}
 
-  // The lines of one commit. `agent`: of the job; "" = unknown.
+  // The lines for one commit. `agent`: of the job; "" = unknown.
   std::vector<ServiceLog::Line> of(const JobId& job, const std::string& agent,
                                    const std::vector<Event>& events);
-  // The job is not run here any more.
+  // The job is no longer run here.
   void forget(const JobId& job) { jobs_.erase(job); }
 
  private:

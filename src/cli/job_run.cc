@@ -14,11 +14,11 @@ namespace {
 
 constexpr Duration kPollEvery = std::chrono::milliseconds(50);
 constexpr Duration kCheckEvery = std::chrono::seconds(1);
-constexpr std::size_t kPageSize = 100;          // of jobs, as store::Filter has it
-constexpr std::size_t kUnfinishedNamed = 3;     // unfinished jobs, in the line that announces them
-constexpr std::size_t kUnfinishedColumns = 80;  // … of their names
-constexpr std::size_t kProgressArguments = 60;  // columns, in a line of progress
-constexpr Duration kTimerSlack = std::chrono::milliseconds(25);  // of a timer
+constexpr std::size_t kPageSize = 100;          // jobs per page of store::Filter
+constexpr std::size_t kUnfinishedNamed = 3;     // jobs named when unfinished ones are announced
+constexpr std::size_t kUnfinishedColumns = 80;  // … columns of their names
+constexpr std::size_t kProgressArguments = 60;  // columns, in a progress line
+constexpr Duration kTimerSlack = std::chrono::milliseconds(25);  // the delay of a timer
 
 std::string duration_text(Duration d) {
   const auto us = d.count();
@@ -62,7 +62,7 @@ int JobRun::run_until_idle(const JobId& job) {
     output_subscription_ = instance_->output_hub().listen(job_, [this] { print_partial_output(); });
   }
   if (!options_.only) print_resumed_jobs();
-  // Ours first: it must not wait behind a crowd of recovered ones.
+  // Our job first: it must not wait behind many recovered ones.
   instance_->runtime().claim_job(job, [this](Result<bool>) {
     instance_->runtime().start();
     schedule_check();
@@ -76,7 +76,7 @@ int JobRun::run_until_idle(const JobId& job) {
   return signal_;
 }
 
-// What was claimed while we looked the last time is given back.
+// Jobs claimed since the last check are released.
 void JobRun::stop_runtime() {
   bool stopped = false;
   instance_->runtime().stop(options_.grace, [&] {
@@ -92,14 +92,14 @@ void JobRun::finish() {
 }
 
 void JobRun::interrupted(int signal) {
-  if (std::exchange(signal_, signal) != 0) return finish();  // the second time: now
-  if (std::exchange(stopping_, true)) return finish();       // it was leaving already
+  if (std::exchange(signal_, signal) != 0) return finish();  // second signal: exit now
+  if (std::exchange(stopping_, true)) return finish();       // already shutting down
   terminal_.note("Shutting down; waiting up to " + to_text(options_.grace) +
                  " for calls in flight (Ctrl-C again to force)");
   instance_->runtime().stop(options_.grace, [this] { finish(); });
 }
 
-// ---------------------------------------------------------------- is there anything left to wait for?
+// ---------------------------------------------------------------- is anything unfinished?
 
 void JobRun::schedule_check() {
   if (std::exchange(is_check_scheduled_, true)) return;
@@ -118,8 +118,7 @@ void JobRun::check_again_after(Duration wait) {
 }
 
 void JobRun::check_job() {
-  if (finished_ || stopping_ || job_.empty())
-    return;  // what happens before we know our job is seen later
+  if (finished_ || stopping_ || job_.empty()) return;  // earlier events are read later
   if (instance_->runtime().is_leased(job_))
     return check_again_after(kCheckEvery);  // it will be released
   if (is_checking_) {
@@ -140,7 +139,7 @@ void JobRun::check_job() {
   });
 }
 
-// One line: which jobs are run besides ours.
+// Prints one line with the other jobs that run.
 void JobRun::print_resumed_jobs() {
   struct UnfinishedJobs {
     std::string names;
@@ -174,7 +173,7 @@ void JobRun::print_resumed_jobs() {
                  (options_.has_only_option ? "; use --only to skip" : ""));
 }
 
-// Does this process run the job as soon as it can?
+// Will this process run the job?
 bool JobRun::is_ours(const store::JobRow& row) const {
   const bool later = row.not_before && *row.not_before > instance_->store().now();
   return !later && !unrunnable_.contains(row.id) && options_.agents.contains(row.agent) &&
@@ -186,7 +185,8 @@ void JobRun::on_job_read(const runtime::Runtime::JobSnapshot& read) {
   if (engine::is_terminal(state.status)) return check_other_jobs();
   const Instant now = instance_->store().now();
   if (engine::is_blocked(state.status)) {
-    // The runtime fires what is due, also expiries and the deadline; we do only if nobody did.
+    // The runtime fires due timers, expiries and the deadline; we do it only if that did not
+    // happen.
     if (const auto due = state.next_due(); due && *due + kTimerSlack <= now) {
       instance_->runtime().submit_request(job_, {.kind = engine::ControlRequest::Kind::timers},
                                           [this](Result<Value>) { check_again_after(kPollEvery); });
@@ -213,7 +213,7 @@ void JobRun::on_job_read(const runtime::Runtime::JobSnapshot& read) {
   });
 }
 
-// Our job rests. Do those that we recovered rest too?
+// Our job is idle. Are the recovered ones idle, too?
 void JobRun::check_other_jobs() {
   if (options_.only) return finish();
   if (instance_->runtime().leased_jobs() > 0 || blocked_reads_ > 0)
@@ -262,7 +262,7 @@ void JobRun::check_other_jobs() {
   (*step)();
 }
 
-// ---------------------------------------------------------------- what happens
+// ---------------------------------------------------------------- events
 
 void JobRun::on_events(const JobId& job, const std::vector<Event>& events) {
   notifier_.notify_open_questions(job, events);
@@ -279,7 +279,7 @@ void JobRun::on_events(const JobId& job, const std::vector<Event>& events) {
 
 namespace {
 
-// The calls whose outcome is still unknown at the job's end.
+// The number of calls whose outcome is unknown when the job ends.
 std::size_t unknown_calls(const Event& end) {
   return std::visit(
       [](const auto& ended) -> std::size_t {
@@ -345,7 +345,7 @@ void JobRun::print_partial_output() {
   }
 }
 
-// One line, when somebody can answer it: a timer ends by itself.
+// Prints one line if an operator can unblock the job; a timer fires by itself.
 void JobRun::print_blocked_job(const JobId& job) {
   blocked_reads_++;
   instance_->runtime().read(job, [this, job](Result<runtime::Runtime::JobSnapshot> read) {
@@ -393,7 +393,7 @@ void JobRun::on_warning(const JobId& job, const std::string& what) {
 
 void JobRun::on_store_stopped(const Error& error) {
   problem_ = error;
-  stopping_ = true;  // there is nothing to leave in order: nothing can be written
+  stopping_ = true;  // nothing can be written any more
   instance_->loop().post([this] { finish(); });
 }
 
@@ -417,7 +417,7 @@ std::string called_text(std::string_view tool, const Value& arguments) {
 
 }  // namespace
 
-// What a part of a map or a loop calls.
+// Remembers what a part of a map or a loop calls.
 void JobRun::note_call(const ToolInvocationStarted& started) {
   calls_[started.step_id.text] = called_text(started.tool_name, started.arguments.value);
 }
@@ -454,7 +454,7 @@ void JobRun::tell_finished(const Event& event) {
   if (!part.empty() && !options_.verbose && !place.turn) return;
   if (finished.skipped == true) return step_line(Tint::dim, "-", place.name, "skipped");
   const std::string done =
-      took.empty() && part.empty() ? "done" : took;  // it began in an earlier process
+      took.empty() && part.empty() ? "done" : took;  // it started in an earlier process
   step_line(Tint::good, "✓", place.name, part + (part.empty() || done.empty() ? "" : ", ") + done);
 }
 

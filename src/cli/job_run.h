@@ -1,7 +1,8 @@
-// JobRun: one process that owns a store, recovers what is unfinished in it, and sees one job to its rest.
+// JobRun: a process that owns a store, recovers its unfinished jobs, and runs one job until it is
+// idle.
 //
-// "Rest" is an end, or a block that only somebody else can lift: a timer is waited for. It tells what it sees as it
-// goes on; it decides nothing about jobs. Threads: the loop's.
+// Idle: ended, or blocked on something other than a timer. It prints progress and makes no
+// decisions about jobs. Threads: the loop's.
 #pragma once
 
 #include <map>
@@ -23,21 +24,22 @@ class JobRun final : public runtime::RuntimeObserver {
  public:
   struct Options {
     bool only = false;     // do not wait for recovered jobs
-    bool verbose = false;  // a line for each step, also without a terminal
+    bool verbose = false;  // a line per step, also without a terminal
     Duration grace = std::chrono::seconds(10);
-    app::StoreUrl store;                        // for the commands that answer a blocked job
-    std::set<std::string, std::less<>> agents;  // whose jobs are recovered
-    std::string notify = {};                    // a program that is told what waits for a person
-    bool has_only_option = true;                // the command that runs this takes --only
-    std::size_t descriptors = 0;                // how many it may have open; 0 = as many as we
+    app::StoreUrl store;                        // for commands that unblock a job
+    std::set<std::string, std::less<>> agents;  // recover only their jobs
+    std::string notify = {};                    // a program to notify of open questions
+    bool has_only_option = true;                // this command has the option --only
+    std::size_t descriptors = 0;                // limit for the program; 0 = our own
   };
   JobRun(Terminal& terminal, Options run_options);
 
-  // The site that this observes. REQUIRES: before anything is run on it.
+  // Sets the instance. REQUIRES: called before it runs.
   void attach(app::Instance& instance) { instance_ = &instance; }
-  // Runs until `job` and the recovered ones rest, or a signal ends it. The signal's number, 0 without.
+  // Runs until `job` and the recovered ones are idle, or until a signal. Returns the signal's
+  // number, or 0.
   int run_until_idle(const JobId& job);
-  // Why this process could not run the job, if it could not.
+  // The reason that this process could not run the job, if any.
   const std::optional<Error>& problem() const { return problem_; }
 
  private:
@@ -65,10 +67,10 @@ class JobRun final : public runtime::RuntimeObserver {
   void note_call(const ToolInvocationStarted& started);
   void tell_finished(const Event& event);
   void tell_wait(const WaitOpened& wait);
-  // Where an event's step is in the plan, and what a part of a map or a loop calls.
+  // The plan location of an event's step, and what a part of a map or loop calls.
   struct Place {
     std::string name;   // "labels[1]", "chat"
-    std::string part;   // "make_label {…}", "turn 2: model main"; empty: a whole node
+    std::string part;   // "make_label {…}", "turn 2: model main"; "" = a whole node
     bool turn = false;  // of a loop
   };
   Place place_of(const std::string& node, const std::string& step) const;
@@ -85,17 +87,17 @@ class JobRun final : public runtime::RuntimeObserver {
   std::optional<Error> problem_;
   std::optional<async::TimerId> timer_;
   std::set<JobId> unrunnable_;     // jobs that this process cannot run
-  std::set<JobId> recovered_;      // others that moved while we were here
-  std::set<JobId> created_here_;   // … that other commands created here
-  std::set<JobId> blocked_;        // of them: waiting or parked, not told yet
-  std::size_t blocked_reads_ = 0;  // reads of blocked ones under way
+  std::set<JobId> recovered_;      // other jobs with events since our start
+  std::set<JobId> created_here_;   // … created here by other commands
+  std::set<JobId> blocked_;        // … waiting or parked, not printed yet
+  std::size_t blocked_reads_ = 0;  // concurrent reads of blocked jobs
 
-  // What answers say as they come, on a terminal: how much of it is told, by call and try.
+  // Printed bytes of partial output, by call and try; on a terminal only.
   std::shared_ptr<void> output_subscription_;
   std::map<std::pair<InvocationId, std::uint32_t>, std::size_t> printed_;
 
-  std::map<std::string, Instant, std::less<>> steps_;      // when each began
-  std::map<std::string, std::string, std::less<>> calls_;  // by step: what is called, with what
+  std::map<std::string, Instant, std::less<>> steps_;      // start of each
+  std::map<std::string, std::string, std::less<>> calls_;  // called tool and arguments, by step
 };
 
 }  // namespace ae::cli

@@ -1,4 +1,4 @@
-// keys: made, listed, revoked. The secret is printed once, when the key is made.
+// keys: create, list and revoke API keys. The secret is printed once, at creation.
 #include "api/problem.h"
 #include "app/api_client.h"
 #include "cli/commands.h"
@@ -8,7 +8,7 @@
 namespace ae::cli {
 namespace {
 
-// An option of another action would be taken for something that it is not.
+// Rejects options of other actions, which would be ignored.
 Status check_options(const Options& options) {
   const bool creates = options.action == "create";
   const bool revokes = options.action == "revoke";

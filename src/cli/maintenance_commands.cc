@@ -1,4 +1,4 @@
-// migrate, backup, restore: a store as a whole.
+// migrate, backup, restore: operations on a whole store.
 #include "app/maintenance.h"
 
 #include <sys/stat.h>

@@ -1,7 +1,7 @@
-// mcp: the agents of a store as tools of the Model Context Protocol, on standard input and output.
+// mcp: serves the agents of a store as MCP tools on standard input and output.
 //
-// Where somebody owns the store, or AETHERIS_URL names a server, this process only carries words; else it is the owner and
-// runs the jobs itself, until its input ends.
+// If another process owns the store, or AETHERIS_URL names a server, this process only forwards
+// messages. Otherwise it owns the store and runs the jobs itself, until its input ends.
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -23,8 +23,7 @@
 namespace ae::cli {
 namespace {
 
-constexpr auto kOwnerWait =
-    std::chrono::seconds(3);  // for one that has just begun, or is about to end
+constexpr auto kOwnerWait = std::chrono::seconds(3);  // for an owner that is starting or stopping
 constexpr auto kOwnerPoll = std::chrono::milliseconds(50);
 
 api::ApiResponse response_of(Result<api::ApiResponse> answer) {
@@ -35,7 +34,7 @@ api::ApiResponse response_of(Result<api::ApiResponse> answer) {
           .text = {}};
 }
 
-// By way of a process that answers for the store.
+// Forwards to a process that serves the store.
 int serve_remote_store(app::ApiClient& client, const ServiceOptions& service_options,
                        Terminal& terminal) {
   api::ApiRequest health;
@@ -68,7 +67,7 @@ int serve_remote_store(app::ApiClient& client, const ServiceOptions& service_opt
   return kDone;
 }
 
-// As the owner of the store, or one of many who share it.
+// Serves as the owner of the store, or as one of the processes that share it.
 int serve_own_store(std::unique_ptr<app::Instance> instance, Service& service,
                     const ServiceOptions& service_options, Terminal& terminal) {
   service.attach(*instance);
@@ -116,7 +115,7 @@ int mcp_command(const Options& options, Terminal& terminal) {
     if (!client) return terminal.fail_with(client.error());
     return serve_remote_store(**client, *service_options, terminal);
   }
-  Options quietly = options;  // a client keeps what its servers print
+  Options quietly = options;  // clients keep the output of their servers
   if (options.log.empty() && !options.verbose) quietly.quiet = true;
   Service service(terminal, quietly, *service_options);
   const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;

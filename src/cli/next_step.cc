@@ -1,4 +1,4 @@
-// How a job continues: after an answer to what it waits for, and after a request that was recorded for it.
+// How a job continues: after it is unblocked, and after a control request was recorded.
 #include <string>
 #include <utility>
 
@@ -19,7 +19,7 @@ Result<Value> body_of(app::ApiClient& client, api::Path path) {
   return std::move(response.body);
 }
 
-// The process that answers for this store, when one lives: "the server", "process 123".
+// The process that serves this store, if any: "the server", "process 123".
 std::string find_answering_owner(const app::StoreUrl& store) {
   if (uses_server()) return "the server";
   return app::find_owner(store) ? app::owner_name(store) : std::string();

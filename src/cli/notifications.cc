@@ -11,12 +11,12 @@ namespace ae::cli {
 namespace {
 
 constexpr Duration kScanEvery = std::chrono::minutes(1);
-constexpr Duration kStoreRetry = std::chrono::seconds(5);  // after the store did not answer
+constexpr Duration kStoreRetry = std::chrono::seconds(5);  // after the store was unavailable
 constexpr Duration kClaimLasts = std::chrono::minutes(2);
 constexpr Duration kPauseFirst = std::chrono::seconds(1), kPauseMost = std::chrono::minutes(5);
 constexpr std::size_t kRowsAtOnce = 100;
-constexpr std::size_t kUnderWayMax = 1'000;  // questions; others wait for the next look
-constexpr std::size_t kJobsMax = 100'000;    // that are remembered as looked at
+constexpr std::size_t kUnderWayMax = 1'000;  // questions; others wait for the next scan
+constexpr std::size_t kJobsMax = 100'000;    // remembered as scanned
 
 constexpr const char* kStatuses[] = {"waiting", "parked", "running", "queued"};
 
@@ -32,7 +32,7 @@ struct Notifications::Scan {
   std::size_t status = 0;
   std::string after;
   std::optional<std::uint64_t> after_number;
-  std::deque<std::pair<JobId, Hash>> jobs;  // and the hashes of their last events
+  std::deque<std::pair<JobId, Hash>> jobs;  // with the hashes of their last events
 };
 
 Notifications::Notifications(app::Instance& instance, Options options)
@@ -56,9 +56,9 @@ void Notifications::begin() {
   read_claims([this] { scan(); });
 }
 
-// ---------------------------------------------------------------- what is remembered
+// ---------------------------------------------------------------- claims
 
-// What other processes and earlier ones have recorded. Goes on when it is known.
+// Reads the claims and notifications in the audit log, then calls `then`.
 void Notifications::read_claims(std::function<void()> then) {
   instance_.store().read_audit_log(
       audit_seq_, [this, weak = std::weak_ptr(alive_),
@@ -106,7 +106,7 @@ void Notifications::record(const Question& question, std::string act, std::vecto
                                        std::move(done));
 }
 
-// ---------------------------------------------------------------- looking through the store
+// ---------------------------------------------------------------- scan
 
 void Notifications::scan() { continue_scan(std::make_shared<Scan>()); }
 
@@ -146,7 +146,7 @@ void Notifications::continue_scan(std::shared_ptr<Scan> scan) {
   });
 }
 
-// The whole log: an older event may ask what is still open.
+// Reads the whole log: the question may be in an older event.
 void Notifications::scan_job(std::shared_ptr<Scan> scan, const JobId& job, const Hash& head) {
   instance_.runtime().read(job, [this, weak = std::weak_ptr(alive_), scan, job,
                                  head](Result<runtime::Runtime::JobSnapshot> read) {
@@ -182,7 +182,7 @@ void Notifications::notify_once(const Question& question) {
   const std::string id = question.id;
   if (notified_.contains(id) || tries_.contains(id)) return;
   if (tries_.size() >= kUnderWayMax) {
-    scanned_heads_.erase(question.job);  // the next look takes it up
+    scanned_heads_.erase(question.job);  // the next scan finds it
     return;
   }
   tries_[id] = 0;
@@ -190,12 +190,12 @@ void Notifications::notify_once(const Question& question) {
   claim(question);
 }
 
-// Of several processes the one whose entry comes first notifies.
+// The process with the first claim notifies.
 void Notifications::claim(const Question& question) {
   const std::string until = to_text(instance_.store().now() + kClaimLasts);
   const auto give_back = [this, question] {
     tries_.erase(question.id);
-    scanned_heads_.erase(question.job);  // looked at again: whoever has claimed it may end
+    scanned_heads_.erase(question.job);  // rescan: the claiming process may end
   };
   const auto before = claims_.find(question.id);
   const bool taken = before != claims_.end() && before->second.by != options_.by &&
@@ -231,7 +231,7 @@ void Notifications::ended(const Question& question, const std::string& failure) 
   later(pause, [this, question] { start_again(question); });
 }
 
-// What was answered meanwhile is notified no more.
+// Questions that were answered meanwhile are dropped.
 void Notifications::start_again(const Question& question) {
   instance_.runtime().read(question.job, [this, weak = std::weak_ptr(alive_),
                                           question](Result<runtime::Runtime::JobSnapshot> read) {

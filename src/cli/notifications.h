@@ -1,10 +1,12 @@
-// Notifications: each question of a store's jobs is notified once, by whichever process gets to it (--notify of services).
+// Notifications: --notify of services: one notification per question of a store's jobs, across
+// processes.
 //
-// A question is notified when its commit is made here, and, if that process ended before, when a service looks through the
-// open jobs: at its start and every few minutes. That it was notified is an entry of the store's audit log (`notified`). Of a
-// store that processes share, one claims the question first (`notifying`): the first claim that has not expired counts.
-// A program that fails is started again with growing pauses. So a question is notified at least once, and again only when a
-// process ends between the program and the entry; its `id` is then the same.
+// A question is notified when this process commits it. Questions of processes that ended before
+// that are found by a scan of the open jobs, at start and every minute. A notification is recorded
+// in the store's audit log (`notified`). In a shared store a process first claims the question
+// there (`notifying`): the first unexpired claim wins.
+// A failed program is retried with backoff. So a question is notified at least once; a repetition
+// happens only if a process ends between the program and the entry, and has the same `id`.
 // Decision: 0066-notifications.md. Threads: the loop's.
 #pragma once
 
@@ -28,19 +30,19 @@ class Notifications {
  public:
   struct Options {
     std::string program, store_flag;
-    std::string by;               // this process, as claims name it
-    std::size_t descriptors = 0;  // how many the program may have open; 0 = as many as we
+    std::string by;               // this process, in claims
+    std::size_t descriptors = 0;  // limit for the program; 0 = our own
     std::function<void(const JobId&, const std::string& what)> warn;
   };
-  // Borrows the site, which outlives this.
+  // Borrows the instance, which outlives this.
   Notifications(app::Instance& instance, Options options);
-  ~Notifications();  // waits for the program under way
+  ~Notifications();  // waits for the running program
   Notifications(const Notifications&) = delete;
   Notifications& operator=(const Notifications&) = delete;
 
-  // Looks through the store, and goes on doing so.
+  // Starts scanning the store periodically.
   void begin();
-  // This was committed here.
+  // These events were committed here.
   void on_events(const JobId& job, const std::vector<Event>& events);
 
  private:
@@ -68,13 +70,13 @@ class Notifications {
 
   app::Instance& instance_;
   const Options options_;
-  std::uint64_t audit_seq_ = 0;     // read so far
+  std::uint64_t audit_seq_ = 0;     // the last entry read
   std::set<std::string> notified_;  // questions, by id
   std::map<std::string, Claim> claims_;
-  std::map<std::string, unsigned> tries_;  // of those that are under way here
-  std::map<JobId, Hash> scanned_heads_;    // the last event of each job that was read
+  std::map<std::string, unsigned> tries_;  // of questions being notified here
+  std::map<JobId, Hash> scanned_heads_;    // the last event of each scanned job
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  Notifier notifier_;  // its thread posts to the loop: ends first
+  Notifier notifier_;  // its thread posts to the loop: destroyed first
 };
 
 }  // namespace ae::cli

@@ -21,12 +21,13 @@ extern char** environ;  // NOLINT: as POSIX declares it
 namespace ae::cli {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(10);  // of one program
+constexpr auto kPatience = std::chrono::seconds(10);  // time limit of a program
 constexpr auto kReapEvery = std::chrono::milliseconds(5);
-constexpr std::size_t kItemsMax = 1000;  // that wait to be told
+constexpr std::size_t kItemsMax = 1000;  // queued questions
 constexpr std::size_t kNotifiedMax = 100'000;
 
-// A child with `in` as its stdin and our stderr as its stdout: what we print is ours.
+// Starts a child with `in` as stdin and our stderr as its stdout: our stdout is reserved for our
+// output.
 int spawn(const std::string& program, int in, pid_t& pid) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
@@ -34,7 +35,7 @@ int spawn(const std::string& program, int in, pid_t& pid) {
   posix_spawnattr_init(&attributes);
   posix_spawn_file_actions_adddup2(&actions, in, 0);
   posix_spawn_file_actions_adddup2(&actions, 2, 1);
-  sigset_t ignored;  // by us, not by it
+  sigset_t ignored;  // ignored by us, not by the child
   sigemptyset(&ignored);
   sigaddset(&ignored, SIGPIPE);
   sigaddset(&ignored, SIGXFSZ);
@@ -142,7 +143,7 @@ std::string Notifier::start_program(const std::string& item) const {
     ::close(ends[1]);
     return std::string("cannot be started: ") + std::strerror(error);
   }
-  // An item is smaller than a pipe; whoever does not read it has been told all the same.
+  // An item fits into a pipe; a program that does not read it counts as notified.
   [[maybe_unused]] const ssize_t written = ::write(ends[1], item.data(), item.size());
   ::close(ends[1]);
   const auto until = std::chrono::steady_clock::now() + kPatience;

@@ -1,7 +1,8 @@
-// Notifier: starts a program of the user's for each thing that waits for a person, with the thing as JSON on stdin.
+// Notifier: starts a user's program for each open question, with the question as JSON on stdin.
 //
-// Best effort: a job never waits for it and never fails by it. What waits is told once per process; a program that cannot be
-// started, takes too long or ends badly is a warning. It runs without a shell, one at a time.
+// Best effort: a job never waits for it or fails because of it. Each question is notified once per
+// process. A program that cannot be started, times out or fails causes a warning. It runs without a
+// shell, one at a time.
 // Threads: one of its own for the programs; the rest on the caller's.
 #pragma once
 
@@ -23,33 +24,34 @@ namespace ae::cli {
 
 class Notifier {
  public:
-  // `store_flag` goes behind the commands that answer (" --store …"). "" as program: nobody is told. `descriptors`: how many
-  // the program may have open; 0 = as many as we.
+  // `store_flag` is appended to answering commands (" --store …"). An empty `program` disables
+  // notifications. `descriptors`: limit for the program; 0 = our own.
   Notifier(std::string program, std::string store_flag, std::size_t descriptors = 0);
-  ~Notifier();  // waits for what was asked before, as long as each may take
+  ~Notifier();  // waits for started programs, at most their time limit
   Notifier(const Notifier&) = delete;
   Notifier& operator=(const Notifier&) = delete;
 
-  // Starts the program for this, once; `done` gets why it failed, "" = it did not. On the notifier's thread.
+  // Starts the program once for this question; `done` gets its failure, "" = none, on the
+  // notifier's thread.
   using Done = std::function<void(const std::string& failure)>;
   void start(const Question& question, Done done);
-  // What was not started yet never is; its `done` is not called.
+  // Drops questions whose program was not started; their `done` is not called.
   void drop();
-  // Tells of what waits for a person since these events of one commit.
+  // Notifies of questions that these events of one commit open.
   void notify_open_questions(const JobId& job, const std::vector<Event>& events);
-  // What went wrong since it was asked last.
+  // The failures since the last call.
   std::vector<std::string> failures();
-  // Waits until everything was told.
+  // Waits until everything was notified.
   void finish();
 
  private:
   struct Item {
     std::string text;
-    Done done;  // empty: a failure is kept for failures()
+    Done done;  // empty: failures() reports a failure
   };
   void add(Item item);
   void run();
-  std::string start_program(const std::string& item) const;  // "" = told
+  std::string start_program(const std::string& item) const;  // "" = success
 
   const std::string program_, store_flag_;
   const std::size_t descriptors_;

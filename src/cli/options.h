@@ -1,4 +1,4 @@
-// Options: what a command line says, without knowing how it was parsed.
+// Options: a parsed command line, independent of the parser.
 //
 // Threads: a value.
 #pragma once
@@ -18,10 +18,10 @@ struct Options {
 
   // every command
   std::string store;
-  bool store_given = false;  // on the command line, not by AETHERIS_STORE
+  bool store_given = false;  // on the command line, not through AETHERIS_STORE
   bool json = false;
 
-  // positions
+  // positional arguments
   std::vector<std::string> files;  // check takes several
   std::string file, agent, id, key, data, resolution, folder, shell, policies;
   bool has_data = false;
@@ -31,7 +31,7 @@ struct Options {
   std::string message;             // run
   std::vector<std::string> pairs;  // run: KEY=VALUE, KEY:=JSON
   bool has_message = false;
-  bool sought = false;  // the job was looked for before, by this process
+  bool sought = false;  // this process has already looked up the job
   bool has_input = false, detach = false, only = false, dry_run = false, verbose = false;
   std::vector<std::string> labels;  // run: to set; jobs: to filter
   std::vector<std::string> capabilities, queue_limits;
@@ -45,20 +45,20 @@ struct Options {
   std::string listen = "127.0.0.1:7070", worker_listen, workers, log, lease = "30s";
   std::string tls_cert, tls_key, rate;
   bool insecure_http = false;
-  bool quiet = false;  // no line for each job
-  bool watch = false;  // serve: changed files are reloaded
+  bool quiet = false;  // no line per job
+  bool watch = false;  // serve: reload changed files
 
   // keys
   std::string action, role, name, expires;
 
-  // lists and looks
+  // lists and views
   std::string status, event_class, event_type, cursor, at, after, limit;
-  std::vector<std::string> keys;  // verify: whose signatures count
+  std::vector<std::string> keys;  // verify: trusted signing keys
   bool follow = false, said = false, graph = false;
   bool stuck = false, in_doubt = false;
   std::string older_than;
 
-  // acts
+  // control requests
   std::string reason, note, message_id, wait_type, channel, of_try, arguments;
   bool buffer = false, no_compensate = false;
   std::string tokens, cost, model_calls, tool_calls, wall;  // budget
@@ -89,13 +89,13 @@ struct Options {
   std::vector<std::string> repeat;
 };
 
-// What a command line came to.
+// The result of parsing.
 struct Parsed {
-  std::optional<Options> options;  // go on with these
-  int code = 0;                    // or leave with this: help was printed
-  std::optional<Error> error;      // or with this error (usage, unsupported)
-  std::string usage = {};          // and this line: "usage: aetheris retry [OPTIONS] ID [FILE]"
-  bool json = false;               // it is to be said in JSON
+  std::optional<Options> options;  // run the command with these
+  int code = 0;                    // or exit with this code: help was printed
+  std::optional<Error> error;      // or print this error (usage, unsupported)
+  std::string usage = {};          // … and this line: "usage: aetheris retry [OPTIONS] ID [FILE]"
+  bool json = false;               // print the error as JSON
 };
 Parsed parse(int argc, char** argv);
 

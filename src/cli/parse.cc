@@ -1,4 +1,4 @@
-// The command line's grammar. The only file that knows CLI11.
+// The command line's grammar. The only file that uses CLI11.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -41,7 +41,8 @@ struct FutureFlag {
 };
 constexpr FutureFlag kFutureFlags[] = {{"run", "--workers"}};
 
-// The first word that is no option: the command. Options before it that take a value are skipped with it.
+// The first argument that is not an option: the command. A --store before it is skipped with its
+// value.
 std::string_view command_of(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
@@ -97,7 +98,7 @@ class Grammar {
   }
 
   CLI::App& app() { return app_; }
-  // "usage: aetheris retry [OPTIONS] ID [FILE]"; of the program, unless this is a command.
+  // "usage: aetheris retry [OPTIONS] ID [FILE]"; of the program if `command` is not a command.
   std::string usage(const std::string& command) {
     const std::string help =
         has_command(command) ? app_.get_subcommand(command)->help("aetheris") : app_.help();
@@ -144,7 +145,7 @@ class Grammar {
     if (required) option->required();
   }
 
-  // An empty one comes from a variable that was not set: no protection at all, taken for one.
+  // An empty value comes from an unset variable, and would silently disable the option.
   static CLI::Validator not_empty() {
     return CLI::Validator(
         [](const std::string& text) {
@@ -176,7 +177,7 @@ class Grammar {
                     "repeating the key with the same input returns the same job")
         ->check(not_empty());
     CLI::Validator range = CLI::Range(-1000, 1000);
-    range.description("");  // the help of the option says it
+    range.description("");  // documented in the option's help
     run->add_option("--priority", options_.priority, "-1000 to 1000; higher is claimed first")
         ->check(range);
     run->add_option("--deadline", options_.deadline,
@@ -272,7 +273,7 @@ class Grammar {
         ->excludes(accept);
   }
 
-  // What serve and worker take alike.
+  // Options of both serve and worker.
   void service(CLI::App* sub) {
     notify(sub, "with JSON on stdin; once per question, over restarts");
     sub->add_option("--capability", options_.capabilities,
@@ -309,7 +310,7 @@ class Grammar {
         ->excludes(verbose);
   }
 
-  // In which order jobs are claimed.
+  // Options for the order of claims.
   void add_queue_options(CLI::App* sub) {
     sub->add_option("--queue-limit", options_.queue_limits,
                     "NAME=N: at most N concurrent jobs of this queue; repeatable")
@@ -620,7 +621,7 @@ class Grammar {
   std::vector<CLI::Option*> data_;
 };
 
-// "TEXT:{fused,split}" is how the parser shows the choices of a value.
+// The parser shows the choices of a value as "TEXT:{fused,split}".
 std::vector<std::string> choices_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const std::size_t from = type.find('{');
@@ -665,7 +666,7 @@ std::vector<CommandShape> command_shapes() {
   std::vector<CommandShape> shapes{shape_of(grammar.app(), "")};
   for (CLI::App* sub : grammar.app().get_subcommands({})) {
     CommandShape shape = shape_of(*sub, sub->get_name());
-    // What every command takes.
+    // Options of every command.
     for (const OptionShape& common : shapes.front().options) {
       if (common.names.back() == "--store" || common.names.back() == "--json") {
         shape.options.push_back(common);
@@ -678,7 +679,7 @@ std::vector<CommandShape> command_shapes() {
 
 namespace {
 
-// NAME=VALUE is how `run` takes its input. What the command takes instead, when it was given such a word.
+// After an unexpected NAME=VALUE, as `run` takes it: what this command takes instead.
 std::string pair_hint(std::string_view command, const std::vector<std::string>& unexpected) {
   constexpr std::size_t kWordShown = 40;
   constexpr std::string_view kLimits[] = {"tokens", "cost", "model-calls", "tool-calls", "wall"};
@@ -698,7 +699,7 @@ std::string pair_hint(std::string_view command, const std::vector<std::string>& 
   return {};
 }
 
-// `help COMMAND` is `COMMAND --help`, and `help` alone `--help`.
+// Rewrites `help COMMAND` to `COMMAND --help`, and `help` to `--help`.
 std::vector<char*> without_help(int argc, char** argv) {
   static char flag[] = "--help";
   std::vector<char*> words(argv, argv + argc);

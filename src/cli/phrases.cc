@@ -148,7 +148,7 @@ std::string job_head(const Value& job) {
 
 std::string answer_note(std::string_view command, const AnswerTo& to) {
   if (!command.starts_with("aetheris resolve ")) return "";
-  // aetheris resolve JOB KEY RESOLUTION …
+  // Format: aetheris resolve JOB KEY RESOLUTION …
   std::string_view rest = command;
   for (int i = 0; i < 4; ++i) {
     const std::size_t blank = rest.find(' ');

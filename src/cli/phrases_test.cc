@@ -1,4 +1,4 @@
-// Messages that are made of parts, with the longest names that are usual, are at most 160 characters a line.
+// Messages with parts have lines of at most 160 characters, also with the longest usual names.
 #include "cli/phrases.h"
 
 #include <string>

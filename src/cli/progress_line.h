@@ -1,4 +1,4 @@
-// ProgressLine: one line on stderr that is written over itself, on a terminal only.
+// ProgressLine: a line on stderr that is overwritten in place, on a terminal only.
 //
 // Threads: one.
 #pragma once
@@ -16,7 +16,7 @@ class ProgressLine {
   ~ProgressLine();
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
-  // Now and then; the rest is passed over.
+  // Shows the text, at a limited rate; other updates are dropped.
   void show(const std::string& text);
 
  private:

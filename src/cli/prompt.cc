@@ -1,4 +1,4 @@
-// The prompt of `run` on a terminal: approve now?
+// The approval prompt of `run` on a terminal.
 #include <termios.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 namespace ae::cli {
 namespace {
 
-constexpr std::size_t kLineMax = 256;  // bytes of an answer; the rest is ignored
+constexpr std::size_t kLineMax = 256;  // bytes of a line; the rest is ignored
 
 volatile std::sig_atomic_t interrupted = 0;
 
@@ -37,7 +37,7 @@ class Interruptible {
 }  // namespace
 
 bool can_prompt(const Terminal& terminal) {
-  // A background job that reads from its terminal is stopped by it.
+  // A background process that reads from its terminal would be stopped.
   return terminal.shows_progress() && ::isatty(STDIN_FILENO) == 1 &&
          ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
 }
@@ -47,7 +47,7 @@ PromptAnswer prompt_approval(const Value& approval, Terminal& terminal) {
   while (text.ends_with('\n')) text.pop_back();
   terminal.note(text);
   const Interruptible signals;
-  // What was typed before the call was shown does not approve it.
+  // Drops input that was typed before the call was shown.
   ::tcflush(STDIN_FILENO, TCIFLUSH);
   std::fputs("approve now? [y/N] ", stderr);
   std::string line;

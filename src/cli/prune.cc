@@ -1,4 +1,4 @@
-// prune: jobs that ended long ago are deleted, a few hundred a request, until there are no more.
+// prune: deletes jobs that ended long ago, a few hundred per request, until none is left.
 #include <algorithm>
 #include <filesystem>
 #include <utility>
@@ -57,7 +57,7 @@ Result<std::vector<Member>> parse_prune_params(const Options& options) {
   }
   if (!labels.empty()) params.emplace_back("labels", Value::object(std::move(labels)));
   if (!options.archive.empty()) {
-    // The process that owns the store stands elsewhere.
+    // The process that owns the store has another working directory.
     std::error_code unknown;
     const auto whole = std::filesystem::absolute(options.archive, unknown).lexically_normal();
     if (unknown) return fail(Code::usage, "--archive: " + unknown.message());
@@ -66,10 +66,10 @@ Result<std::vector<Member>> parse_prune_params(const Options& options) {
   return params;
 }
 
-// What all requests together have done.
+// The sums over all requests.
 struct PruneTotals {
   std::uint64_t jobs = 0, events = 0, left_jobs = 0;
-  std::string oldest, newest, before;  // instants as text: they are compared as such
+  std::string oldest, newest, before;  // instants as text, compared as text
   std::vector<Value> left;
 
   void add(const Value& body) {

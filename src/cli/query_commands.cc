@@ -1,4 +1,4 @@
-// approvals, jobs, job, events, trace, replay, verify: what looks and changes nothing.
+// approvals, jobs, job, events, trace, replay, verify: read-only commands.
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -23,7 +23,7 @@ namespace ae::cli {
 namespace {
 
 constexpr const char* kFollowWait = "10s";
-constexpr std::size_t kListedDefault = 100;  // as the server's
+constexpr std::size_t kListedDefault = 100;  // same as the server's
 
 Result<Value> get(app::ApiClient& client, api::Path path, api::QueryPairs query) {
   std::erase_if(query, [](const auto& pair) { return pair.second.empty(); });
@@ -38,7 +38,7 @@ Result<Value> get(app::ApiClient& client, api::Path path, api::QueryPairs query)
   return std::move(response.body);
 }
 
-// To a store that exists; without one a job is not found either.
+// Opens an existing store. If there is none, the job is reported as not found.
 Result<std::unique_ptr<app::ApiClient>> open(const app::StoreUrl& store, const std::string& id) {
   auto client = app::ApiClient::open(store, app::OpenMode::read);
   if (!client && client.error().code == Code::not_found && !id.empty()) {
@@ -70,7 +70,7 @@ std::string labels_text(const Value& labels) {
   return text;
 }
 
-// A page of a list that the server may answer short, though there is more: asks on until it is full.
+// A server may return a short page although there are more items: requests more until it is full.
 Result<Value> full_page(app::ApiClient& client, const api::Path& path, api::QueryPairs query,
                         const std::string& list, const std::string& limit) {
   std::size_t wanted = kListedDefault;
@@ -94,7 +94,7 @@ Result<Value> full_page(app::ApiClient& client, const api::Path& path, api::Quer
 
 namespace {
 
-// JSON over several lines, below each other; what is unsafe on a terminal in JSON's own words (safe_json).
+// Indented JSON over several lines, safe on a terminal (safe_json).
 std::string indented_json(const Value& value) {
   std::string text = safe_json(pretty(value));
   while (text.ends_with('\n')) text.pop_back();
@@ -104,7 +104,7 @@ std::string indented_json(const Value& value) {
   return text;
 }
 
-// What would be sent, as the tool itself makes it.
+// The request that would be sent, as prepared by the tool.
 std::string sends_text(const Value& sends) {
   std::string text;
   const auto line = [&](const char* what, const std::string& said) {
@@ -130,7 +130,7 @@ std::string sends_text(const Value& sends) {
   return text;
 }
 
-// Everything that is asked about a call: the bytes that will be sent, and why somebody is asked.
+// The details of a call to approve: the exact arguments and the reason.
 std::string call_text(const Value& approval) {
   std::string text;
   if (approval["reason"].is_string())
@@ -143,7 +143,7 @@ std::string call_text(const Value& approval) {
   return text + sends_text(approval["sends"]);
 }
 
-// What a tool asks a question during its call. The words are its server's.
+// The question of a tool during its call. Its text comes from the server.
 std::string question_text(const Value& approval) {
   const Value& question = approval["question"];
   std::string text = "  question:  " + safe(question.text("message")) + "\n";
@@ -218,7 +218,7 @@ int approvals_command(const Options& options, Terminal& terminal) {
 
 namespace {
 
-// Why it does not go on, and the commands that answer it. A line each, beneath its row.
+// Why the job is stalled, and the commands that help. One line each, below its row.
 std::string stuck_text(const Value& job, const std::string& flag, std::size_t columns) {
   std::string text;
   const auto commands = [&](const Value& list, const AnswerTo& to) {
@@ -262,7 +262,7 @@ std::string stuck_text(const Value& job, const std::string& flag, std::size_t co
   return text;
 }
 
-// The head of a list of jobs, and a row for each, with what is to be known of it beneath.
+// The head of a list of jobs, and a row with details for each.
 std::string stuck_list(const Value& jobs, const std::string& flag, const Paint& paint,
                        std::size_t columns) {
   Table table({"ID", "STATUS", "AGENT"});
@@ -289,7 +289,7 @@ namespace {
 
 constexpr std::size_t kReasonsRead = 20;  // jobs of a list whose state is read
 
-// From creation to the end, of a job that has ended.
+// The time from creation to end, for a job that has ended.
 std::string job_duration_text(const Value& job) {
   const std::string_view status = job.text("status");
   if (status != "completed" && status != "failed" && status != "cancelled") return "";
@@ -298,7 +298,7 @@ std::string job_duration_text(const Value& job) {
   return from && to ? duration_shown(*to - *from) : "";
 }
 
-// Why a job failed, or does not continue. "" when it needs nothing.
+// Why a job failed or does not continue; "" if it needs no action.
 std::string reason_of(const Value& job) {
   if (const Value& error = job["error"]; error.is_object()) {
     const std::string_view summary = error.text("summary");
@@ -310,7 +310,7 @@ std::string reason_of(const Value& job) {
   return job["waits"].size() > 0 ? wait_sentence(job["waits"].items()[0]) : std::string();
 }
 
-// The reasons of the first jobs of a list that have one, by id: the rows of a list have none.
+// The reasons of the first jobs in a list that have one, by id; rows do not contain them.
 std::map<std::string, std::string, std::less<>> reasons_of(const Value& jobs,
                                                            const Options& options) {
   // Jobs that need an operator are read first.
@@ -413,7 +413,7 @@ namespace {
 
 constexpr std::size_t kChangesShown = 10;
 
-// What the job changed outside and what was last seen of it, a line each; first what is not simply as it was.
+// The external changes of the job and their last verification, one line each; mismatches first.
 std::vector<std::string> changes_text(const Value& changes) {
   std::vector<std::string> odd, plain;
   if (!changes.is_array()) return odd;
@@ -437,7 +437,7 @@ std::vector<std::string> changes_text(const Value& changes) {
 
 namespace {
 
-// Where a job stands in line, and what a worker must offer to take it.
+// The scheduling of a job, and the capabilities that it requires.
 std::string line_text(const Value& job) {
   std::string text = "queue " + safe(job.text("queue"));
   if (job["priority"].is_integer()) {
@@ -452,9 +452,9 @@ std::string line_text(const Value& job) {
 }
 
 constexpr std::size_t kValueShown = 400;  // columns of an input or a result on a narrow terminal
-constexpr std::size_t kNarrowest = 60;    // columns of a terminal that lines are fitted to
+constexpr std::size_t kNarrowest = 60;    // of a terminal that output is fitted to
 
-// What it has used of what it may use, and what its calls under way may use yet.
+// Used and reserved amounts against the limits.
 std::string budget_text(const Value& budget) {
   std::string text;
   for (const engine::Limit limit : engine::kCountedLimits) {
@@ -539,7 +539,7 @@ int job_command(const Options& options, Terminal& terminal) {
   for (const std::string& change : changes_text((*job)["changes"])) line("changed", change);
   terminal.print(text);
   print_blocked(*job, *store, terminal, Stream::out);
-  const bool elsewhere = (*job)["parked"].text("until") == "version";  // as print_blocked says
+  const bool elsewhere = (*job)["parked"].text("until") == "version";  // print_blocked printed that
   if ((status == "waiting" || status == "parked") && !elsewhere) {
     const std::string then = continuation_text(*job, *store);
     if (!then.empty()) terminal.print("then:   " + then + "\n");
@@ -580,7 +580,7 @@ Result<std::uint64_t> after_of(const Options& options) {
   return std::stoull(options.after);
 }
 
-// Follows a job's events, and what answers say in between.
+// Follows a job's events and partial output.
 class EventFollower {
  public:
   EventFollower(const Options& options, Terminal& terminal, std::uint64_t after)
@@ -594,7 +594,7 @@ class EventFollower {
     AE_ASSIGN(auto client, open(store, options_.id));
     while (true) {
       if (!client) {
-        // The owner ended: the next one, or the store itself, answers.
+        // The owner ended: connects to its successor, or opens the store itself.
         auto opened = open(store, options_.id);
         if (!opened) {
           AE_TRY(follow_retry_.failed(opened.error()));
@@ -610,14 +610,14 @@ class EventFollower {
         continue;
       }
       if (is_over_ && has_failed_) print_failure(*client, store);
-      if (is_over_ || !terminal_.flush()) return {};  // or nobody reads any more
-      // A process that took the store meanwhile is asked from now on: it tells at once what we would have to look for, and
-      // what answers say.
+      if (is_over_ || !terminal_.flush()) return {};  // or the reader of our output is gone
+      // If another process now owns the store, follow it: it notifies of events at once, and has
+      // partial output.
       if (!client->is_remote()) {
         if (auto owner = app::find_owner(store)) client = std::move(owner);
       }
       if (*has_events) continue;
-      // Nothing came: has it ended before, or is what ends it filtered out?
+      // No new events: did the job end before, or is its last event filtered out?
       auto job = get(*client, {"api", "jobs", options_.id}, {});
       if (!job) {
         AE_TRY(follow_retry_.failed(job.error()));
@@ -638,7 +638,7 @@ class EventFollower {
     has_failed_ = has_failed_ || event.text("type") == "job_failed";
   }
 
-  // Where it failed, which the event does not say.
+  // Prints where the job failed, which the event does not tell.
   void print_failure(app::ApiClient& client, const app::StoreUrl& store) {
     const auto job = get(client, {"api", "jobs", options_.id}, {});
     if (!job || !(*job)["error"].is_object()) return;
@@ -649,7 +649,7 @@ class EventFollower {
         terminal_.err()(Tint::bold, "aetheris trace " + quoted(options_.id) + store_flag(store)));
   }
 
-  // A page of events; did any come?
+  // Reads a page of events. True: there were some.
   Result<bool> read_page(app::ApiClient& client) {
     AE_ASSIGN(const Value page, get(client, {"api", "jobs", options_.id, "events"},
                                     events_query(options_, after_, kFollowWait)));
@@ -658,7 +658,7 @@ class EventFollower {
     return page["events"].size() > 0;
   }
 
-  // A stream of them, to its end. Who is slow to read holds up nobody but themselves.
+  // Reads a stream to its end. A slow reader delays only itself.
   Result<bool> read_stream(app::ApiClient& client) {
     api::ApiRequest request;
     request.path = {"api", "jobs", options_.id, "events"};
@@ -685,7 +685,7 @@ class EventFollower {
 
   void print_delta(const Value& delta) {
     if (terminal_.json()) {
-      // Its lines are events; who knows of others asks for them.
+      // By default every line is an event; --said adds partial output.
       if (options_.said) terminal_.print_json(Value::object({{"said", delta}}));
       return;
     }
@@ -693,7 +693,7 @@ class EventFollower {
     const std::string who = std::string(delta.text("invocation_id")) + "/" + attempt;
     const auto offset = static_cast<std::size_t>(delta["offset"].as_int());
     const std::string_view text = delta.text("text");
-    // A stream that is asked for anew tells again what has been said.
+    // A reconnected stream repeats partial output from its beginning.
     if (!printed_.contains(who) && printed_.size() >= kPrintedMax) printed_.clear();
     std::size_t& printed = printed_[who];
     const std::size_t known = printed > offset ? printed - offset : 0;
@@ -712,7 +712,7 @@ class EventFollower {
   std::uint64_t after_;
   FollowRetry follow_retry_;
   bool is_over_ = false, has_failed_ = false;
-  std::map<std::string, std::size_t> printed_;  // bytes of what was said, by call and try
+  std::map<std::string, std::size_t> printed_;  // printed bytes of partial output, by call and try
 };
 
 Status follow(const Options& options, Terminal& terminal) {
@@ -790,7 +790,7 @@ std::string_view phase_words(std::string_view phase) {
   return found == std::end(kWords) ? phase : found->second;
 }
 
-// The state that the log gives, in short; --json has all of it.
+// A summary of the state at an event; --json has all of it.
 std::string state_text(const Value& state, const Paint& paint) {
   std::string text = paint(Tint::bold, safe(state.text("id"))) + "  " + safe(state.text("agent")) +
                      "  " + paint(status_tint(state.text("status")), safe(state.text("status"))) +

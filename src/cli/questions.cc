@@ -37,10 +37,10 @@ void OpenQuestions::opened(const Event& event) {
   const std::string& step = wait.step_id.text;
   std::string key = wait.correlation_key;
   if (key.starts_with("resolve/")) {
-    // Its page lists what can be answered: no answer is a default.
+    // Its page lists the possible answers; none is a default.
     return add_question(event, "in_doubt", std::move(key), "aetheris job " + job_.text);
   }
-  if (or_empty(wait.reason) == to_text(OutcomeKind::input_required)) {  // a tool asks
+  if (or_empty(wait.reason) == to_text(OutcomeKind::input_required)) {  // of a tool
     std::string command =
         "aetheris signal " + job_.text + " '" + key + R"(' '{"action": "accept", "content": {}}')";
     return add_question(event, "question", std::move(key), std::move(command));
@@ -65,12 +65,12 @@ void OpenQuestions::decided(const Event& event) {
   }
 }
 
-// By what the park says alone: a request to pause and the confirmations may stand in an earlier commit.
+// Uses only the park itself: the pause request and verifications may be in an earlier commit.
 void OpenQuestions::parked(const Event& event) {
   const auto& park = std::get<JobParked>(event.body);
   const std::string &reason = park.reason, &until = park.until;
   const bool of_runtime = reason == engine::kWornOut || reason == engine::kVerifierUnreachable;
-  const bool paused = until == "resume" && !of_runtime;  // a person gives any reason, or none
+  const bool paused = until == "resume" && !of_runtime;  // with any reason of an operator, or none
   if (until == "resolve" || until == "confirmation" || paused) return;
   add_question(event, until == "budget" ? "budget" : "parked", reason, "aetheris job " + job_.text);
 }

@@ -1,7 +1,7 @@
-// Questions: what a job asks of people, by its events.
+// Questions: the open questions of a job to users and operators, from its events.
 //
-// A call to approve, a wait for a person, a question of a tool, a call in doubt, a result to confirm, a budget that is used
-// up, or another park that a person ends. Threads: a value.
+// A call to approve, a wait for a user, a question of a tool, an unknown outcome, a change to
+// verify, a used-up budget, or another park that an operator ends. Threads: a value.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +18,23 @@ namespace ae::cli {
 
 struct Question {
   JobId job;
-  std::uint64_t seq = 0;  // of the event that asks
-  std::string id;  // of that event: the same however often it is notified, and of no other question
-  std::string kind;  // approval wait question in_doubt confirmation budget parked
-  std::string key;   // of the wait; of a confirmation the step; of a park its reason
+  std::uint64_t seq = 0;  // of the event that opened it
+  std::string id;         // of that event: unique, and the same in repeated notifications
+  std::string kind;       // approval wait question in_doubt confirmation budget parked
+  std::string key;        // of the wait; the step of a verification; the reason of a park
   std::string node;
-  std::string command;  // that answers, or shows what does, without --store
+  std::string command;  // answers it, or shows how; without --store
 };
 
-// `store_flag` goes behind the command. {command, id, job, key, kind, node_id}
+// `store_flag` is appended to the command. {command, id, job, key, kind, node_id}
 Value to_value(const Question& question, const std::string& store_flag);
 
 class OpenQuestions {
  public:
   explicit OpenQuestions(JobId job) : job_(std::move(job)) {}
-  // In the order of the log; it may begin anywhere.
+  // Applies events in the order of the log, starting anywhere.
   void apply(const Event& event);
-  // Those that are open after these events.
+  // The questions that are open after the applied events.
   std::vector<Question> list() const;
 
  private:
@@ -45,8 +45,8 @@ class OpenQuestions {
                     std::string command);
 
   const JobId job_;
-  std::map<std::string, Question> open_;                  // by key; a park by ""
-  std::map<std::string, std::string> approval_requests_;  // requests to approve a call, by step
+  std::map<std::string, Question> open_;                  // by key; a park has the key ""
+  std::map<std::string, std::string> approval_requests_;  // event ids of approval requests, by step
 };
 
 }  // namespace ae::cli

@@ -1,4 +1,4 @@
-// What a job asks of people, from the whole log and from one commit of it.
+// The open questions of a job, from the whole log and from a single commit.
 #include "cli/questions.h"
 
 #include "engine/confirm/confirm.h"
@@ -47,7 +47,7 @@ AE_TEST("questions/a park of the runtime that only a person ends is a question")
   EXPECT_EQ(kinds_of({parked(2, "budget", "budget_exceeded")}), Kinds{"budget budget_exceeded"});
   EXPECT_EQ(kinds_of({parked(2, "version", "execution_version_mismatch")}),
             Kinds{"parked execution_version_mismatch"});
-  // Also after a pause that was withdrawn, or that came before it.
+  // Also after a pause that was withdrawn or earlier.
   const Event requested = pause_requested();
   EXPECT_EQ(kinds_of({requested, parked(2, "resume", engine::kWornOut)}), Kinds{"parked worn_out"});
 }

@@ -1,4 +1,4 @@
-// rebuild: what a store keeps beside its logs, compared with them or made anew.
+// rebuild: compares the derived tables of a store with its logs, or rebuilds them.
 #include <chrono>
 #include <cstdio>
 #include <utility>
@@ -15,7 +15,7 @@
 namespace ae::cli {
 namespace {
 
-// What a damaged store holds need not be text.
+// Data of a damaged store may be invalid UTF-8.
 std::string as_text(const std::string& bytes) {
   return is_utf8(bytes) ? bytes : "hex " + to_hex(bytes);
 }

@@ -1,4 +1,4 @@
-// redact, audit: values dropped from a job's log, and the log of who did such things.
+// redact, audit: erase values of a job's log, and print the audit log.
 #include <charconv>
 
 #include "api/problem.h"
@@ -10,7 +10,7 @@
 namespace ae::cli {
 namespace {
 
-constexpr std::uint64_t kSeqMost = 1ULL << 53;  // that JSON can hold
+constexpr std::uint64_t kSeqMost = 1ULL << 53;  // the largest exact integer in JSON
 
 // SEQ, or SEQ:FIELD.
 Result<Value> value_of(const std::string& text) {
@@ -33,7 +33,7 @@ std::string name_text(const Value& name) {
   return std::to_string(name["seq"].as_int()) + ":" + safe(name.text("field"));
 }
 
-// `of`: the job, when it is a fork of the one that was named.
+// `of`: the job, if it is a fork of the given one.
 std::string redacted_text(const Value& body, const std::string& of) {
   std::string text;
   for (const Value& name : body["redacted"].items()) {
@@ -49,7 +49,7 @@ std::string redacted_text(const Value& body, const std::string& of) {
   return text;
 }
 
-// A table has no room for an agent; --json has.
+// Omits the definition of an agent, which is too long for a table.
 Value short_detail(const Value& detail) {
   if (!detail.is_object() || detail.find("definition") == nullptr) return detail;
   std::vector<Member> members;

@@ -1,4 +1,4 @@
-// run: check the file, find or make the job, see it through, say how it ended.
+// run: check the file, find or create the job, wait for it, and print the result.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -25,13 +25,13 @@
 namespace ae::cli {
 namespace {
 
-constexpr auto kLockWait = std::chrono::seconds(3);  // for a process that is about to end
-constexpr int kOwnersMax = 1000;  // that may end, one after the other, while a job waits
+constexpr auto kLockWait = std::chrono::seconds(3);  // for a process that is stopping
+constexpr int kOwnersMax = 1000;  // owners that may end in turn while a job waits
 
 struct RunParams {
   app::StoreUrl store;
   std::string file;
-  std::string agent;  // "" = the job says it
+  std::string agent;  // "" = as recorded in the job
   bool has_one_agent = false;
   std::optional<Value> input;
   Value labels = Value::object({});
@@ -89,13 +89,13 @@ Result<RunParams> parse_run_params(const Options& options, const agents::AgentsF
   return params;
 }
 
-// The command that continues a job, which names its agent itself.
+// The command that continues a job; the agent is recorded in the job.
 std::string run_text(const RunParams& params, const std::string& id) {
   return "aetheris run " + quoted(params.file) + " --job-id " + quoted(id) +
          store_flag(params.store);
 }
 
-// ---------------------------------------------------------------- before anything is written
+// ---------------------------------------------------------------- checks before the first write
 
 Status check_input(const agents::Agent& agent, const Value& input) {
   if (!agent.input_schema) return {};
@@ -168,7 +168,7 @@ api::ApiRequest get_job(const std::string& id) {
   return request;
 }
 
-// Is the job that stands under this id the one that is meant?
+// Does the existing job with this id match the command?
 Status check_same_job(const RunParams& params, const Options& options,
                       const agents::AgentsFile& file, const Value& job) {
   const std::string agent(job.text("agent"));
@@ -195,7 +195,7 @@ bool has_ended(const Value& job) {
   return status == "completed" || status == "failed" || status == "cancelled";
 }
 
-// NAME=AMOUNT, each; what is none of the two is the server's to refuse.
+// Parses NAME=AMOUNT of each limit; the server rejects invalid ones.
 Value budget_of(const std::vector<std::string>& limits) {
   Value budget = Value::object({});
   for (const std::string& limit : limits) {
@@ -229,7 +229,7 @@ api::ApiRequest creation_request(const RunParams& params, const Options& options
   return request;
 }
 
-// The job existed before this command: what becomes of it.
+// For a job that existed before: prints what this command does with it.
 void print_exists(const Value& job, const Options& options, bool runs_here, Terminal& terminal) {
   if (options.sought || options.detach || options.command != "run") return;
   const std::string status(job.text("status"));
@@ -242,7 +242,7 @@ void print_exists(const Value& job, const Options& options, bool runs_here, Term
                 "; this command ran nothing and shows its recorded end");
 }
 
-// FILE's plan is not the one that the job has.
+// Warns if FILE's plan differs from the job's plan.
 void print_plan_differs(const Value& job, const RunParams& params, const agents::AgentsFile& file,
                         Terminal& terminal) {
   const auto agent = file.agents.find(job.text("agent"));
@@ -252,16 +252,15 @@ void print_plan_differs(const Value& job, const RunParams& params, const agents:
   const std::string id(job.text("id"));
   const std::string status(job.text("status"));
   const std::string with = quoted(id) + " " + quoted(params.file) + store_flag(params.store);
-  std::string text =
-      params.file + ", or a variable that it reads, differs from the plan of job " + id +
-      ", which keeps its plan.";
+  std::string text = params.file + ", or a variable that it reads, differs from the plan of job " +
+                     id + ", which keeps its plan.";
   if (!has_ended(job)) text += " To change the job's plan: aetheris plan " + with;
   terminal.note(safe(text));
 }
 
 using SendRequest = std::function<Result<api::ApiResponse>(const api::ApiRequest&)>;
 
-// The job of this run: found under its id, or made.
+// Finds the job of this run by its id, or creates it.
 Result<Value> find_or_create_job(const RunParams& params, const Options& options,
                                  const agents::AgentsFile& file, const std::string& plan_hash,
                                  const SendRequest& send, bool runs_here, Terminal& terminal) {
@@ -289,7 +288,7 @@ Result<Value> find_or_create_job(const RunParams& params, const Options& options
   return made.body;
 }
 
-// An end, or a block that only somebody else can lift.
+// It has ended, or is blocked on something other than a timer.
 bool is_idle(const Value& job) {
   const std::string_view status = job.text("status");
   if (has_ended(job) || status == "parked") return true;
@@ -330,7 +329,7 @@ int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
       terminal.note("then:   " + terminal.err()(Tint::bold, run_text(params, id)));
     }
   }
-  if (!is_idle(job)) {  // what it waited for came to pass while we were leaving
+  if (!is_idle(job)) {  // unblocked while we shut down
     terminal.note("job " + safe(id) +
                   " can continue: " + terminal.err()(Tint::bold, run_text(params, id)));
     return kBlocked;
@@ -345,18 +344,18 @@ int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
 
 // ---------------------------------------------------------------- another process runs the job
 
-// A job at rest, and what it asks its user; or the exit code, when everything is printed.
+// An idle job, with its open requests; or the exit code after everything was printed.
 struct IdleJob {
   Value job;
-  Value approvals = {};  // as GET /api/approvals lists them; null = not asked for
+  Value approvals = {};  // from GET /api/approvals; null = not requested
 };
 using RunOutcome = std::expected<IdleJob, int>;
 
-// A request that failed, with the body of a refusal.
+// A failed request, with the body of a refusal.
 struct RequestFailure {
   Error error;
   Value body = {};
-  // The process that was to answer has ended, or is ending.
+  // The responding process has ended or is ending.
   bool is_process_gone() const {
     return error.code == Code::unavailable || error.code == Code::unknown_outcome;
   }
@@ -382,7 +381,7 @@ std::expected<Value, RequestFailure> answer_to(const SendRequest& send,
   return std::move(answer->body);
 }
 
-// Follows the job until it rests. `check` refuses a job that the other process does not run.
+// Follows the job until it is idle. `check` fails for a job that the other process does not run.
 std::expected<Value, RequestFailure> wait_until_idle(
     Value job, const SendRequest& send, const std::function<Status(const Value&)>& check) {
   const std::string id(job.text("id"));
@@ -402,7 +401,7 @@ std::expected<Value, RequestFailure> wait_until_idle(
   return job;
 }
 
-// What a waiting job asks, when this command can put it to its user.
+// The open requests of a waiting job, if this command can prompt its user.
 IdleJob with_approvals(Value job, const app::StoreUrl& store, const SendRequest& send,
                        const Terminal& terminal) {
   const bool answers = store.kind != app::StoreUrl::Kind::memory && can_prompt(terminal);
@@ -415,7 +414,7 @@ IdleJob with_approvals(Value job, const app::StoreUrl& store, const SendRequest&
   return {std::move(job), (*list)["approvals"]};
 }
 
-// At a server: it runs the job, we wait for it to rest.
+// A server runs the job; this process waits until it is idle.
 RunOutcome run_at_server(const std::string& url, const RunParams& params, const Options& options,
                          const agents::AgentsFile& file, const std::string& plan_hash,
                          Terminal& terminal) {
@@ -436,7 +435,7 @@ RunOutcome run_at_server(const std::string& url, const RunParams& params, const 
   return std::unexpected(terminal.fail_with(end.error().error));
 }
 
-// Does the owner run the jobs of this agent?
+// Does the owner run jobs of this agent?
 Status check_served(const std::string& agent, const std::string& owner, const std::string& file,
                     const SendRequest& send) {
   api::ApiRequest request;
@@ -451,8 +450,8 @@ Status check_served(const std::string& agent, const std::string& owner, const st
                                        ", or run this again once it has ended");
 }
 
-// The owner of the store runs the job, and this process waits. nullopt: the owner has ended. From the creation on
-// `options` name the job, so that it is the same one wherever it continues.
+// The owner of the store runs the job; this process waits. nullopt: the owner has ended. After the
+// creation `options` names the job, so that it can continue elsewhere.
 std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& params,
                                        Options& options, const agents::AgentsFile& file,
                                        const std::string& plan_hash, Terminal& terminal) {
@@ -468,7 +467,7 @@ std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& 
     if (failure.is_process_gone()) return std::nullopt;
     return std::unexpected(terminal.fail_with(failure.error));
   };
-  // A creation without an answer is repeated with the same id.
+  // A creation without a response is repeated with the same id.
   const bool names_job = !options.job_id.empty() || !options.idempotency_key.empty();
   if (!names_job) options.job_id = new_id();
   auto job = find_or_create_job(params, options, file, plan_hash, send, false, terminal);
@@ -504,7 +503,7 @@ std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& 
 
 // ---------------------------------------------------------------- this process runs the job
 
-// `owner`: the process that has the store, when that is why it cannot be opened.
+// `owner`: the process that holds the store, if that is why it cannot be opened.
 Result<std::unique_ptr<app::Instance>> open_instance(const RunParams& params,
                                                      const Options& options,
                                                      const app::LoadedAgents& loaded, JobRun& run,
@@ -533,7 +532,7 @@ Result<std::unique_ptr<app::Instance>> open_instance(const RunParams& params,
       site_options.runtime.agents.push_back(name);
     auto opened = app::Instance::open(std::move(site_options));
     if (opened || opened.error().code != Code::store_locked) return opened;
-    // An owner that answers is there to stay; one that does not has just begun, or is about to end.
+    // An owner that responds will stay; one that does not is starting or stopping.
     owner = app::find_owner(params.store);
     if (owner || std::chrono::steady_clock::now() > give_up) return opened;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -591,7 +590,8 @@ RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& param
   return idle_job;
 }
 
-// Here, or at the process that owns the store. When that one ends before the job rests, the job continues here.
+// Runs the job here or at the owner of the store. If that ends before the job is idle, the job
+// continues here.
 RunOutcome run_here_or_at_owner(const RunParams& params, Options& options,
                                 const app::LoadedAgents& loaded, const std::string& plan_hash,
                                 Terminal& terminal) {
@@ -620,8 +620,8 @@ RunOutcome run_here_or_at_owner(const RunParams& params, Options& options,
   }
 }
 
-// Puts what the job asks to its user. True: something was approved, and the job can continue. Fails with the exit code
-// of a Ctrl-C at the prompt. `prompted`: what was put to the user before.
+// Prompts for the open requests. True: one was approved, and the job can continue. Fails with the
+// exit code of Ctrl-C at the prompt. `prompted`: requests shown before.
 std::expected<bool, int> prompt_approvals(const IdleJob& idle_job, const RunParams& params,
                                           std::set<std::string>& prompted, Terminal& terminal) {
   bool approved = false;

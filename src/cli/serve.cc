@@ -1,4 +1,4 @@
-// serve: the Api and its workers as a process of its own, until it is told to stop.
+// serve: serves the Api and runs jobs until it is stopped.
 #include <charconv>
 #include <memory>
 #include <optional>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr unsigned kRateMax = 1'000'000;
 
-// nullopt: it was not said.
+// nullopt: not given.
 Result<std::optional<double>> rate_of(const std::string& text) {
   if (text.empty()) return std::nullopt;
   unsigned rate = 0;
@@ -33,7 +33,7 @@ Result<std::optional<double>> rate_of(const std::string& text) {
   return rate;
 }
 
-// A certificate runs out while a server runs; what is wrong with the next one is said, and this one stays.
+// Reloads a renewed certificate; if it is invalid, warns and keeps the current one.
 void reload_certificate(net::TlsIdentity& tls, const app::TlsFiles& files, Terminal& terminal) {
   auto read = app::read_tls_identity(files);
   if (!read) {
@@ -47,7 +47,7 @@ Value files_json(const std::vector<std::string>& files) {
   return Value::array(std::vector<Value>(files.begin(), files.end()));
 }
 
-// What came of an edit.
+// The result of a reload.
 ServiceLog::Line reload_line(const app::Reloader::Report& report) {
   std::string files;
   for (const std::string& file : report.files) files += (files.empty() ? "" : ", ") + file;
@@ -80,7 +80,7 @@ ServiceLog::Line reload_line(const app::Reloader::Report& report) {
   return line;
 }
 
-// What the server runs, for whom, and where it keeps its jobs.
+// Prints what the server runs, who may connect, and its store.
 void say_start(const ServiceOptions& service_options, app::Instance& instance, Terminal& terminal) {
   std::vector<Value> names;
   if (service_options.loaded && service_options.workers > 0) {
@@ -119,7 +119,7 @@ int serve_command(const Options& options, Terminal& terminal) {
   Service service(terminal, options, *service_options);
   app::InstanceOptions site_options = service.instance_options(options, *service_options);
   if (service_options->loaded) {
-    site_options.create = true;  // the agents are registered, also where nothing is run
+    site_options.create = true;  // to register the agents, even if no jobs run here
     site_options.read_agent = [&file = *service_options->loaded](std::string_view name,
                                                                  std::string_view json,
                                                                  agents::Agent& out) {

@@ -1,4 +1,4 @@
-// Service: what serve and worker have in common: how they are told what to do, and how they run until they are stopped.
+// Service: the common parts of `serve` and `worker`: options, the run loop, and shutdown.
 //
 // Threads: one.
 #pragma once
@@ -30,16 +30,16 @@ struct Address {
 // HOST:PORT, [::1]:PORT, or a port alone. Fails with usage.
 Result<Address> address_of(const std::string& text);
 
-// A command line of serve or worker, looked through.
+// The validated command line of serve or worker.
 struct ServiceOptions {
   app::StoreUrl store;
-  std::size_t workers = 0;  // jobs that are run at once
+  std::size_t workers = 0;  // concurrent jobs
   std::vector<store::QueueLimit> limits;
   Duration grace{}, lease{};
-  std::optional<Duration> wait_store = Duration(0);  // nullopt = without end
-  std::optional<app::LoadedAgents> loaded;           // all files as one; nullopt = there was none
+  std::optional<Duration> wait_store = Duration(0);  // nullopt = unlimited
+  std::optional<app::LoadedAgents> loaded;           // all files merged; nullopt = no files
 };
-// Or the exit code, once it is said what is wrong.
+// Returns the exit code after an error was printed.
 std::expected<ServiceOptions, int> parse_service_options(const Options& options,
                                                          Terminal& terminal);
 
@@ -47,19 +47,19 @@ class Service final : public runtime::RuntimeObserver {
  public:
   Service(Terminal& terminal, const Options& options, const ServiceOptions& service_options);
 
-  // What the site of this service is to be like; it borrows the wish.
+  // The options for the instance; borrows `service_options`.
   app::InstanceOptions instance_options(const Options& options,
                                         const ServiceOptions& service_options);
-  // The site, once its store answers: a PostgreSQL server that is down is waited for, as long as the wish says.
+  // Opens the instance. Waits for a PostgreSQL server that is down, up to `wait_store`.
   Result<std::unique_ptr<app::Instance>> open(const app::InstanceOptions& site_options);
-  // Until a signal ends it, or its store does. The first signal lets calls in flight finish and gives the jobs back, the
-  // second ends the process at once.
+  // Runs until a signal or until the store stops. The first signal lets calls in flight finish and
+  // releases the jobs; the second ends the process at once.
   int run();
-  // From now on signals are heard; they are acted upon by `run`. REQUIRES: the site outlives this.
+  // Registers the signal handlers; `run` acts on them. REQUIRES: the instance outlives this.
   void attach(app::Instance& instance);
-  // As the first signal does it.
+  // Shuts down as after the first signal.
   void stop();
-  // A line for the user, in every format.
+  // Prints a line for the user, in every format.
   void announce(const ServiceLog::Line& line) { service_log_.announce(line); }
   void warn(const std::string& what) { on_warning({}, what); }
 
@@ -84,7 +84,7 @@ class Service final : public runtime::RuntimeObserver {
   const std::optional<Duration> wait_store_;
   app::Instance* instance_ = nullptr;
   bool stopping_ = false, is_over_ = false;
-  int parts_left_ = 0;  // that must have stopped before we leave
+  int parts_left_ = 0;  // parts that must stop before we exit
   std::optional<Error> stopped_;
 };
 

@@ -20,13 +20,13 @@ std::string now_text() {
   return to_text(Instant{std::chrono::duration_cast<std::chrono::microseconds>(now).count()});
 }
 
-// A pipe whose reader is slow is full: a write would wait for it.
+// A write to a full pipe would block.
 bool is_stderr_writable() {
   pollfd at{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
   return ::poll(&at, 1, 0) != 0;
 }
 
-// Lines that differ in their job only are of one kind. "" = this is no fault.
+// The kind of a warning or error: equal for lines that differ in their job only. "" = not limited.
 std::string kind_of(const ServiceLog::Line& line) {
   if (line.level < ServiceLog::Level::warn && line.event != "job_failed") return "";
   const std::string kind(line.event);
@@ -34,7 +34,7 @@ std::string kind_of(const ServiceLog::Line& line) {
   return line.message.empty() ? kind : kind + ": " + cut(line.message, kMessageMax);
 }
 
-// "a\nb" → "a; b": a log has a line for each event.
+// "a\nb" → "a; b": one line per event.
 std::string one_line(std::string_view words) {
   std::string line;
   for (const char c : words) {

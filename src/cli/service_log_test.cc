@@ -1,4 +1,4 @@
-// The journal of a service: how many lines may be said.
+// Tests of LineLimit and RepeatLimit: the rate limits of a service's log.
 #include "cli/service_log.h"
 
 #include <chrono>
@@ -18,12 +18,12 @@ AE_TEST("journal/a storm of lines is cut, and what was left out is counted") {
   EXPECT_EQ(said, LineLimit::kBurst);
   EXPECT_EQ(limit.take_dropped(), 10'000 - LineLimit::kBurst);
   EXPECT_EQ(limit.take_dropped(), 0U);
-  // From then on so many a second, however they come.
+  // After that, the sustained rate.
   said = 0;
   for (int ms = 0; ms < 10'000; ++ms)
     said += limit.allows(seconds(50) + milliseconds(ms + 1)) ? 1 : 0;
   EXPECT_EQ(said, 10 * LineLimit::kPerSecond);
-  // Silence fills it again, and not further than it was.
+  // Silence refills the bucket, up to its capacity.
   said = 0;
   for (int i = 0; i < 10'000; ++i) said += limit.allows(seconds(500)) ? 1 : 0;
   EXPECT_EQ(said, LineLimit::kBurst);

@@ -1,4 +1,4 @@
-// What commands share.
+// Functions shared by commands.
 #include <fcntl.h>
 #include <pwd.h>
 #include <unistd.h>
@@ -149,7 +149,7 @@ bool uses_server() {
 }
 
 std::string store_flag(const app::StoreUrl& store) {
-  if (uses_server()) return "";  // the next command uses it too
+  if (uses_server()) return "";  // the next command uses it, too
   return store.found || store.text() == app::kDefaultStore ? ""
                                                            : " --store " + quoted(store.text());
 }

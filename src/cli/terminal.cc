@@ -104,7 +104,7 @@ bool Terminal::flush() {
 
 int Terminal::finish(int code) {
   if (flush()) return code;
-  // Whoever read has gone: an end without a word, as of every program in a pipe.
+  // The reader has closed the pipe: exit silently, as is usual in a pipeline.
   if (stdout_error_ == EPIPE) return code == kDone ? 128 + SIGPIPE : code;
   note(err_(Tint::bad, "error: ") + "cannot write to stdout: " + std::strerror(stdout_error_) +
        "; the command's changes are kept " + err_(Tint::dim, "[unavailable]"));

@@ -1,4 +1,4 @@
-// Terminal: where a command's words go. Data to stdout, the rest to stderr; colour only where somebody looks.
+// Terminal: the output of a command. Data to stdout, the rest to stderr; colour only on a terminal.
 //
 // Threads: one.
 #pragma once
@@ -23,26 +23,26 @@ class Terminal {
   const Paint& out() const { return out_; }
   const Paint& err() const { return err_; }
   bool err_is_terminal() const { return err_tty_; }
-  std::size_t width() const { return width_; }  // of stdout; 0 when it is no terminal
+  std::size_t width() const { return width_; }  // of stdout; 0 if it is not a terminal
 
-  // stdout, as it is. `text` of jobs must be safe().
+  // Writes to stdout unchanged. Text from jobs must be safe().
   void print(std::string_view text);
   void print_json(const Value& value);  // one line
-  // What `who` says, piece by piece, as it is: `head` stands before it on a new line, again after anything else was
-  // printed. To stdout, or to stderr.
+  // Prints partial output of `who` as it arrives: `head` precedes it on a new line, and again after
+  // other output. To stdout or stderr.
   struct StreamPart {
     std::string_view who, head, text;
   };
   void print_stream(const StreamPart& part, bool to_stdout);
-  // stderr, with a newline.
+  // Writes to stderr, with a newline.
   void note(std::string_view text);
   void warn(std::string_view text);
-  // Says what went wrong, in both forms, and gives the exit code.
+  // Prints the error, as text or JSON, and returns its exit code.
   int fail_with(const Error& error);
   int fail_with(const Error& error, const Value& body);
-  // False: stdout took not everything.
+  // False: a write to stdout failed.
   bool flush();
-  // The last words: `code`, or what it is when stdout took not everything.
+  // Flushes at the end: `code`, or another code if a write to stdout failed.
   int finish(int code);
 
  private:
@@ -52,12 +52,12 @@ class Terminal {
   std::size_t width_ = 0;
   void end_stream();
 
-  std::string stream_source_;  // who; "" = nobody
+  std::string stream_source_;  // `who` of the open stream; "" = none
   bool stream_to_stdout_ = false, line_open_ = false;
-  int stdout_error_ = 0;  // the first error of stdout, as errno has it
+  int stdout_error_ = 0;  // errno of the first failed write
 };
 
-// API.md §3.
+// Exit codes (API.md §3).
 enum Exit : int {
   kDone = 0,
   kFailed = 1,
@@ -70,7 +70,7 @@ enum Exit : int {
   kBug = 70,
 };
 int exit_code(Code code);
-// Of a finished or blocked job; queued and running are kDone.
+// For a finished or blocked job; queued and running are kDone.
 int exit_code_of_status(std::string_view job_status);
 
 }  // namespace ae::cli

@@ -42,7 +42,7 @@ std::string cut(std::string_view raw, std::size_t columns) {
   if (width_of(text) <= columns) return text;
   if (columns == 0) return {};
   std::string out;
-  std::size_t width = 1;  // of the "…"
+  std::size_t width = 1;  // of "…"
   std::string_view rest = text;
   while (!rest.empty()) {
     const CodePoint c = first_code_point(rest);
@@ -134,7 +134,7 @@ std::string Table::text(const Paint& paint, std::size_t width) const {
       wide[i] = std::max(wide[i], width_of(safe(row[i].text)));
     }
   }
-  // On a narrow terminal the columns at the end are left out: a line that wraps cannot be read.
+  // On a narrow terminal trailing columns are omitted: wrapped lines are unreadable.
   std::size_t before_last = 0, count = 0;
   for (std::size_t end = 0; count < wide.size(); ++count) {
     const bool last = count + 1 == wide.size();

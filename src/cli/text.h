@@ -1,4 +1,4 @@
-// Text for terminals: colours that can be off, tables, and data that cannot harm.
+// Text for terminals: optional colours, tables, and escaping of untrusted text.
 //
 // Threads: pure functions and values.
 #pragma once
@@ -12,24 +12,24 @@
 
 namespace ae::cli {
 
-// What comes from jobs is printed without control and invisible characters (base/escape_hidden.h). `keep_lines` leaves newlines
-// and tabs.
+// Escapes control and invisible characters of text from jobs (base/escape_hidden.h). `keep_lines`
+// keeps newlines and tabs.
 std::string safe(std::string_view text, bool keep_lines = false);
-// The same for JSON text, in JSON's own way (\u202e): it parses to the very same value.
+// The same for JSON text, with JSON escapes (\u202e): the parsed value is unchanged.
 std::string safe_json(std::string_view json);
-// Columns on a terminal: code points, wide ones (CJK, emoji) count two.
+// Width in terminal columns: code points; wide ones (CJK, emoji) count two.
 std::size_t width_of(std::string_view text);
-// At most `columns` wide; what is cut ends with "…". A word of control characters is made safe before.
+// At most `columns` wide; a cut text ends with "…". Control characters are escaped first.
 std::string cut(std::string_view text, std::size_t columns);
-// `text` and blanks up to `columns`.
+// `text`, padded with blanks to `columns`.
 std::string pad(std::string_view text, std::size_t columns);
 
-// Millionths as a decimal, as short as it is: 1,500,000 is "1.5".
+// Millionths as a decimal without trailing zeros: 1,500,000 is "1.5".
 std::string amount_text(std::uint64_t micros);
 
 enum class Tint { none, good, bad, warn, dim, bold, accent };
 
-// How text is painted, if it is.
+// Colours text if `on`.
 class Paint {
  public:
   explicit Paint(bool on = false) : on_(on) {}
@@ -42,7 +42,7 @@ class Paint {
 
 Tint status_tint(std::string_view job_status);
 
-// A line made of painted pieces that is cut at the right edge.
+// A line of coloured parts, cut at the right edge.
 class Line {
  public:
   Line& add(Tint tint, std::string text) {
@@ -50,15 +50,15 @@ class Line {
     return *this;
   }
   Line& add(std::string text) { return add(Tint::none, std::move(text)); }
-  // Without blanks at its end. `width`: 0 = it is never cut.
+  // Without trailing blanks. `width`: 0 = never cut.
   std::string text(const Paint& paint, std::size_t width) const;
 
  private:
   std::vector<std::pair<Tint, std::string>> pieces_;
 };
 
-// Rows under a head, columns as wide as needed, the last one cut at `width` (0 = never); columns at the end that do not
-// fit are left out.
+// Rows under a head. Columns are as wide as needed; the last one is cut at `width` (0 = never), and
+// trailing columns that do not fit are omitted.
 class Table {
  public:
   explicit Table(std::vector<std::string> head) : head_(std::move(head)) {}

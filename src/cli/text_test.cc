@@ -10,7 +10,7 @@ AE_TEST("cli/control characters are shown, not obeyed") {
   EXPECT_EQ(safe("a\nb\tc"), "a\\nb\\tc");
   EXPECT_EQ(safe("a\nb", true), "a\nb");
   EXPECT_EQ(safe("\xC2\x9B"), "\\u{9B}");                          // C1: a CSI of its own
-  EXPECT_EQ(safe(std::string("\xE2") + "\x80\xAE"), "\\u{202E}");  // turns text around
+  EXPECT_EQ(safe(std::string("\xE2") + "\x80\xAE"), "\\u{202E}");  // reverses the text direction
   EXPECT_EQ(safe("naïve 漢字 🙂"), "naïve 漢字 🙂");
 }
 

@@ -1,5 +1,5 @@
-// One line a step: its mark, name and tool, when it began, how long it took, and a bar that shows both; below it only
-// what is worth a look.
+// One line per step: its mark, name and tool, start, duration, and a timeline bar; below it only
+// notable details.
 #include "cli/trace_text.h"
 
 #include <algorithm>
@@ -22,12 +22,12 @@ constexpr std::size_t kBar = 24;                   // columns
 constexpr std::size_t kNameMax = 28;               // columns of names with their tree
 constexpr std::size_t kToolMax = 18;               // columns
 constexpr std::size_t kTimes = 20;                 // columns of start and duration
-constexpr std::size_t kOutcome = 6;                // columns that a bar leaves at least
-constexpr std::size_t kItemsShown = 10;            // of a map, when all is well with them
-constexpr std::size_t kKeyShown = 12;              // digits of a key: enough to name a call
-constexpr std::size_t kErrorLines = 10;            // of the error of a try
-constexpr std::size_t kUnknownToolMax = 40;        // columns of a tool's name as a model made it up
-constexpr std::size_t kUnstartedCallsShown = 128;  // calls of a turn that did not begin
+constexpr std::size_t kOutcome = 6;                // minimum columns beside a bar
+constexpr std::size_t kItemsShown = 10;            // of a map, if they succeeded
+constexpr std::size_t kKeyShown = 12;              // digits of a key: enough to identify a call
+constexpr std::size_t kErrorLines = 10;            // per try
+constexpr std::size_t kUnknownToolMax = 40;        // columns of an unknown tool's name
+constexpr std::size_t kUnstartedCallsShown = 128;  // calls of a turn that did not start
 
 struct StatusMark {
   const char* sign;
@@ -51,7 +51,7 @@ std::optional<Instant> instant(const Value& value) {
   return parsed ? std::optional(*parsed) : std::nullopt;
 }
 
-// Empty when it is no array.
+// Empty if it is not an array.
 std::span<const Value> list(const Value& value) {
   return value.is_array() ? value.items() : std::span<const Value>();
 }
@@ -71,7 +71,7 @@ std::size_t natural(const Value& value) {
   return value.is_integer() && value.as_int() > 0 ? static_cast<std::size_t>(value.as_int()) : 0;
 }
 
-// When somebody found out that a call had happened, or gave it up; however much later the job went on.
+// When the call was resolved as happened or given up, even if the job continued later.
 std::optional<Instant> resolved_at(const Value& node) {
   std::optional<Instant> at;
   for (const Value& one : list(node["decisions"])) {
@@ -106,7 +106,7 @@ class Trace {
       tool_width_ = std::min(tool_width_, kToolMax);
     }
     has_tools_ = tool_width_ > 0 && fits(72);
-    // Bars, then tools: what is left of a narrow line is for the outcome.
+    // Bars have priority over tools; the rest of a narrow line is for the outcome.
     const std::size_t with_bar = name_width_ + kTimes + 2 + kBar + kOutcome;
     has_bar_ = end_ > begin_ && fits(with_bar);
     if (has_bar_ && !fits(with_bar + 2 + tool_width_)) has_tools_ = false;
@@ -160,7 +160,7 @@ class Trace {
     return node["turn"].is_integer() && !node["turn_call"].is_integer();
   }
 
-  // Its tool is not printed: it is the tool of the map, or a model.
+  // Its tool is not printed: it is that of the map, or a model.
   static bool is_part(const Value& node) { return node["item"].is_integer() || is_turn(node); }
 
   // ---- head and foot
@@ -218,7 +218,7 @@ class Trace {
                                       : "";
   }
 
-  // What the columns of the steps hold.
+  // The column heads of the steps.
   void columns() {
     if (list(trace_["nodes"]).empty()) return;
     std::string text = pad("   NODE", name_width_);
@@ -228,7 +228,7 @@ class Trace {
     put(Line().add(Tint::dim, text + "  STATUS"));
   }
 
-  // When the job's budget was used up, and to what it was raised.
+  // When a budget limit was used up, and what it was raised to.
   void budget() {
     for (const Value& one : list(trace_["budget"])) {
       const bool raised = one.text("state") == "raised";
@@ -247,7 +247,7 @@ class Trace {
     }
   }
 
-  // What was said of a tool or a model, and otherwise later.
+  // Differences in the versions and schemas of tools, and in models, within the log.
   void drift() {
     for (const Value& one : list(trace_["drift"])) {
       const auto shown = [&](const char* name) {
@@ -326,13 +326,13 @@ class Trace {
     const std::string word = word_of(node, status);
     if (!word.empty()) line.add(mark.tint, "  " + word);
     put(line);
-    // What stands below a step stands beside the items of a map.
+    // A step's details are printed beside the items of its map.
     const std::vector<const Value*> parts = parts_of(node);
     details(node, status, below + (!parts.empty() ? "│ " : "  "));
     if (!parts.empty()) put_parts(parts, below);
   }
 
-  // The items of a map, the turns of a loop; of a turn all that its answer asked for, in that order.
+  // The items of a map or the turns of a loop; for a turn, its requested calls in order.
   static std::vector<const Value*> parts_of(const Value& node) {
     std::vector<const Value*> parts;
     const auto items = list(node["items"]), calls = list(node["calls"]);
@@ -347,7 +347,7 @@ class Trace {
     return parts;
   }
 
-  // It was asked for and has not begun: only its turn knows of it.
+  // A requested call that has not started: only its turn contains it.
   static bool is_unstarted_call(const Value& part) { return part.find("call_id") != nullptr; }
 
   void unstarted_call(const Value& call, const std::string& trunk, bool last) {
@@ -387,7 +387,8 @@ class Trace {
     return word += std::to_string(natural(node["dropped_by"]));
   }
 
-  // Recorded by an attempt before the last one that was lost: what a timer or an approval suspends loses nothing.
+  // Recorded by an attempt before the last one that was lost: a suspension for a timer or approval
+  // loses nothing.
   bool replayed(const Value& node) const {
     if (node["replayed"] != Value(true)) return false;
     bool after = false;
@@ -398,7 +399,7 @@ class Trace {
     return false;
   }
 
-  // Why a step is not simply done.
+  // The status text of a step, unless it is simply done.
   std::string why_of(const Value& node, const std::string& status) const {
     if (node["imported"] == Value(true)) return "imported";
     if (status == "done") return replayed(node) ? "replayed" : "";
@@ -412,14 +413,14 @@ class Trace {
     return status == "pending" ? "" : status;
   }
 
-  // Nothing is the matter with it, nor with what stands below it.
+  // It and all its parts succeeded, at the first try.
   static bool is_fine(const Value& part) {
     if (is_unstarted_call(part) || part.text("status") != "done" || part["tries"].size() > 1)
       return false;
     return std::ranges::all_of(parts_of(part), [](const Value* below) { return is_fine(*below); });
   }
 
-  // The first ones, and all with which something is the matter.
+  // Prints the first parts, and all with problems.
   void put_parts(const std::vector<const Value*>& parts, const std::string& trunk) {
     std::vector<const Value*> shown;
     std::size_t done = 0, more = 0, unstarted_call = 0;
@@ -472,7 +473,8 @@ class Trace {
     if (status == "failed" && node["error"].is_object()) {
       const std::string code(node["error"].text("code"));
       const auto all = list(node["tries"]);
-      // What a try was told stands beside it; more than that is said once, here or at the foot.
+      // The error of a try is printed beside it. A different one is printed once, here or in the
+      // foot.
       const Value& heard = all.empty() ? Value() : all.back()["error"];
       const Value& end = trace_["error"];
       const bool at_foot = end.text("code") == code &&
@@ -484,7 +486,7 @@ class Trace {
     }
   }
 
-  // A call about the step's call.
+  // A call that belongs to the step's call, such as a probe.
   void put_side_call(const Value& side, const char* what, const std::string& trunk) {
     const std::string status(side.text("status"));
     const StatusMark mark = mark_of(status);
@@ -497,7 +499,7 @@ class Trace {
     details(side, status, trunk + "  ");
   }
 
-  // Tries and decisions in the order in which they came.
+  // Prints tries and decisions in their order.
   void put_tries(const Value& node, const std::string& trunk) {
     const auto tries = list(node["tries"]);
     const auto decisions = list(node["decisions"]);
@@ -516,7 +518,7 @@ class Trace {
     decisions_before(std::size_t(-1));
   }
 
-  // An error is read, not looked at: it is broken at blanks, never cut.
+  // Errors are wrapped at blanks, never cut.
   void wrapped(const std::string& trunk, const std::string& code, std::string_view message) {
     bool first = true;
     for (const std::string& line :
@@ -550,7 +552,7 @@ class Trace {
     }
   }
 
-  // What became of the effects of a map's items; each item says so itself only with --verbose.
+  // A summary of the effects of a map's items; each item has its own only with --verbose.
   void applied_items(const Value& node, const std::string& trunk) {
     std::string kind;
     std::size_t applied = 0, unknown = 0, undone = 0;
@@ -588,7 +590,7 @@ class Trace {
       const std::string id = "external id: " + safe(effect.text("external_id"));
       const bool put_side_call = fits(width_of(head + state + " · " + id));
       if (put_side_call) line.add(Tint::dim, " · " + id);
-      // Never cut: an operator searches the service for it.
+      // Never cut: operators search the service for it.
       if (!put_side_call) below = style_.paint(Tint::dim, trunk + id) + "\n";
     }
     if (style_.verbose) {
@@ -601,7 +603,7 @@ class Trace {
     out_ += below;
   }
 
-  // By the prices of the agents file, if it has any.
+  // The cost, if the agents file has prices.
   static std::string cost_of(const Value& usage) {
     if (natural(usage["cost_micros"]) == 0) return {};
     std::string text = ", cost " + amount_text(natural(usage["cost_micros"]));
@@ -611,7 +613,7 @@ class Trace {
     return text;
   }
 
-  // Who answered, and what it cost.
+  // The model that answered, and its usage.
   void model(const Value& model, const std::string& trunk) {
     const std::string answered(model.text("answered"));
     const std::string unstarted_call(model.text("asked"));
@@ -625,7 +627,7 @@ class Trace {
     detail(trunk, Tint::dim, text);
   }
 
-  // Which attempt it was, when there were several.
+  // The number of the attempt, if one was lost.
   std::string attempt_of(std::string_view id) const {
     const auto attempts = list(trace_["attempts"]);
     if (!lost_) return {};
@@ -675,7 +677,7 @@ class Trace {
     }
   }
 
-  // What its call changed outside, and what was seen of it since.
+  // An external change of the call, and its last verification.
   void change(const Value& change, const std::string& trunk) {
     const std::string verdict(change.text("verdict"));
     const Value& detail = change["detail"];
@@ -723,7 +725,7 @@ class Trace {
     if (!reason.empty()) text += ": \"" + reason + "\"";
     detail(trunk, Tint::accent, text);
     if (decision.text("state") != "edited") return;
-    // What was sent in the place of what was asked for. Never cut: it is what the answer was.
+    // The edited arguments. Never cut.
     out_ += style_.paint(Tint::dim, trunk + "  to ") +
             safe_json(canonical(decision["payload"]["arguments"])) + "\n";
   }
@@ -735,7 +737,7 @@ class Trace {
     return state == "requested" || state == "checked" ? std::string(kind) + " " + word : word;
   }
 
-  // What a model chose in a turn. Of turns that are not shown, only what is not plain.
+  // What a model chose in a turn. For hidden turns only rejections.
   void put_choice(const Value& said, const std::string& trunk) {
     const std::size_t turn = natural(said["turn"]);
     const std::string head = "turn " + std::to_string(turn + 1);
@@ -756,7 +758,7 @@ class Trace {
            head + (names.empty() ? " calls no tool" : names));
   }
 
-  // What the last try of a step failed with, in words.
+  // The error message of a step's last try.
   static std::string_view last_error(const Value& node) {
     const auto tries = list(node["tries"]);
     return tries.empty() ? std::string_view() : tries.back()["error"].text("message");
@@ -769,7 +771,7 @@ class Trace {
     const bool open = !wait["completed_at"].is_string();
     const bool ended = trace_["ended_at"].is_string();
     if (!open) {
-      if (doubt) return;  // its decision says it
+      if (doubt) return;  // its decision is printed
       std::string text = type == "timer" ? "timer" : type + " " + key;
       text += ": " + std::string(wait.text("outcome"));
       if (wait["by"].is_string()) text += " by " + std::string(wait.text("by"));
@@ -815,7 +817,7 @@ class Trace {
     command(trunk, "answer: ", "aetheris " + to + " '{}'");
   }
 
-  // Never cut: it is there to be copied.
+  // Never cut: made to be copied.
   void command(const std::string& trunk, const std::string& how, const std::string& words) {
     out_ += style_.paint(Tint::dim, trunk + how) +
             style_.paint(Tint::bold, safe(words + style_.store_flag)) + "\n";

@@ -1,6 +1,6 @@
 // trace_text: a job's trace (GET /api/jobs/{id}/trace) as a tree for a terminal.
 //
-// Pure: the same value, width and colours give the same text. Threads: a pure function.
+// Deterministic: depends only on value, width and colours. Threads: a pure function.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@ namespace ae::cli {
 
 struct TraceStyle {
   Paint paint = Paint(false);
-  std::size_t width = 100;  // nothing is longer, but words that cannot be cut; 0 = no limit
+  std::size_t width = 100;  // maximum, except for unbreakable words; 0 = no limit
   bool verbose = false;     // with call ids and keys
-  std::string store_flag;   // goes with the commands that it prints
-  Retried retried = {};     // of a job that failed
+  std::string store_flag;   // appended to printed commands
+  Retried retried = {};     // of a failed job
 };
 
 std::string trace_text(const Value& trace, const TraceStyle& style);

@@ -1,5 +1,5 @@
-// What a trace looks like, held still: golden/*.json are traces of real jobs, golden/*.txt what is printed of them.
-// AETHERIS_UPDATE_GOLDEN=1 writes the texts anew; look at the difference before you commit it.
+// Golden traces: golden/*.json are traces of real jobs, golden/*.txt their expected text.
+// AETHERIS_UPDATE_GOLDEN=1 rewrites the texts; review the difference before you commit it.
 #include "cli/trace_text.h"
 
 #include <cstdlib>
@@ -163,7 +163,7 @@ AE_TEST("cli/a trace shows what a model asked for and was refused, in order") {
     EXPECT_NE(text.find("wipe"), text.npos) << text;
     EXPECT_NE(text.find("tool_not_granted"), text.npos) << text;
   }
-  // Also in the twentieth turn, where those with which all is well are only counted.
+  // Also in the 21st turn, after the limit for successful turns.
   std::vector<Value> many(25, object(R"({"node_id": "loop", "turn": 1, "status": "done"})"));
   many[20] = object(turns.c_str()).items()[0];
   const std::string text = trace_text(shown.with("nodes", node(Value::array(std::move(many)))), {});

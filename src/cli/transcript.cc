@@ -1,4 +1,4 @@
-// transcript: what a job's models were sent and answered, and each call with its result.
+// transcript: the messages and answers of a job's models, and each call with its result.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -13,7 +13,7 @@
 namespace ae::cli {
 namespace {
 
-constexpr std::size_t kTranscriptPage = 10'000;   // entries of one answer
+constexpr std::size_t kTranscriptPage = 10'000;   // entries per response
 constexpr std::size_t kTranscriptValueMax = 600;  // columns of a value on a terminal
 constexpr std::string_view kTranscriptWait = "10s";
 
@@ -55,7 +55,7 @@ class TranscriptPrinter {
     return {};
   }
 
-  // Until the job ends, or until nothing reads what is printed.
+  // Prints entries until the job ends, or until the output is closed.
   Status follow() {
     FollowRetry follow_retry(
         FollowRetry::real_environment([this](const std::string& text) { terminal_.warn(text); }));
@@ -63,7 +63,7 @@ class TranscriptPrinter {
       follow_retry.wait_for_turn();
       auto next = page(true);
       if (!next) {
-        // The process that owns the store ended: the next one, or the store itself, answers.
+        // The owner of the store ended: its successor or the store itself responds.
         AE_TRY(follow_retry.failed(next.error()));
         continue;
       }

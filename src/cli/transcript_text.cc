@@ -1,4 +1,4 @@
-// Each kind of entry has its lines; a heading names the node where it changes.
+// Prints each kind of entry; a heading names the node when it changes.
 #include "cli/transcript_text.h"
 
 #include <algorithm>
@@ -71,7 +71,7 @@ Value content_value(const Value& content) {
   return text;
 }
 
-// Where a message or a signal arrives: the channel or the correlation key.
+// The destination of a message or signal: the channel or the correlation key.
 std::string address_text(const Value& entry) {
   return safe(entry.text(entry["channel"].is_string() ? "channel" : "correlation_key"));
 }
@@ -154,7 +154,7 @@ std::string TranscriptText::heading(const Value& entry) {
   return "\n" + style_.paint(Tint::bold, "node " + location) + "\n";
 }
 
-// How a call ended other than well. `changes`: it may have changed something outside.
+// The outcome of an unsuccessful call. `changes`: it may have had an effect.
 std::string TranscriptText::outcome(const Value& entry, bool changes) {
   const bool unknown = changes && entry["definite"] == Value(false);
   const Value& error = entry["error"];
@@ -345,7 +345,7 @@ std::string TranscriptText::entry(const Value& entry) {
     std::string_view name;
     std::string (TranscriptText::*lines)(const Value&);
   };
-  // Without model_call: its answer follows.
+  // model_call has no line: its answer follows.
   static constexpr Kind kKinds[] = {{"input", &TranscriptText::input},
                                     {"plan", &TranscriptText::plan},
                                     {"message", &TranscriptText::message},

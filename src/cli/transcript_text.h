@@ -1,6 +1,6 @@
 // TranscriptText: a job's transcript (GET /api/jobs/{id}/transcript) as text, entry by entry.
 //
-// It keeps which node the last entry was of and the effect of each call. Threads: a value; one owner.
+// Remembers the node of the last entry, and the effect of each call. Threads: a value; one owner.
 #pragma once
 
 #include <cstddef>
@@ -15,23 +15,24 @@ namespace ae::cli {
 
 struct TranscriptStyle {
   Paint paint = Paint(false);
-  std::size_t value_max = 0;  // columns of a value; 0 = whole
+  std::size_t value_max = 0;  // maximum columns of a value; 0 = unlimited
 };
 
 class TranscriptText {
  public:
   explicit TranscriptText(TranscriptStyle style) : style_(style) {}
 
-  // "job a1 · agent helper · completed · 3 answers · 1,204 tokens · cost 0.0041". REQUIRES: the body of the route.
+  // "job a1 · agent helper · completed · 3 answers · 1,204 tokens · cost 0.0041". REQUIRES: the
+  // body of the route.
   std::string head(const Value& transcript) const;
-  // The lines of one entry; "" = it has none.
+  // The lines of one entry; "" = none.
   std::string entry(const Value& entry);
-  // A value was cut.
+  // Was a value cut?
   bool cut() const { return was_cut_; }
 
  private:
   std::string heading(const Value& entry);
-  // By kind of entry.
+  // One function per kind of entry.
   std::string input(const Value& entry);
   std::string plan(const Value& entry);
   std::string message(const Value& entry);
@@ -53,9 +54,9 @@ class TranscriptText {
   std::string outcome(const Value& entry, bool changes);
   // "[name] "
   std::string tag(std::string_view name) const;
-  // " " and the value, if the entry has it or had it before it was erased.
+  // " " and the value, if the entry has it or had it before redaction.
   std::string shown_if(const Value& entry, std::string_view name);
-  // A text with its lines indented, a value as JSON; "(redacted)".
+  // A string with its lines indented, another value as JSON; "(redacted)" if erased.
   std::string shown(const Value& value, const Value& entry, std::string_view name);
   std::string clip(std::string text);
 

@@ -1,4 +1,4 @@
-// The lines of a transcript.
+// Tests of TranscriptText.
 #include "cli/transcript_text.h"
 
 #include "json/json.h"

@@ -1,4 +1,4 @@
-// worker: claims and runs jobs of a store that processes share, and nothing else.
+// worker: claims and runs jobs of a shared store.
 #include <optional>
 #include <string>
 #include <utility>
