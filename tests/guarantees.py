@@ -156,10 +156,13 @@ def has_check(path, wanted):
 
 
 def defines(text, name):
-    """Is it defined in this text: a function, a type, a constant?"""
+    """Is it defined in this text: a function, a type, a constant? `f(T)`: the overload of f that takes a T."""
+    name, _, argument = name.removesuffix(")").partition("(")
     plain = re.escape(name.split("::")[-1])
     owner = re.escape("::".join(name.split("::")[:-1]))
     qualified = rf"{owner}::{plain}" if owner else rf"(?:\w+::)*{plain}"
+    if argument:
+        return bool(re.search(rf"\b{qualified}\([^)]*\b{re.escape(argument)}\b", text))
     no_call = r"(?!\s|return\b|if\b|for\b|while\b|else\b|case\b|co_)"
     types = r"(?:[\w:<>,&*~\[\]()]+\s+)"
     if any(re.search(pattern, text, re.M) for pattern in (
