@@ -169,7 +169,7 @@ def defines(text, name):
     types = r"(?:[\w:<>,&*~\[\]()]+\s+)"
     if any(re.search(pattern, text, re.M) for pattern in (
             rf"^{no_call}{types}*[&*]*{qualified}\(", rf"^  {no_call}{types}+[&*]*{qualified}\(",
-            rf"^\s*(?:class|struct|enum class) {plain}\b", rf"^constexpr .*\b{plain}\b",
+            rf"^\s*(?:class|struct|enum class) {plain}\b", rf"^constexpr [^;={{]*\b{plain}\b",
             rf"^def {plain}\(", rf"^#+ {plain}$")):
         return True
     if not owner:
