@@ -374,7 +374,7 @@ inline decide(w) {
     if
     :: !wants(w, c)
     :: wants(w, c) && mine[w].phase[c] == CALLING && c == B ->
-      closes[c] = true; // Decider::orphan: a resend decides the earlier try
+      closes[c] = true; // Decider::handle_orphaned_try: a resend decides the earlier try
       declare(w)
 #ifdef BLIND_RESEND
     :: wants(w, c) && mine[w].phase[c] == CALLING && c == A ->
@@ -396,7 +396,7 @@ inline decide(w) {
   :: else
   fi;
   if
-  :: resting(w) -> // Decider::rest, complete
+  :: resting(w) -> // Decider::become_idle, complete_job
     release = true;
     if
     :: mine[w].wait == OPEN -> mine[w].status = WAITING
@@ -727,7 +727,7 @@ end:
   od
 }
 
-// How an act is to be written, as its writer read it (Runtime::act_on).
+// How an act is to be written, as its writer read it (Runtime::apply_or_enqueue).
 #define NOWHERE 0
 #define TO_INBOX 1
 #define TO_LOG 2
