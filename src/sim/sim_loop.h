@@ -25,7 +25,7 @@ class SimRandom : public async::RandomSource {
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
     return x ^ (x >> 31);
   }
-  std::uint64_t below(std::uint64_t n) { return next() % n; }  // REQUIRES: n > 0
+  std::uint64_t below(std::uint64_t n) { return next() % n; }      // REQUIRES: n > 0
   bool one_in(std::uint64_t n) { return n > 0 && below(n) == 0; }  // 0 = never; draws nothing
   // A duration from `low` up to, but excluding, `high`.
   Duration between(Duration low, Duration high) {
