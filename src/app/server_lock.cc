@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/counted.h"
 #include "core/json.h"
 #include "net/asio_loop.h"
 #include "net/http_client.h"
@@ -73,10 +74,6 @@ Result<Session::Listed> ask(const Value& connection, const std::string& folder) 
   loop.run();
   server->close();
   return *std::move(listed);
-}
-
-std::string count(std::size_t n, const char* what) {
-  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
 }
 
 // What becomes other than it was pinned: "read_file changed, old_one gone, new_one new"
@@ -159,15 +156,15 @@ Result<Value> ServerLock::tools_of(std::string_view server, const Value& connect
   const Value before = known == servers_.end() ? Value::array({}) : known->second;
   std::string line = std::string(server) + ": ";
   if (known == servers_.end()) {
-    line += count(now.size(), "tool") + " of this MCP server " +
+    line += counted(now.size(), "tool") + " of this MCP server " +
             (looks ? "to be pinned in " : "pinned in ") + path_;
   } else {
     line += difference(before, now) + " (" + path_ + ")";
   }
   if (looks) line += ", nothing was pinned";
   if (listed->odd > 0)
-    line +=
-        "; " + count(listed->odd, "tool") + " with a name or a shape that is not offered left out";
+    line += "; " + counted(listed->odd, "tool") +
+            " with a name or a shape that is not offered left out";
   said_.push_back(std::move(line));
   if (looks || known != servers_.end()) {
     for (const std::string& one : tools::mcp::differences(before, now)) {

@@ -10,17 +10,10 @@
 #include "app/site.h"
 #include "cli/commands.h"
 #include "cli/graph_text.h"
+#include "core/counted.h"
 #include "core/json.h"
 
 namespace ae::cli {
-
-namespace {
-
-std::string count(std::size_t n, const char* what) {
-  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
-}
-
-}  // namespace
 
 int check_command(const Options& options, Terminal& terminal) {
   const auto store = store_of(options);
@@ -58,11 +51,12 @@ int check_command(const Options& options, Terminal& terminal) {
       }
       continue;
     }
-    good += safe(file) + ": " + terminal.out()(Tint::good, "ok") + " (" +
-            count(loaded->file.agents.size(), "agent") + ", " +
-            count(loaded->file.tools.size(), "tool") +
-            (loaded->file.models.empty() ? "" : ", " + count(loaded->file.models.size(), "model")) +
-            ")\n";
+    good +=
+        safe(file) + ": " + terminal.out()(Tint::good, "ok") + " (" +
+        counted(loaded->file.agents.size(), "agent") + ", " +
+        counted(loaded->file.tools.size(), "tool") +
+        (loaded->file.models.empty() ? "" : ", " + counted(loaded->file.models.size(), "model")) +
+        ")\n";
   }
   if (faults.empty()) {
     std::vector<const agents::AgentsFile*> sound;
@@ -83,7 +77,7 @@ int check_command(const Options& options, Terminal& terminal) {
     if (!good.empty()) terminal.print(good);
     if (!faults.empty()) {
       terminal.print(safe(agents::faults_text(faults), true));
-      terminal.note(count(faults.size(), "error"));
+      terminal.note(counted(faults.size(), "error"));
     }
   }
   return faults.empty() ? kDone : kUsage;

@@ -20,6 +20,7 @@
 #include "app/site.h"
 #include "app/toolbox.h"
 #include "cli/commands.h"
+#include "core/counted.h"
 #include "engine/verify.h"
 #include "net/system.h"
 #include "runtime/rebuild.h"
@@ -196,8 +197,8 @@ void look_for_stuck(app::Door& door, const app::StoreUrl& store, std::vector<Pro
     count += job.text("status") == "parked" ? 0 : 1;
   }
   if (count == 0) return;
-  problems.push_back({"stuck", std::to_string(count) +
-                                   (count == 1 ? " job has no worker" : " jobs have no worker") +
+  problems.push_back({"stuck", counted(count, "job") +
+                                   (count == 1 ? " has no worker" : " have no worker") +
                                    ": `aetheris jobs --stuck" + store_flag(store) +
                                    "` shows why and what to run"});
 }
@@ -302,7 +303,7 @@ void look_at_jobs(app::Door& door, const app::StoreUrl& store, std::vector<Probl
     // Who runs the jobs of a shared store is not known here.
     const bool run_elsewhere = shared || !silent.empty() || door.is_socket();
     if (count == 0 || (run_elsewhere && status != std::string_view("parked"))) continue;
-    const std::string many = std::to_string(count) + (count == 1 ? " job is " : " jobs are ");
+    const std::string many = counted(count, "job") + (count == 1 ? " is " : " are ");
     if (status == std::string_view("parked")) {
       problems.push_back(
           {"parked", many + "parked: `aetheris jobs --status parked" + store_flag(store) +
@@ -443,12 +444,13 @@ int accept_rollback(const app::StoreUrl& store, const Options& wish, Terminal& t
     terminal.print("the store was not rolled back; nothing to accept\n");
     return kDone;
   }
-  const auto jobs = [](std::uint64_t n) { return std::to_string(n) + (n == 1 ? " job" : " jobs"); };
-  std::string text = "accepted: " + jobs(count.parked) + " parked (store_rolled_back)";
+  std::string text = "accepted: " + counted(count.parked, "job") + " parked (store_rolled_back)";
   if (count.pausing > 0) {
-    text += ", " + jobs(count.pausing) + " will park before their next step";
+    text += ", " + counted(count.pausing, "job") + " will park before their next step";
   }
-  if (count.ending > 0) text += ", " + jobs(count.ending) + " were already ending";
+  if (count.ending > 0)
+    text += ", " + counted(count.ending, "job") + (count.ending == 1 ? " was" : " were") +
+            " already ending";
   if (gone) {
     text =
         "accepted an empty store: the earlier jobs are lost, and a job created again repeats its "
@@ -545,7 +547,7 @@ int doctor_command(const Options& options, Terminal& terminal) {
     }
   }
   const std::size_t count = checks.problems.size();
-  terminal.print(ok ? "ok\n" : std::to_string(count) + (count == 1 ? " problem\n" : " problems\n"));
+  terminal.print(ok ? "ok\n" : counted(count, "problem") + "\n");
   return ok ? kDone : kFailed;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cli/text.h"
+#include "core/counted.h"
 #include "core/time.h"
 #include "net/system.h"
 
@@ -39,9 +40,52 @@ std::string cause_of(std::string_view code, std::string_view message) {
   return " (" + safe(code) + ")";
 }
 
+std::string calls_text(std::uint64_t tries, std::uint64_t retries, std::string_view call) {
+  std::string text = counted(tries - std::min(tries, retries), call);
+  if (retries > 0) text += ", " + counted(tries, "try") + " (" + counted(retries, "retry") + ")";
+  return text;
+}
+
+std::string place_text(const Value& step) {
+  std::string text = safe(step.text("node_id"));
+  if (step["turn"].is_integer()) text += " turn " + std::to_string(step["turn"].as_int() + 1);
+  for (const char* index : {"item", "turn_call"}) {
+    if (step[index].is_integer()) text += "[" + std::to_string(step[index].as_int()) + "]";
+  }
+  return text;
+}
+
+std::vector<std::string> message_lines(std::string_view message) {
+  std::vector<std::string> lines;
+  while (!message.empty()) {
+    const std::size_t end = std::min(message.find('\n'), message.size());
+    std::string line(message.substr(0, end));
+    message.remove_prefix(std::min(end + 1, message.size()));
+    std::ranges::replace(line, '\t', ' ');
+    line.erase(line.find_last_not_of(" \r") + 1);
+    if (!line.empty()) lines.push_back(safe(line));
+  }
+  return lines;
+}
+
+std::string message_text(std::string_view message, std::string_view indent) {
+  std::string text;
+  for (const std::string& line : message_lines(message)) {
+    if (!text.empty()) text.append("\n").append(indent);
+    text += line;
+  }
+  return text;
+}
+
+std::string first_line(std::string_view message) {
+  const std::vector<std::string> lines = message_lines(message);
+  if (lines.empty()) return {};
+  return lines[0] + (lines.size() > 1 ? " …" : "");
+}
+
 std::string error_shown(std::string_view code, std::string_view message) {
-  if (is_signal(code) && !message.empty()) return safe(message);
-  return safe(code) + (message.empty() ? "" : ": " + safe(message));
+  if (is_signal(code) && !message.empty()) return safe(message, true);
+  return safe(code) + (message.empty() ? "" : ": " + safe(message, true));
 }
 
 std::string parked_text(const Value& parked, const Value& in_doubt) {

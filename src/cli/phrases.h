@@ -3,8 +3,10 @@
 // Threads: free functions.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/value.h"
 
@@ -18,7 +20,18 @@ std::string short_time_after(std::string_view instant);
 std::string call_of(std::string_view tool);
 // Why the outcome of a call is unknown: " (timeout)". Empty when `message` explains the code: "sh was killed by SIGKILL".
 std::string cause_of(std::string_view code, std::string_view message);
-// "signal_9: sh was killed by SIGKILL" → "sh was killed by SIGKILL"; "exit_3: sh exited with code 3" stays.
+// "9 calls, 11 tries (2 retries)": a call is sent in one try or in several. `call` is its singular: "call", "tool call".
+std::string calls_text(std::uint64_t tries, std::uint64_t retries, std::string_view call);
+// Where a step of a view is: "pay", "labels[1]", "chat turn 2", "chat turn 2[0]".
+std::string place_text(const Value& step);
+// The lines of a message without blanks at their ends, and without empty ones. Each is safe to print.
+std::vector<std::string> message_lines(std::string_view message);
+// The same as one text; the lines after the first begin with `indent`.
+std::string message_text(std::string_view message, std::string_view indent = "  ");
+// The first of them, with " …" if there are more.
+std::string first_line(std::string_view message);
+// "signal_9: sh was killed by SIGKILL" → "sh was killed by SIGKILL"; "exit_3: sh exited with code 3" stays. It may have
+// several lines.
 std::string error_shown(std::string_view code, std::string_view message);
 // "the outcome of a call is unknown [invocation_in_doubt]; continues after aetheris resolve", of a job's `parked` and, if known, its `in_doubt`.
 std::string parked_text(const Value& parked, const Value& in_doubt = {});

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/progress_line.h"
 #include "cli/text.h"
+#include "core/counted.h"
 #include "core/json.h"
 
 namespace ae::cli {
@@ -114,7 +115,7 @@ Result<Sum> prune_all(const Options& options, const Terminal& terminal, Sum& sum
       return std::unexpected(api::error_of_problem(response.body, response.status));
     }
     sum.add(response.body);
-    line.show(jobs_text(sum.jobs) + (options.dry_run ? " found" : " deleted"));
+    line.show(counted(sum.jobs, "job") + (options.dry_run ? " found" : " deleted"));
     if (response.body["more"] != Value(true)) return sum;
     after = response.body["next"];
   }
@@ -126,13 +127,16 @@ int prune_command(const Options& options, Terminal& terminal) {
   Sum sum;
   const auto done = prune_all(options, terminal, sum);
   if (!done) {
-    if (sum.jobs > 0) terminal.note(jobs_text(sum.jobs) + " were deleted before the failure:");
+    if (sum.jobs > 0) {
+      terminal.note(counted(sum.jobs, "job") + (sum.jobs == 1 ? " was" : " were") +
+                    " deleted before the failure:");
+    }
     return terminal.fail_with(done.error());
   }
   if (terminal.json()) {
     terminal.print_json(sum.json(options.dry_run));
   } else {
-    std::string text = jobs_text(sum.jobs) + ", " + std::to_string(sum.events) + " events " +
+    std::string text = counted(sum.jobs, "job") + ", " + counted(sum.events, "event") + " " +
                        (options.dry_run ? "would be deleted" : "deleted");
     if (!sum.oldest.empty()) {
       text.append(": ended ").append(safe(sum.oldest)).append(" to ").append(safe(sum.newest));
@@ -144,7 +148,9 @@ int prune_command(const Options& options, Terminal& terminal) {
                   " was kept; its log cannot be archived: " + safe(sum.left[i].text("message")));
   }
   if (sum.left_jobs > kLeftShown) {
-    terminal.warn(std::to_string(sum.left_jobs - kLeftShown) + " more were kept for such reasons");
+    const std::uint64_t more = sum.left_jobs - kLeftShown;
+    terminal.warn(std::to_string(more) + " more " + noun_of(more, "job") +
+                  (more == 1 ? " was" : " were") + " kept for such reasons");
   }
   return sum.left_jobs > 0 ? kUnproved : kDone;
 }

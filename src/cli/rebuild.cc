@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/progress_line.h"
 #include "cli/text.h"
+#include "core/counted.h"
 #include "core/utf8.h"
 #include "net/system.h"
 #include "runtime/rebuild.h"
@@ -62,7 +63,7 @@ void print(const runtime::Rebuilt& rebuilt, bool checked, Terminal& terminal) {
   for (const auto& [job, error] : rebuilt.refused) {
     terminal.warn(safe(job.text) + ": " + safe(error.message) + "; its rows were not changed");
   }
-  std::string last = jobs_text(rebuilt.jobs) + " checked, " +
+  std::string last = counted(rebuilt.jobs, "job") + " checked, " +
                      std::to_string(rebuilt.differing_jobs) +
                      (checked ? " with rows that differ from the log" : " rebuilt");
   if (rebuilt.refused_jobs > 0) {
@@ -87,7 +88,7 @@ int rebuild_command(const Options& options, Terminal& terminal) {
                                          *store, [&] { return clock.now(); },
                                          [&](const auto& progress) {
                                            line.show(std::to_string(progress.done) + " of " +
-                                                     std::to_string(progress.jobs) + " jobs");
+                                                     counted(progress.jobs, "job"));
                                          },
                                          who()));
     if (done.jobs == 0 && !options.job_id.empty()) {

@@ -6,6 +6,7 @@
 #include "api/views.h"
 #include "cli/commands.h"
 #include "cli/phrases.h"
+#include "core/counted.h"
 #include "core/json.h"
 
 namespace ae::cli {
@@ -167,7 +168,7 @@ void Run::say_older() {
   std::string names = cut(older->names, kOlderColumns);
   if (count > kOlderNamed || older->more) names += ", …";
   terminal_.note("resuming " + std::to_string(count) + (older->more ? " or more" : "") +
-                 " unfinished " + (count == 1 ? "job: " : "jobs: ") + safe(names) +
+                 " unfinished " + noun_of(count, "job") + ": " + safe(names) +
                  (wishes_.offers_only ? "; use --only to skip" : ""));
 }
 
@@ -293,11 +294,10 @@ void Run::on_event_of_another(const JobId& job, const Event& event) {
       const std::string how(event_name(event).substr(4));
       const std::size_t unknown = event.payload["in_doubt"].size();
       terminal_.note(which + ": " + terminal_.err()(status_tint(how), how) +
-                     (unknown == 0
-                          ? ""
-                          : "; the outcome of " + std::to_string(unknown) +
-                                (unknown == 1 ? " call" : " calls") + " is unknown (aetheris job " +
-                                job.text + store_flag(wishes_.store) + ")"));
+                     (unknown == 0 ? ""
+                                   : "; the outcome of " + counted(unknown, "call") +
+                                         " is unknown (aetheris job " + job.text +
+                                         store_flag(wishes_.store) + ")"));
       return;
     }
     default:

@@ -11,6 +11,7 @@
 #include "app/site.h"
 #include "cli/commands.h"
 #include "cli/service.h"
+#include "core/counted.h"
 #include "net/tls_identity.h"
 
 namespace ae::cli {
@@ -55,9 +56,7 @@ Journal::Line line_of(const app::Reloader::Report& report) {
     line.level = Journal::Level::error;
     line.event = "reload_failed";
     const std::size_t count = report.faults.size();
-    line.message =
-        report.error ? report.error->message
-                     : std::to_string(count) + (count == 1 ? " fault" : " faults") + " in the file";
+    line.message = report.error ? report.error->message : counted(count, "fault") + " in the file";
     line.code = report.error ? code_name(report.error->code) : code_name(report.faults[0].code);
     if (count > 0) line.more.emplace_back("faults", agents::faults_json(report.faults)["faults"]);
     line.words = (count > 0 ? agents::faults_text(report.faults) : report.error->message + "\n") +

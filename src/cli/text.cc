@@ -161,8 +161,4 @@ std::string Table::text(const Paint& paint, std::size_t width) const {
   return out;
 }
 
-std::string jobs_text(std::uint64_t count) {
-  return std::to_string(count) + (count == 1 ? " job" : " jobs");
-}
-
 }  // namespace ae::cli

@@ -74,7 +74,4 @@ class Table {
   std::vector<std::vector<Cell>> rows_;
 };
 
-// "1 job", "2 jobs".
-std::string jobs_text(std::uint64_t count);
-
 }  // namespace ae::cli

@@ -11,6 +11,7 @@
 
 #include "cli/commands.h"
 #include "cli/phrases.h"
+#include "core/counted.h"
 #include "core/json.h"
 #include "core/time.h"
 
@@ -63,10 +64,6 @@ std::string span_text(const Value& us) {
 std::string right(const std::string& text, std::size_t columns) {
   const std::size_t width = width_of(text);
   return std::string(width < columns ? columns - width : 0, ' ') + text;
-}
-
-std::string count_text(std::size_t n, const char* what) {
-  return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
 }
 
 std::size_t natural(const Value& value) {
@@ -176,22 +173,17 @@ class Trace {
     }
     put(line);
     const Value& totals = trace_["totals"];
-    // A call is sent in one try, or in several.
     const std::size_t tries = natural(totals["tries"]), retries = natural(totals["repeated"]);
-    std::string facts = "  " + short_time(trace_.text("created_at")) + ", " +
-                        count_text(tries - std::min(tries, retries), "call");
-    if (retries > 0) {
-      facts += ", " + std::to_string(tries) + (tries == 1 ? " try (" : " tries (") +
-               std::to_string(retries) + (retries == 1 ? " retry)" : " retries)");
-    }
+    std::string facts =
+        "  " + short_time(trace_.text("created_at")) + ", " + calls_text(tries, retries, "call");
     if (const std::size_t refused = natural(totals["refused"]); refused > 0) {
       facts += ", " + std::to_string(refused) + " refused";
     }
     if (const std::size_t tokens = natural(trace_["usage"]["total_tokens"]); tokens > 0) {
-      facts += ", " + count_text(tokens, "token");
+      facts += ", " + counted(tokens, "token");
     }
     facts += cost_of(trace_["usage"]);
-    facts += ", " + count_text(natural(trace_["seq"]), "event");
+    facts += ", " + counted(natural(trace_["seq"]), "event");
     const std::string plan = ", plan " + std::string(trace_.text("plan_hash").substr(0, kKeyShown));
     if (fits(width_of(facts + plan))) facts += plan;
     put(Line().add(Tint::dim, facts));
@@ -434,10 +426,10 @@ class Trace {
     if (done > 0) {
       const char* what = is_turn(*parts[0]) ? "more turn" : "more item";
       put(Line().add(Tint::dim,
-                     trunk + (more > 0 ? "├─ … " : "└─ … ") + count_text(done, what) + " done"));
+                     trunk + (more > 0 ? "├─ … " : "└─ … ") + counted(done, what) + " done"));
     }
     if (more > 0) {
-      put(Line().add(Tint::bad, trunk + "└─ … " + count_text(more, "more call") + " not made"));
+      put(Line().add(Tint::bad, trunk + "└─ … " + counted(more, "more call") + " not made"));
     }
   }
 
@@ -565,7 +557,7 @@ class Trace {
     if (natural(usage["cost_micros"]) == 0) return {};
     std::string text = ", cost " + amount_text(natural(usage["cost_micros"]));
     if (const std::size_t rest = natural(usage["unpriced_calls"]); rest > 0) {
-      text += " and " + count_text(rest, "answer") + " without a price";
+      text += " and " + counted(rest, "answer") + " without a price";
     }
     return text;
   }
@@ -578,7 +570,7 @@ class Trace {
     if (asked != answered) text += ", asked as " + asked;
     if (const Value& usage = model["usage"]; usage.is_object()) {
       text += ", " + std::to_string(natural(usage["input_tokens"])) + " + " +
-              count_text(natural(usage["output_tokens"]), "token") + cost_of(usage);
+              counted(natural(usage["output_tokens"]), "token") + cost_of(usage);
     }
     detail(trunk, Tint::dim, text);
   }

@@ -7,6 +7,8 @@
 #include <span>
 #include <utility>
 
+#include "cli/phrases.h"
+#include "core/counted.h"
 #include "core/json.h"
 
 namespace ae::cli {
@@ -31,7 +33,7 @@ std::string grouped_text(std::uint64_t count) {
 }
 
 std::string counted_text(std::uint64_t count, std::string_view what) {
-  return grouped_text(count) + " " + std::string(what) + (count == 1 ? "" : "s");
+  return grouped_text(count) + " " + noun_of(count, what);
 }
 
 std::string tokens_text(const Value& usage) {
@@ -104,7 +106,8 @@ std::string TranscriptText::head(const Value& transcript) const {
   if (const auto answers = positive_of(totals["answers"]); answers > 0) {
     add_part(text, counted_text(answers, "model answer"));
   }
-  add_part(text, counted_text(positive_of(totals["tool_calls"]), "tool call"));
+  add_part(text, calls_text(positive_of(totals["tool_calls"]), positive_of(totals["repeated"]),
+                            "tool call"));
   if (positive_of(totals["answers"]) > 0) add_part(text, tokens_text(totals));
   if (totals["cost_micros"].is_integer()) {
     add_part(text, "cost " + amount_text(positive_of(totals["cost_micros"])));

@@ -43,6 +43,16 @@ AE_TEST("cli/a transcript shows a turn with its call") {
       "\n[completed] 7\n");
 }
 
+AE_TEST("cli/a transcript counts calls and tries as a trace does") {
+  const auto head = [](const char* totals) {
+    return TranscriptText({}).head(json(
+        "{'id':'j', 'agent':'a', 'status':'completed', 'totals':" + std::string(totals) + "}"));
+  };
+  EXPECT_EQ(head("{'tool_calls':11, 'repeated':2}"),
+            "job j · agent a · completed · 9 tool calls, 11 tries (2 retries)\n");
+  EXPECT_EQ(head("{'tool_calls':1, 'repeated':0}"), "job j · agent a · completed · 1 tool call\n");
+}
+
 AE_TEST("cli/a transcript shows that an outcome is unknown, of calls that change something") {
   const char* call =
       "{'kind':'tool_call', 'step_id':'s', 'tool':'pay', 'arguments':{}, 'effect_class':'%', "

@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/progress_line.h"
 #include "cli/text.h"
+#include "core/counted.h"
 
 namespace ae::cli {
 namespace {
@@ -18,7 +19,7 @@ std::string layouts(const store::Migration& migration) {
 }
 
 std::string shown(const app::UpkeepProgress& progress) {
-  if (progress.jobs > 0) return jobs_text(progress.jobs) + " proved";
+  if (progress.jobs > 0) return counted(progress.jobs, "job") + " proved";
   constexpr std::uint64_t kMiB = 1u << 20;
   return std::to_string(progress.bytes / kMiB) + " of about " +
          std::to_string(progress.of_bytes / kMiB) + " MiB copied";
@@ -93,7 +94,7 @@ int restore_command(const Options& options, Terminal& terminal) {
     return kDone;
   }
   terminal.print("restored: " + store->text() +
-                 (options.skip_verify ? "" : ", " + jobs_text(*proved) + " proved") + "\n");
+                 (options.skip_verify ? "" : ", " + counted(*proved, "job") + " proved") + "\n");
   if (!stands) {
     terminal.note(
         "the backup does not contain later work, so no job runs yet: review its jobs, then "

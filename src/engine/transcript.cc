@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "core/json.h"
@@ -100,7 +101,9 @@ class Transcript {
   std::map<std::pair<std::string, std::int64_t>, std::string> turns_;  // node and turn: the step
   std::unordered_map<std::string, std::string>
       errors_;  // codes, by step and by "/node": the newest that an entry has
-  std::uint64_t answers_count_ = 0, tool_calls_ = 0, input_ = 0, output_ = 0, total_ = 0;
+  std::unordered_set<std::string> called_;  // steps whose tool was called
+  std::uint64_t answers_count_ = 0, tool_calls_ = 0, repeated_ = 0, input_ = 0, output_ = 0,
+                total_ = 0;
   std::optional<std::uint64_t> cost_;
 };
 
@@ -317,6 +320,7 @@ void Transcript::started() {
                      Call{std::string(id), node_name(p["node_id"]), std::string(tool)});
   if (!is_model(tool)) {
     tool_calls_++;
+    if (!called_.insert(std::string(id)).second) repeated_++;
     const Value arguments = value("arguments", "arguments");
     return add("tool_call", id,
                {{"arguments", arguments},
@@ -685,6 +689,7 @@ Value Transcript::take() {
                                                   {"cost_micros", cost_ ? number(*cost_) : Value()},
                                                   {"input_tokens", number(input_)},
                                                   {"output_tokens", number(output_)},
+                                                  {"repeated", number(repeated_)},
                                                   {"tool_calls", number(tool_calls_)},
                                                   {"total_tokens", number(total_)}})}});
 }

@@ -4,6 +4,7 @@
 #include "engine/loop_job_test.h"
 #include "engine/planner.h"
 #include "engine/stored_job_test.h"
+#include "engine/trace.h"
 
 namespace ae::engine::testing {
 namespace {
@@ -96,7 +97,8 @@ AE_TEST("transcript/a loop: prompts, answers, calls with results, in order") {
   EXPECT_EQ(entry(all, "answer", 1)["turn"], Value(1));
   EXPECT_EQ(entry(all, "answer", 1)["usage"]["input_tokens"], Value(5));
   EXPECT_EQ(all["totals"], json("{'answers':2, 'cost_micros':null, 'input_tokens':5,"
-                                " 'output_tokens':2, 'tool_calls':1, 'total_tokens':7}"));
+                                " 'output_tokens':2, 'repeated':0, 'tool_calls':1,"
+                                " 'total_tokens':7}"));
   EXPECT_EQ(all["ended"], Value(true));
   EXPECT_EQ(all["next"], Value());
 }
@@ -139,6 +141,21 @@ AE_TEST("transcript/a plan without a model shows its calls, and what was not run
                    "wait", R"(reply "signalled" "yes")", R"(tool_call "once" {})",
                    R"(result "failure")", R"(end "failed")"}));
   EXPECT_EQ(entry(shown(job), "end")["error"].text("code"), "http_400");
+}
+
+AE_TEST(
+    "transcript/totals count the tries of tools, and which of them repeat a call, as a trace "
+    "does") {
+  GivenJob job(
+      "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
+  job.claim().fails("a", "connect").after(20s).fails("a", "connect").after(20s).ok("a").ok("b");
+  ASSERT_EQ(job.status(), "completed") << job.story();
+  const Value totals = shown(job)["totals"];
+  EXPECT_EQ(totals["tool_calls"], Value(4));
+  EXPECT_EQ(totals["repeated"], Value(2));
+  const Value traced = trace_view(job.state, job.log)["totals"];
+  EXPECT_EQ(traced["tries"], totals["tool_calls"]);
+  EXPECT_EQ(traced["repeated"], totals["repeated"]);
 }
 
 AE_TEST("transcript/an unknown outcome and who resolved it are entries") {
@@ -305,7 +322,8 @@ AE_TEST("transcript/totals count a late answer of a model once, with its own tok
   EXPECT_EQ(late["cost_micros"], Value(340));
   EXPECT_EQ(entry(all, "answer", 1)["usage"], Value()) << "the other try's";
   EXPECT_EQ(all["totals"], json("{'answers':3, 'cost_micros':349, 'input_tokens':305,"
-                                " 'output_tokens':22, 'tool_calls':1, 'total_tokens':327}"));
+                                " 'output_tokens':22, 'repeated':0, 'tool_calls':1,"
+                                " 'total_tokens':327}"));
 }
 
 AE_TEST("transcript/the result of a resolved call is in its resolution") {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/counted.h"
 #include "core/json.h"
 #include "core/redacted.h"
 #include "engine/beside.h"
@@ -21,10 +22,6 @@ namespace {
 constexpr std::size_t kPendingShownMax = 8;
 // Of arguments, prompts, inputs and keys. That two events hold the same hash is proved all the same.
 constexpr std::string_view kBlindGone = "hashes not recomputed: the blind is gone";
-
-std::string counted(std::size_t n, std::string_view one) {
-  return std::to_string(n) + " " + std::string(one) + (n == 1 ? "" : "s");
-}
 
 Proof broken(std::string why) { return {false, std::move(why)}; }
 
@@ -229,9 +226,12 @@ void Verifier::conclude_ledger() {
     return;
   }
   std::string detail = "ledger: derived; " + counted(ledger_.invocations(), "call") + ", " +
-                       std::to_string(ledger_.tries()) + (ledger_.tries() == 1 ? " try" : " tries");
+                       counted(ledger_.tries(), "try");
   if (state_.blind_gone) detail += ", " + std::string(kBlindGone);
-  if (!in_.effects.empty()) detail += ", " + counted(in_.effects.size(), "effect") + " agree";
+  if (!in_.effects.empty()) {
+    detail += ", " + counted(in_.effects.size(), "effect") +
+              (in_.effects.size() == 1 ? " agrees" : " agree");
+  }
   if (out_.pending.empty()) {
     detail += ", none pending";
   } else {

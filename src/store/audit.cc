@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/counted.h"
 #include "core/json.h"
 
 namespace ae::store {
@@ -46,10 +47,7 @@ AuditProof prove(const AuditLog& log) {
                                   std::to_string(log.head.seq));
   }
   if (log.head != at) return found("altered", "its end differs from the recorded end");
-  return {.ok = true,
-          .head = "intact",
-          .detail = std::to_string(at.seq) + (at.seq == 1 ? " entry" : " entries"),
-          .entries = at.seq};
+  return {.ok = true, .head = "intact", .detail = counted(at.seq, "entry"), .entries = at.seq};
 }
 
 Value audit_view(const AuditRow& row, const Hash& prev) {
