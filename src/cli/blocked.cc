@@ -147,7 +147,11 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
     lines.push_back("arguments: " + shown + (shown == all ? "" : " (cut: --json has them all)"));
   }
   if (const std::string_view said = call.text("said"); !said.empty()) {
-    lines.push_back("error: " + (columns == 0 ? safe(said) : cut(safe(said), columns)));
+    const char* lead = "error: ";
+    for (const std::string& line : message_lines(said)) {
+      lines.push_back(lead + (columns == 0 ? line : cut(line, columns)));
+      lead = "  ";
+    }
   }
   if (call["external_key"].is_string()) {
     lines.push_back("external key: " + safe(call.text("external_key")));
@@ -353,7 +357,7 @@ std::string retry_lead(const Value& error) {
 
 std::string failure_text(const Value& error) {
   const std::string_view summary = error.text("summary");
-  const std::string what = safe(summary.empty() ? error.text("message") : summary, true);
+  const std::string what = message_text(summary.empty() ? error.text("message") : summary);
   return (error["node_id"].is_string() ? " at " : ": ") + what + " [" + safe(error.text("code")) +
          "]";
 }

@@ -312,8 +312,8 @@ std::map<std::string, std::string, std::less<>> errors_of(const Value& jobs,
     if (!whole) continue;
     const Value& error = (*whole)["error"];
     const std::string_view summary = error.text("summary");
-    errors[id] =
-        safe(error.text("code")) + ": " + safe(summary.empty() ? error.text("message") : summary);
+    errors[id] = safe(error.text("code")) + ": " +
+                 first_line(summary.empty() ? error.text("message") : summary);
   }
   return errors;
 }
@@ -496,8 +496,9 @@ int job_command(const Options& options, Terminal& terminal) {
   if ((*job)["error"].is_object()) {
     const Value& error = (*job)["error"];
     const std::string_view summary = error.text("summary");
-    line("error", paint(Tint::bad, safe(error.text("code"))) + ": " +
-                      safe(summary.empty() ? error.text("message") : summary));
+    line("error",
+         paint(Tint::bad, safe(error.text("code"))) + ": " +
+             message_text(summary.empty() ? error.text("message") : summary, std::string(12, ' ')));
     if (status == "failed") {
       line("details",
            "aetheris trace " + quoted(std::string(job->text("id"))) + store_flag(*store));

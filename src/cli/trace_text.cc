@@ -25,6 +25,7 @@ constexpr std::size_t kTimes = 20;        // columns of start and duration
 constexpr std::size_t kOutcome = 6;       // columns that a bar leaves at least
 constexpr std::size_t kItemsShown = 10;   // of a map, when all is well with them
 constexpr std::size_t kKeyShown = 12;     // digits of a key: enough to name a call
+constexpr std::size_t kErrorLines = 10;   // of the error of a try
 constexpr std::size_t kAskedMax = 40;     // columns of a tool's name as a model made it up
 constexpr std::size_t kAskedShown = 128;  // calls of a turn that did not begin
 
@@ -356,7 +357,7 @@ class Trace {
     line.add(tint, "  " + (refused               ? std::string(error.text("code"))
                            : status == "not_run" ? std::string("not run")
                                                  : std::string()));
-    if (!error.text("message").empty()) line.add(": " + std::string(error.text("message")));
+    if (!error.text("message").empty()) line.add(": " + first_line(error.text("message")));
     put(line);
   }
 
@@ -436,7 +437,11 @@ class Trace {
   // ---- below a step
 
   void detail(const std::string& trunk, Tint tint, const std::string& text) {
-    put(Line().add(Tint::dim, trunk).add(tint, text));
+    const char* indent = "";
+    for (const std::string& line : message_lines(text)) {
+      put(Line().add(Tint::dim, trunk + indent).add(tint, line));
+      indent = "  ";
+    }
   }
 
   void details(const Value& node, const std::string& status, const std::string& trunk) {
@@ -499,10 +504,18 @@ class Trace {
 
   // An error is read, not looked at: it is broken at blanks, never cut.
   void wrapped(const std::string& trunk, const std::string& code, std::string_view message) {
+    bool first = true;
+    for (const std::string& line :
+         message_lines(code + (message.empty() ? "" : ": " + std::string(message)))) {
+      wrapped_line(first ? trunk : trunk + "  ", first ? code : "", line);
+      first = false;
+    }
+  }
+
+  void wrapped_line(const std::string& trunk, const std::string& code, std::string rest) {
     const std::size_t room = style_.width == 0                     ? std::string::npos
                              : style_.width > width_of(trunk) + 20 ? style_.width - width_of(trunk)
                                                                    : 20;
-    std::string rest = safe(code + (message.empty() ? "" : ": " + std::string(message)));
     bool first = true;
     while (!rest.empty()) {
       std::string part = rest;
@@ -528,11 +541,11 @@ class Trace {
     const std::string world(node.text("world"));
     Line line;
     const std::string kind(effect.text("effect_class"));
-    const std::string head = trunk + (kind == "read" ? "effect: read" : kind + " · ");
+    const std::string head = trunk + "effect: " + kind + (kind == "read" ? "" : " · ");
     const std::string state = kind == "read"         ? ""
                               : world == "unknown"   ? "outcome unknown"
-                              : world == "changed"   ? "effect applied"
-                              : world == "unchanged" ? "no effect"
+                              : world == "changed"   ? "applied"
+                              : world == "unchanged" ? "not applied"
                                                      : world;
     line.add(Tint::dim, head);
     line.add(world == "unknown" ? Tint::bad : world == "changed" ? Tint::none : Tint::dim, state);
@@ -606,13 +619,23 @@ class Trace {
         line.add(" (may have taken effect)");
       }
     }
-    if (one["error"].is_object() && !one["error"].text("code").empty()) {
-      line.add("  error: " + error_shown(one["error"].text("code"), one["error"].text("message")));
+    const Value& error = one["error"];
+    std::vector<std::string> said;
+    if (!error.text("code").empty()) {
+      said = message_lines(error_shown(error.text("code"), error.text("message")));
     }
+    if (!said.empty()) line.add("  error: " + said[0]);
     if (one["caught_up"] == Value(true)) line.add(Tint::accent, "  recovered from its record");
     const std::string took = outcome.empty() ? "" : span_text(one["duration_us"]);
     line.add(Tint::dim, (took.empty() ? "" : "  " + took) + attempt_of(one.text("attempt")));
     put(line);
+    for (std::size_t i = 1; i < said.size(); ++i) {
+      if (i == kErrorLines && said.size() > kErrorLines + 1) {
+        put(Line().add(Tint::dim, trunk + "       … " + counted(said.size() - i, "more line")));
+        break;
+      }
+      put(Line().add(Tint::dim, trunk).add("       " + said[i]));
+    }
   }
 
   // What its call changed outside, and what was seen of it since.
@@ -634,7 +657,7 @@ class Trace {
                               std::string(detail.text("observed")));
     }
     if (!detail.text("reason").empty()) {
-      line.add(Tint::dim, "  " + std::string(detail.text("reason")));
+      line.add(Tint::dim, "  " + first_line(detail.text("reason")));
     }
     put(line);
   }

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <tuple>
 
 #include "core/json.h"
 #include "testing/test.h"
@@ -82,7 +83,7 @@ AE_TEST("cli/a narrow trace has no hash of the plan and no worker, but the whole
   };
   const std::string wide = shown(100), usual = shown(80), narrow = shown(48);
   for (const char* part : {"plan 5feff6bd82bf", "TIMELINE", "vm:27533  lost: its process died",
-                           "effect applied · external id: re_0000000000000014\n"}) {
+                           "effect: idempotent · applied · external id: re_0000000000000014\n"}) {
     EXPECT_NE(wide.find(part), wide.npos) << wide;
   }
   EXPECT_EQ(usual.find("plan 5"), usual.npos) << usual;
@@ -90,7 +91,8 @@ AE_TEST("cli/a narrow trace has no hash of the plan and no worker, but the whole
   EXPECT_NE(usual.find("━━━━"), usual.npos) << usual;
   EXPECT_EQ(narrow.find("vm:27533"), narrow.npos) << narrow;
   EXPECT_NE(narrow.find("  lost: its pr…"), narrow.npos) << narrow;
-  EXPECT_NE(narrow.find("effect applied\n     external id: re_0000000000000014\n"), narrow.npos)
+  EXPECT_NE(narrow.find("effect: idempotent · applied\n     external id: re_0000000000000014\n"),
+            narrow.npos)
       << narrow;
 }
 
@@ -256,12 +258,54 @@ AE_TEST("cli/a trace shows attempts and what was replayed only when one was lost
   EXPECT_NE(text.find("replayed"), text.npos) << text;
 }
 
+AE_TEST("cli/a trace names the effect of each class in one form") {
+  for (const auto& [effect_class, world, shown] :
+       {std::tuple("read", "unchanged", "effect: read\n"),
+        std::tuple("idempotent", "changed", "effect: idempotent · applied\n"),
+        std::tuple("at_most_once", "unchanged", "effect: at_most_once · not applied\n"),
+        std::tuple("at_most_once", "unknown", "effect: at_most_once · outcome unknown\n")}) {
+    const Value node = Value::object({{"node_id", "n"},
+                                      {"status", "done"},
+                                      {"world", world},
+                                      {"effect", Value::object({{"effect_class", effect_class}})}});
+    const std::string text = trace_text(Value::object({{"nodes", Value::array({node})}}), {});
+    EXPECT_NE(text.find(std::string("  ") + shown), text.npos) << text;
+  }
+}
+
+AE_TEST("cli/a trace shows the lines of an error below each other, without control characters") {
+  const Value shown = object(R"({"id":"j","status":"failed",
+    "error":{"code":"exit_3","message":"first\n\u001b[2Jsecond\r\n\n\tthird\n"},
+    "nodes":[{"node_id":"n","tool":"t","status":"failed","tries":[
+      {"try":1,"outcome":"failure","definite":true,"duration_us":1000,
+       "error":{"code":"exit_3","message":"first\n\u001b[2Jsecond\r\n\n\tthird\n"}}]}]})");
+  const std::string text = trace_text(shown, {});
+  EXPECT_NE(text.find("try 1  failure  error: exit_3: first  1.0 ms\n"
+                      "            \\x1b[2Jsecond\n             third\n"),
+            text.npos)
+      << text;
+  EXPECT_NE(text.find("\nexit_3: first\n  \\x1b[2Jsecond\n   third\n"), text.npos) << text;
+  EXPECT_EQ(text.find("\\n"), text.npos) << text;
+  EXPECT_EQ(text.find('\x1b'), text.npos) << text;
+}
+
+AE_TEST("cli/a trace shows at most eleven lines of the error of a try") {
+  std::string message = "0";
+  for (int i = 1; i < 40; ++i) message += "\n" + std::to_string(i);
+  const Value one = object(R"({"try":1,"outcome":"failure","definite":true})")
+                        .with("error", Value::object({{"code", "c"}, {"message", message}}));
+  const Value node =
+      Value::object({{"node_id", "n"}, {"status", "failed"}, {"tries", Value::array({one})}});
+  const std::string text = trace_text(Value::object({{"nodes", Value::array({node})}}), {});
+  EXPECT_NE(text.find(" 9\n            … 30 more lines\n"), text.npos) << text;
+}
+
 AE_TEST("cli/a trace hides call ids and keys unless it is verbose") {
   const Value shown = object(R"({"id":"j","status":"completed","nodes":[
     {"node_id":"n","tool":"t","status":"done","world":"changed","effect":{"effect_class":"idempotent",
      "invocation_id":"0123456789abcdef","idempotency_key":"fedcba9876543210","external_id":"re_1"}}]})");
   const std::string text = trace_text(shown, {});
-  EXPECT_NE(text.find("idempotent · effect applied · external id: re_1\n"), text.npos) << text;
+  EXPECT_NE(text.find("effect: idempotent · applied · external id: re_1\n"), text.npos) << text;
   const std::string all = trace_text(shown, {.verbose = true});
   EXPECT_NE(all.find("re_1 · call 0123456789abcdef · key fedcba987654\n"), all.npos) << all;
 }

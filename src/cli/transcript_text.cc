@@ -86,7 +86,7 @@ std::string with_indent(std::string text) {
 std::string by_text(const Value& entry) {
   std::string text;
   if (entry["by"].is_string()) text += " by " + safe(entry.text("by"));
-  if (entry["note"].is_string()) text += ": " + safe(entry.text("note"));
+  if (entry["note"].is_string()) text += ": " + message_text(entry.text("note"));
   return text;
 }
 
@@ -165,7 +165,7 @@ std::string TranscriptText::outcome(const Value& entry, bool changes) {
   if (was_erased(entry, "error.message")) {
     text += ": " + std::string(kRedacted);
   } else if (error["message"].is_string()) {
-    text += ": " + clip(safe(error.text("message")));
+    text += ": " + clip(message_text(error.text("message")));
   }
   return style_.paint(Tint::bad, text);
 }
@@ -225,7 +225,7 @@ std::string TranscriptText::tool_call(const Value& entry) {
   if (refused.is_object()) {
     const bool erased = was_erased(entry, "refused.message");
     text += "← ✗ " + style_.paint(Tint::bad, "refused: " + safe(refused.text("code"))) + ": " +
-            (erased ? std::string(kRedacted) : clip(safe(refused.text("message")))) + "\n";
+            (erased ? std::string(kRedacted) : clip(message_text(refused.text("message")))) + "\n";
   }
   return text;
 }
@@ -336,7 +336,7 @@ std::string TranscriptText::end(const Value& entry) {
   if (status == "completed") text += " " + shown(entry["result"], entry, "result");
   if (entry["error"].is_object()) text += " " + outcome(entry, false);
   text += by_text(entry);
-  if (entry["reason"].is_string()) text += ": " + safe(entry.text("reason"));
+  if (entry["reason"].is_string()) text += ": " + message_text(entry.text("reason"));
   return text + "\n";
 }
 

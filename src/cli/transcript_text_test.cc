@@ -53,6 +53,13 @@ AE_TEST("cli/a transcript counts calls and tries as a trace does") {
   EXPECT_EQ(head("{'tool_calls':1, 'repeated':0}"), "job j · agent a · completed · 1 tool call\n");
 }
 
+AE_TEST("cli/a transcript shows the lines of an error below each other") {
+  EXPECT_NE(lines({"{'kind':'result', 'tool':'t', 'outcome':'failure', 'definite':true,"
+                   " 'error':{'code':'exit_3', 'message':'one\\ntwo\\n'}}"})
+                .find("exit_3: one\n  two\n"),
+            std::string::npos);
+}
+
 AE_TEST("cli/a transcript shows that an outcome is unknown, of calls that change something") {
   const char* call =
       "{'kind':'tool_call', 'step_id':'s', 'tool':'pay', 'arguments':{}, 'effect_class':'%', "
