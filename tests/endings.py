@@ -220,7 +220,7 @@ def an_unknown_call_is_shown_wherever_the_job_ended(shop):
         done = shop.run("run", "agents.yaml", agent, "--job-id", agent, "--only", code=code)
         key = key_of(shop.job(agent))
         assert "calls whose outcome is unknown" in done.stderr, done.stderr
-        for word in ("lost", key, f"aetheris resolve {agent} {key[:12]} happened"):
+        for word in ("lost", f"call: {key}", "idempotency key sent to the downstream", f"aetheris resolve {agent} {key[:12]} happened"):
             assert word in done.stderr, (word, done.stderr)
     shop.run("run", "agents.yaml", "given", "--job-id", "given", "--only", code=4)
     shop.run("resolve", "given", key_of(shop.job("given")), "fail")

@@ -473,7 +473,7 @@ def a_timer_and_a_wait_are_no_crash_in_the_trace():
         traced = expect(h.run("trace", "w"), 0).out
         assert "attempt" not in traced and "replayed" not in traced and "key " not in traced, traced
         assert len(json.loads(expect(h.run("trace", "w", "--json"), 0).out)["attempts"]) == 2
-        assert " · key " in expect(h.run("trace", "w", "-v"), 0).out
+        assert " · invocation " in expect(h.run("trace", "w", "-v"), 0).out
 
 
 # ---------------------------------------------------------------- retries without `retry` in the file

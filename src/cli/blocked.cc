@@ -154,7 +154,8 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
     }
   }
   if (call["external_key"].is_string()) {
-    lines.push_back("external key: " + safe(call.text("external_key")));
+    lines.push_back("external key: " + safe(call.text("external_key")) +
+                    " (idempotency key sent to the downstream)");
   }
   return lines;
 }
@@ -192,7 +193,7 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
   for (const Value& doubt : job["in_doubt"].items()) {
     if (!ended && !(doubt["given_up"] == Value(true))) continue;
     for (std::string& line : doubt_lines(doubt, columns)) all.push_back(std::move(line));
-    all.push_back("  key: " + safe(doubt.text("idempotency_key")));
+    all.push_back("  call: " + safe(doubt.text("idempotency_key")));
     if (const std::string noted = noted_text(doubt); !noted.empty()) {
       all.push_back("  " + noted);
     } else if (store.kind != app::StoreUrl::Kind::memory) {

@@ -357,7 +357,7 @@ class Grammar {
 
     CLI::App* trace = command("trace", "show the steps of a job", "aetheris trace holiday");
     positional(trace, "ID", options_.id, "the job");
-    trace->add_flag("-v,--verbose", options_.verbose, "with call ids and idempotency keys");
+    trace->add_flag("-v,--verbose", options_.verbose, "with call ids and invocation ids");
 
     CLI::App* transcript = command("transcript", "show the prompts, answers and calls of a job",
                                    "aetheris transcript holiday");
@@ -440,8 +440,9 @@ class Grammar {
         command("resolve", "resolve a call whose outcome is unknown, or a failed confirmation",
                 "aetheris resolve payment 5d0c2f8a91b3 happened '{\"receipt\": 17}'");
     positional(resolve, "ID", options_.id, "the job");
-    positional(resolve, "KEY", options_.key,
-               "the call's idempotency key or a prefix; for a confirmation the step id or node");
+    positional(
+        resolve, "CALL", options_.key,
+        "the call's id or a prefix, from `aetheris job`; for a confirmation the step id or node");
     positional(resolve, "RESOLUTION", options_.resolution,
                "happened, not_happened or fail (the node fails); for a confirmation: accept or "
                "fail (the job fails)");
@@ -491,7 +492,7 @@ class Grammar {
       sub->add_flag("--repeat-effects", options_.repeat_effects,
                     "allow all effects after that event to be repeated");
       sub->add_option("--repeat", options_.repeat,
-                      "allow this effect to be repeated: node, step id or key; repeatable")
+                      "allow this effect to be repeated: node, step id or call id; repeatable")
           ->allow_extra_args(false);
     }
   }

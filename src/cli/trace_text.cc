@@ -558,8 +558,9 @@ class Trace {
       if (!beside) below = style_.paint(Tint::dim, trunk + id) + "\n";
     }
     if (style_.verbose) {
-      line.add(Tint::dim, " · call " + std::string(effect.text("invocation_id")) + " · key " +
-                              std::string(effect.text("idempotency_key").substr(0, kKeyShown)));
+      line.add(Tint::dim, " · call " +
+                              std::string(effect.text("idempotency_key").substr(0, kKeyShown)) +
+                              " · invocation " + std::string(effect.text("invocation_id")));
     }
     put(line);
     out_ += below;
