@@ -204,8 +204,8 @@ def who_looks_on_is_told_each_turn_of_a_loop_and_each_call():
     with home() as h, Models(h):
         said = expect(h.run("run", "led.yaml", "open", "--job-id", "o", "--input", TURNS, "-v"), 0).err
         lines = [line.split(None, 2)[2].rsplit(",", 1)[0] for line in said.splitlines() if line.startswith("  ✓ loop")]
-        assert lines[:6] == ["turn 1: model main", 'look {"n":1}', "turn 2: model main", 'look {"n":2}', "turn 3: model main",
-                             'look {"n":3}'], said
+        assert lines[:6] == ["turn 1: model main", 'turn 1: look {"n":1}', "turn 2: model main", 'turn 2: look {"n":2}',
+                             "turn 3: model main", 'turn 3: look {"n":3}'], said
         assert "an item" not in said, said
 
 

@@ -382,22 +382,38 @@ void Run::step_line(Tint tint, const char* mark, const std::string& node, const 
                       : pad(safe(node), 20) + " " + terminal_.err()(Tint::dim, safe(what))));
 }
 
-// What a part of a map or a loop calls.
-void Run::tell_call(const Value& started) {
-  const std::string tool(started.text("tool_name"));
-  const bool model = tool.starts_with(kModelToolPrefix);
-  calls_[std::string(started.text("step_id"))] =
-      model ? "model " + tool.substr(kModelToolPrefix.size())
-            : tool + " " + cut(canonical(started["arguments"]), kProgressArguments);
+namespace {
+
+std::string called_text(std::string_view tool, const Value& arguments) {
+  if (tool.starts_with(kModelToolPrefix)) {
+    return "model " + std::string(tool.substr(kModelToolPrefix.size()));
+  }
+  const std::string name(tool);
+  return arguments.is_null() ? name : name + " " + cut(canonical(arguments), kProgressArguments);
 }
 
-// "turn 2: model main" or "look {…}"; of what was declared before we came, "an item".
-std::string Run::part_text(const std::string& node, const std::string& step) {
+}  // namespace
+
+// What a part of a map or a loop calls.
+void Run::tell_call(const Value& started) {
+  calls_[std::string(started.text("step_id"))] =
+      called_text(started.text("tool_name"), started["arguments"]);
+}
+
+Run::Place Run::place_of(const std::string& node, const std::string& step) const {
+  const engine::State* const state = site_ ? site_->runtime().state_of(job_) : nullptr;
+  Place place{.name = node};
+  if (state == nullptr) return place;
+  const auto known = state->by_id.find(StepId{step});
+  if (known == state->by_id.end()) return place;
+  const engine::Step& at = state->steps[known->second];
+  if (!at.is_part()) return place;
+  place.turn = at.turn != engine::kNoTurn;
+  if (!place.turn) place.name += "[" + std::to_string(at.item) + "]";
   const auto call = calls_.find(step);
-  if (call == calls_.end()) return "an item";
-  const auto turn = turns_.find(node);
-  const bool asks = call->second.starts_with("model ") && turn != turns_.end();
-  return (asks ? "turn " + std::to_string(turn->second + 1) + ": " : "") + call->second;
+  place.part = (place.turn ? "turn " + std::to_string(at.turn + 1) + ": " : "") +
+               (call != calls_.end() ? call->second : called_text(state->tool_of(at).name, {}));
+  return place;
 }
 
 void Run::tell(const Event& event) {
@@ -406,34 +422,26 @@ void Run::tell(const Event& event) {
   const std::string step(p.text("step_id"));
   switch (event.type) {
     case EventType::node_started:
-      nodes_.try_emplace(node, Started{step, event.created_at});
       steps_.try_emplace(step, event.created_at);
       return;
     case EventType::node_finished: {
-      const auto started = nodes_.find(node);
-      // Of a node that began before this process came, only its parts were seen to begin.
-      const bool seen = steps_.contains(step) || calls_.contains(step);
-      const bool item = seen && started != nodes_.end() && started->second.step != step;
+      const Place place = place_of(node, step);
+      const std::string& part = place.part;
       const auto begun = steps_.find(step);
       const std::string took =
           begun == steps_.end() ? "" : duration_text(event.created_at - begun->second);
-      const std::string part = item ? part_text(node, step) : "";
       if (p["error"].is_object()) {
-        return step_line(Tint::bad, "✗", node,
+        return step_line(Tint::bad, "✗", place.name,
                          (part.empty() ? "" : part + ": ") + std::string(p["error"].text("code")) +
-                             ": " + std::string(p["error"].text("message")));
+                             ": " + first_line(p["error"].text("message")));
       }
-      if (item && !wishes_.verbose && !turns_.contains(node)) return;
-      if (p["skipped"] == Value(true)) return step_line(Tint::dim, "-", node, "skipped");
-      return step_line(Tint::good, "✓", node,
-                       part + (part.empty() || took.empty() ? "" : ", ") + took);
+      if (!part.empty() && !wishes_.verbose && !place.turn) return;
+      if (p["skipped"] == Value(true)) return step_line(Tint::dim, "-", place.name, "skipped");
+      const std::string done =
+          took.empty() && part.empty() ? "done" : took;  // it began in an earlier process
+      return step_line(Tint::good, "✓", place.name,
+                       part + (part.empty() || done.empty() ? "" : ", ") + done);
     }
-    case EventType::plan_generated:
-      if (!p["task_graph"]["nodes"].is_array()) return;
-      for (const Value& one : p["task_graph"]["nodes"].items()) {
-        if (one.text("kind") == "loop") turns_.try_emplace(std::string(one.text("id")), 0);
-      }
-      return;
     case EventType::job_requeued:
       if (p.text("reason") != "settling") return;
       return terminal_.note(
@@ -443,16 +451,17 @@ void Run::tell(const Event& event) {
     case EventType::tool_invocation_started:
       return tell_call(p);
     case EventType::decision_recorded:
-      if (p.text("kind") == "tool_choice" && p["payload"]["turn"].is_integer()) {
-        turns_[node] = static_cast<std::uint64_t>(p["payload"]["turn"].as_int()) + 1;
-      }
       if (p.text("kind") == "retry") {
-        step_line(Tint::warn, "↻", node, "again: " + std::string(p.text("reason")));
+        const Place place = place_of(node, step);
+        step_line(Tint::warn, "↻", place.name,
+                  (place.turn ? place.part + ": " : "") + "again: " + first_line(p.text("reason")));
       }
       return;
     case EventType::wait_opened: {
+      const Place place = place_of(node, step);
+      const std::string of_turn = place.turn ? place.part + ": " : "";
       if (p.text("correlation_key").starts_with("resolve/")) {
-        return step_line(Tint::bad, "?", node, "outcome unknown");
+        return step_line(Tint::bad, "?", place.name, of_turn + "outcome unknown");
       }
       std::string what = "waits for " + std::string(p.text("wait_type"));
       if (p.text("correlation_key").starts_with("approval/")) {
@@ -462,7 +471,7 @@ void Run::tell(const Event& event) {
       } else {
         what += " " + std::string(p.text("correlation_key"));
       }
-      return step_line(Tint::warn, "…", node, what);
+      return step_line(Tint::warn, "…", place.name, of_turn + what);
     }
     default:
       return;

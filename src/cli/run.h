@@ -63,7 +63,13 @@ class Run final : public runtime::RuntimeObserver {
   void say_pieces();
   void tell(const Event& event);
   void tell_call(const Value& started);
-  std::string part_text(const std::string& node, const std::string& step);
+  // Where an event's step is in the plan, and what a part of a map or a loop calls.
+  struct Place {
+    std::string name;   // "labels[1]", "chat"
+    std::string part;   // "make_label {…}", "turn 2: model main"; empty: it is no part
+    bool turn = false;  // of a loop
+  };
+  Place place_of(const std::string& node, const std::string& step) const;
   void step_line(Tint tint, const char* mark, const std::string& node, const std::string& what);
 
   Terminal& terminal_;
@@ -85,15 +91,8 @@ class Run final : public runtime::RuntimeObserver {
   std::shared_ptr<void> hears_;
   std::map<std::pair<InvocationId, std::uint32_t>, std::size_t> told_;
 
-  // For telling: the first step of a node is the node's own (a map's items come after it).
-  struct Started {
-    std::string step;
-    Instant at;
-  };
-  std::map<std::string, Started, std::less<>> nodes_;
-  std::map<std::string, Instant, std::less<>> steps_;
-  std::map<std::string, std::string, std::less<>> calls_;    // by step: what is called, with what
-  std::map<std::string, std::uint64_t, std::less<>> turns_;  // of loops: the number of the next one
+  std::map<std::string, Instant, std::less<>> steps_;      // when each began
+  std::map<std::string, std::string, std::less<>> calls_;  // by step: what is called, with what
 };
 
 }  // namespace ae::cli

@@ -116,6 +116,7 @@ class Holder : public std::enable_shared_from_this<Holder> {
   const store::Fence& fence() const { return lease_.fence; }
   const JobId& job() const { return job_; }
   const std::string& agent() const { return state_.agent; }
+  const engine::State& state() const { return state_; }
   Instant lease_until() const { return lease_.lease_until; }
 
  private:

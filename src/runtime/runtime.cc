@@ -1069,6 +1069,11 @@ std::string Runtime::agent_of(const JobId& job) const {
   return found == holders_.end() ? "" : found->second->agent();
 }
 
+const engine::State* Runtime::state_of(const JobId& job) const {
+  const auto found = holders_.find(job);
+  return found == holders_.end() ? nullptr : &found->second->state();
+}
+
 void Runtime::committed(const JobId& job, const std::vector<Event>& events) {
   const bool fired = std::ranges::any_of(
       events, [](const Event& event) { return event.type == EventType::timer_fired; });

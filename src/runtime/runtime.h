@@ -191,6 +191,9 @@ class Runtime : private HolderHost {
   bool holds(const JobId& job) const { return holders_.contains(job); }
   // Of a job that is held here; "" = it is not, or not loaded yet.
   std::string agent_of(const JobId& job) const;
+  // Of a job that is held here, with its log and what is about to be committed; nullptr = it is not held. Valid until
+  // the loop runs on.
+  const engine::State* state_of(const JobId& job) const;
   std::size_t held() const { return holders_.size(); }
   const Counters& counters() const { return counters_; }
   const RuntimeOptions& options() const { return options_; }
