@@ -1332,6 +1332,9 @@ agents:
       - { id: w, wait: { type: signal, key: go }, needs: [a] }
       - { id: z, tool: stamp, needs: [w], args: { what: old } }
     output: "${ .steps.z }"
+  each:
+    plan:
+      - { id: labels, map: [x, y], do: { tool: stamp, args: { what: "${ .item }" } } }
 """
 REPLANNED = FORKS.replace("what: old", "what: \"new ${ .steps.w }\"")
 
@@ -1370,6 +1373,17 @@ def a_failed_job_is_tried_again_when_its_tool_is_mended():
         assert expect(h.run("job", "t", "--json"), 0).json()["status"] == "failed", "the first one is not touched"
         assert expect(h.run("retry", "t2", "--json"), 2).json()["code"] == "input_invalid"
         assert expect(h.run("retry", "nobody", "--json"), 3).json()["code"] == "not_found"
+
+
+@test
+def a_fork_names_the_items_of_a_map_as_other_commands_do():
+    with home() as h:
+        (h.path / "agents.yaml").write_text(FORKS)
+        expect(h.run("run", "agents.yaml", "each", "--job-id", "m"), 0)
+        said = expect(h.run("fork", "m", "--at", "2"), 5).err
+        assert "labels[0] (stamp, committed), labels[1] (stamp, committed)" in said and "labels/" not in said, said
+        assert re.search(r"^labels\[0\] +stamp ", said, re.MULTILINE), said
+        assert "✓ [0]" in expect(h.run("trace", "m"), 0).out
 
 
 @test

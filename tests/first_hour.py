@@ -1029,7 +1029,12 @@ agents:
 def replay_and_trace_name_each_part_in_full():
     with home() as h:
         (h.path / "parts.yaml").write_text(PARTS, encoding="utf-8")
-        expect(h.run("run", "parts.yaml", "--job-id", "p"), 4)
+        told = expect(h.run("run", "parts.yaml", "--job-id", "p", "-v"), 4).err
+        for line in (r"✓ each\[0\] +say \{\"n\":1\}", r"✓ each\[1\] +say \{\"n\":2\}", r"✓ each +\d"):
+            assert re.search(line, told), told
+        before = expect(h.run("replay", "p"), 0).out
+        assert re.search(r"\n  waits +node asks waits for a signal with the key go\n", before), before
+        assert '"' not in before, before
         traced = expect(h.run("trace", "p"), 0).out
         assert re.search(r"asks +signal ", traced) and "…" not in traced.replace("… asks", ""), traced
         expect(h.run("signal", "p", "go"), 0)

@@ -70,7 +70,7 @@ Error repeats(const std::string& origin, const std::vector<Value>& effects,
   for (std::size_t i = 0; i < effects.size() && i < kNamedMax; ++i) {
     const Value& item = effects[i]["item"];
     names += (i == 0 ? "" : ", ") + std::string(effects[i].text("node_id")) +
-             (item.is_integer() ? "/" + std::to_string(item.as_int()) : "") + " (" +
+             (item.is_integer() ? "[" + std::to_string(item.as_int()) + "]" : "") + " (" +
              std::string(effects[i].text("tool")) + ", " + std::string(effects[i].text("state")) +
              ")";
   }

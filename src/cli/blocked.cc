@@ -161,7 +161,7 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
 }
 
 std::vector<std::string> doubt_lines(const Value& doubt, std::size_t columns) {
-  std::vector<std::string> lines{"node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt)};
+  std::vector<std::string> lines{"node " + place_text(doubt) + ": " + doubt_text(doubt)};
   for (const std::string& line : call_lines(doubt, columns)) lines.push_back("  " + line);
   if (doubt["resolvable_at"].is_string()) {
     lines.push_back("  its request may still take effect until " +
@@ -209,18 +209,16 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
   return all;
 }
 
-namespace {
-
-// A wait that somebody or something ends.
-std::string wait_text(const Value& wait, std::size_t columns) {
-  std::string text = "\n  node " + safe(wait.text("node_id"));
+std::string wait_sentence(const Value& wait) {
+  std::string text = "node " + place_text(wait);
   const std::string tool = safe(wait.text("tool"));
-  const bool asks = wait["question"].is_object();
-  if (asks) {
+  if (wait["question"].is_object()) {
     text += ": the " + call_of(wait.text("tool")) + " asks a question";
   } else {
     const std::string type = safe(wait.text("wait_type"));
-    if (wait.text("correlation_key").starts_with("approval/")) {
+    if (wait.text("correlation_key").starts_with("resolve/")) {
+      text += " waits for the outcome of its call (aetheris resolve)";
+    } else if (wait.text("correlation_key").starts_with("approval/")) {
       text += " waits for approval of " +
               (tool.empty() ? std::string("its call") : "the " + call_of(wait.text("tool")));
     } else {
@@ -238,8 +236,21 @@ std::string wait_text(const Value& wait, std::size_t columns) {
     return text.append("; it continues without an answer when a process runs it");
   }
   if (wait["expires_at"].is_string()) text += ", until " + short_time(wait.text("expires_at"));
-  if (asks) text += "\n    question: " + safe(wait["question"].text("message"));
-  if (wait["reason"].is_string()) text += "\n    reason: " + safe(wait.text("reason"));
+  return text;
+}
+
+namespace {
+
+// A wait that somebody or something ends.
+std::string wait_text(const Value& wait, std::size_t columns) {
+  std::string text = "\n  " + wait_sentence(wait);
+  if (wait["expired"] == Value(true)) return text;
+  if (wait["question"].is_object()) {
+    text += "\n    question: " + message_text(wait["question"].text("message"), "      ");
+  }
+  if (wait["reason"].is_string()) {
+    text += "\n    reason: " + message_text(wait.text("reason"), "      ");
+  }
   for (const std::string& line : call_lines(wait, columns)) text += "\n    " + line;
   return text;
 }
@@ -249,7 +260,7 @@ std::string settling_text(const Value& job) {
   std::string text;
   if (!job["settling"].is_array()) return text;
   for (const Value& call : job["settling"].items()) {
-    text += "\n  node " + safe(call.text("node_id")) + ": the " + call_of(call.text("tool")) +
+    text += "\n  node " + place_text(call) + ": the " + call_of(call.text("tool")) +
             " may still take effect until " + short_time_after(call.text("until")) +
             "; then its probe runs";
   }
@@ -266,8 +277,7 @@ std::string waits_text(const Value& job, std::size_t columns) {
   }
   if (job["confirmations"].is_array()) {
     for (const Value& asked : job["confirmations"].items()) {
-      text += "\n  node " + safe(asked.text("node_id")) + " has changed" +
-              confirmed_text(asked["resources"]);
+      text += "\n  node " + place_text(asked) + " has changed" + confirmed_text(asked["resources"]);
     }
   }
   if (job["waits"].is_array()) {

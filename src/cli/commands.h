@@ -112,6 +112,8 @@ std::string doubt_text(const Value& doubt);
 std::vector<std::string> call_lines(const Value& call, std::size_t columns);
 // Which limits leave no room for the next call, what is used, and what it asks for; a line each. Of {lacking, limits}.
 std::string lacking_text(const Value& budget);
+// "node pay waits for a signal with the key go, until 2026-01-02 03:04:05Z", of a job's `waits`.
+std::string wait_sentence(const Value& wait);
 // " charge ch_1, which is not as it was": what a person is asked about, of a confirmation's resources.
 std::string confirmed_text(const Value& resources);
 // A job's body whose commands name this store.

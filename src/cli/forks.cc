@@ -3,6 +3,7 @@
 #include "app/door.h"
 #include "app/site.h"
 #include "cli/commands.h"
+#include "cli/phrases.h"
 #include "core/json.h"
 
 namespace ae::cli {
@@ -36,11 +37,7 @@ void say_effects(const Value& effects, Terminal& terminal) {
   if (!effects.is_array()) return;
   Table table({"NODE", "TOOL", "EFFECT", "OUTCOME", "STEP"});
   for (const Value& effect : effects.items()) {
-    const Value& item = effect["item"];
-    const std::string node =
-        safe(effect.text("node_id")) +
-        (item.is_integer() ? "/" + std::to_string(item.as_int()) : std::string());
-    table.row({{node, Tint::accent},
+    table.row({{place_text(effect), Tint::accent},
                {safe(effect.text("tool"))},
                {safe(effect.text("effect_class")), Tint::dim},
                {safe(effect.text("state")), Tint::bad},

@@ -153,8 +153,7 @@ std::string question_text(const Value& asked) {
 
 std::string approval_text(const Value& asked) {
   const std::string id = safe(asked.text("id"));
-  std::string what =
-      "node " + safe(asked.text("node_id")) + " of job " + safe(asked.text("job_id"));
+  std::string what = "node " + place_text(asked) + " of job " + safe(asked.text("job_id"));
   const bool call = asked.text("kind") == "call";
   const bool question = asked.text("kind") == "question";
   if (call) {
@@ -246,7 +245,7 @@ std::string stuck_text(const Value& job, const std::string& flag, std::size_t co
   const std::string_view status = job.text("status");
   const bool ended = status == "completed" || status == "failed" || status == "cancelled";
   for (const Value& doubt : job["in_doubt"].items()) {
-    text += "  node " + safe(doubt.text("node_id")) + ": " + doubt_text(doubt) + ", since " +
+    text += "  node " + place_text(doubt) + ": " + doubt_text(doubt) + ", since " +
             short_time(doubt.text("since")) + "\n";
     for (const std::string& line : call_lines(doubt, columns)) text += "    " + line + "\n";
     if (doubt["given_up"] == Value(true)) {
@@ -749,33 +748,36 @@ std::string state_text(const Value& state, const Paint& paint) {
                      "  " + paint(status_tint(state.text("status")), safe(state.text("status"))) +
                      "\n";
   const auto line = [&](const char* name, const Value& value) {
-    if (value.is_null() || (value.is_object() && value.members().empty()) ||
-        (value.is_array() && value.size() == 0)) {
+    if (value.is_null() || value == Value("") || (value.is_object() && value.members().empty())) {
       return;
     }
     text += "  " + paint(Tint::dim, pad(name, 12)) +
             (value.is_string() ? safe(value.as_string()) : safe_json(canonical(value))) + "\n";
   };
-  line("created_at", state["job"]["created_at"]);
-  line("labels", state["job"]["labels"]);
+  const auto time = [&](const char* name, const Value& at) {
+    if (at.is_string()) line(name, short_time(at.as_string()));
+  };
+  time("created", state["job"]["created_at"]);
+  line("labels", labels_text(state["job"]["labels"]));
   line("event", state["at"]);
-  for (const char* name : {"updated_at", "epoch", "input", "result", "error", "deadline"}) {
-    line(name, state[name]);
+  time("updated", state["updated_at"]);
+  for (const char* name : {"epoch", "input", "result"}) line(name, state[name]);
+  if (const Value& error = state["error"]; error.is_object()) {
+    text += "  " + paint(Tint::dim, pad("error", 12)) + safe(error.text("code")) + ": " +
+            message_text(error.text("message"), std::string(14, ' ')) + "\n";
   }
+  time("deadline", state["deadline"]);
   if (state["parked"]["reason"].is_string()) line("parked", state["parked"]["reason"]);
-  line("waits", state["waits"]);
+  for (std::size_t i = 0; i < state["waits"].size(); ++i) {
+    line(i == 0 ? "waits" : "", wait_sentence(state["waits"].items()[i]));
+  }
   if (state["steps"].is_array() && state["steps"].size() > 0) {
     Table table({"NODE", "STATE"});
     for (const Value& step : state["steps"].items()) {
       const std::string_view status = step["failure"].is_object()      ? "failed"
                                       : step["skipped"] == Value(true) ? "skipped"
                                                                        : step.text("phase");
-      std::string name(step.text("node_id"));
-      if (step["turn"].is_integer()) name += " turn " + std::to_string(step["turn"].as_int() + 1);
-      for (const char* index : {"item", "turn_call"}) {
-        if (step[index].is_integer()) name += "[" + std::to_string(step[index].as_int()) + "]";
-      }
-      table.row({{std::move(name)}, {std::string(status)}});
+      table.row({{place_text(step)}, {std::string(status)}});
     }
     text += table.text(paint, 0);
   }

@@ -142,6 +142,47 @@ AE_TEST("cli/times have one form; one after which something is accepted is round
   EXPECT_EQ(short_time_after("2026-11-25T14:22:41Z"), "2026-11-25 14:22:41Z");
 }
 
+AE_TEST("cli/a step is named in one form") {
+  const auto place = [](Value item, Value turn, Value call) {
+    return place_text(
+        Value::object({{"item", item}, {"node_id", "n"}, {"turn", turn}, {"turn_call", call}}));
+  };
+  EXPECT_EQ(place({}, {}, {}), "n");
+  EXPECT_EQ(place(1, {}, {}), "n[1]");
+  EXPECT_EQ(place({}, 1, {}), "n turn 2");
+  EXPECT_EQ(place({}, 1, 0), "n turn 2[0]");
+}
+
+AE_TEST("cli/calls and tries are counted in one form") {
+  EXPECT_EQ(calls_text(1, 0, "call"), "1 call");
+  EXPECT_EQ(calls_text(2, 1, "call"), "1 call, 2 tries (1 retry)");
+  EXPECT_EQ(calls_text(11, 2, "tool call"), "9 tool calls, 11 tries (2 retries)");
+}
+
+AE_TEST("cli/a message of several lines has no literal line breaks") {
+  EXPECT_EQ(message_text("one\n"), "one");
+  EXPECT_EQ(message_text("one\r\n\n  two \n", "> "), "one\n>   two");
+  EXPECT_EQ(message_text("\x1b[2J"), "\\x1b[2J");
+  EXPECT_EQ(first_line("\none\ntwo"), "one …");
+  EXPECT_EQ(first_line("one\n\n"), "one");
+  EXPECT_EQ(first_line(""), "");
+}
+
+AE_TEST("cli/a wait is a sentence") {
+  const auto wait = [](const char* type, const char* key) {
+    return Value::object({{"correlation_key", key},
+                          {"due_at", kAt},
+                          {"node_id", "n"},
+                          {"tool", Value()},
+                          {"wait_type", type}});
+  };
+  const std::string due = ", due 2026-11-25 14:22:41Z";
+  EXPECT_EQ(wait_sentence(wait("timer", "k")), "node n waits for a timer" + due);
+  EXPECT_EQ(wait_sentence(wait("signal", "k")), "node n waits for a signal with the key k" + due);
+  EXPECT_EQ(wait_sentence(wait("human", "resolve/1")),
+            "node n waits for the outcome of its call (aetheris resolve)" + due);
+}
+
 AE_TEST("cli/a cause is shown once") {
   EXPECT_EQ(cause_of("signal_9", "sh was killed by SIGKILL"), "");
   EXPECT_EQ(cause_of("signal_9", ""), " (killed by signal 9)");
