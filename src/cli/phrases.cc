@@ -84,8 +84,8 @@ std::string first_line(std::string_view message) {
 }
 
 std::string error_shown(std::string_view code, std::string_view message) {
-  if (is_signal(code) && !message.empty()) return safe(message, true);
-  return safe(code) + (message.empty() ? "" : ": " + safe(message, true));
+  if (is_signal(code) && !message.empty()) return message_text(message, "");
+  return safe(code) + (message.empty() ? "" : ": " + message_text(message, ""));
 }
 
 std::string parked_text(const Value& parked, const Value& in_doubt) {

@@ -558,9 +558,10 @@ class Trace {
       if (!beside) below = style_.paint(Tint::dim, trunk + id) + "\n";
     }
     if (style_.verbose) {
-      line.add(Tint::dim, " · call " +
-                              std::string(effect.text("idempotency_key").substr(0, kKeyShown)) +
-                              " · invocation " + std::string(effect.text("invocation_id")));
+      const std::string call(effect.text("idempotency_key").substr(0, kKeyShown));
+      const std::string ids =
+          "call " + call + " · invocation " + std::string(effect.text("invocation_id"));
+      below += style_.paint(Tint::dim, trunk + safe(ids)) + "\n";
     }
     put(line);
     out_ += below;

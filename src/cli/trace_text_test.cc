@@ -307,7 +307,7 @@ AE_TEST("cli/a trace hides call ids and keys unless it is verbose") {
   const std::string text = trace_text(shown, {});
   EXPECT_NE(text.find("effect: idempotent · applied · external id: re_1\n"), text.npos) << text;
   const std::string all = trace_text(shown, {.verbose = true});
-  EXPECT_NE(all.find("re_1 · call fedcba987654 · invocation 0123456789abcdef\n"), all.npos) << all;
+  EXPECT_NE(all.find("     call fedcba987654 · invocation 0123456789abcdef\n"), all.npos) << all;
 }
 
 AE_TEST("cli/a trace says decisions with who made them") {
