@@ -257,7 +257,7 @@ def on_sanitizers(names):
 def sim(name, *words, wanted=0):
     program = [f"{RELEASE}/aetheris_sim", "--jobs", CORES, "--commit", commit()]
     return lambda: [Task(f"sim {name}", nice(*map(str, [*program, *words])), RELEASE, by_code(wanted),
-                         typed("./dev sim " + " ".join(words)), 3600)]
+                         typed("./dev sim " + " ".join(words)), 5400)]
 
 
 def some_mutants():
@@ -321,7 +321,7 @@ def full_parts():
                  lambda: released(Stage("tidy", 12, one("tidy", ["scripts/check", "tidy", "--all"], seconds=5400), after,
                                         slots=ALL))),
         "sim": ("the whole sweep, 20,000 seeds",
-                lambda: released(Stage("sim sweep", 14, sim("sweep", "--sweep"), after, slots=ALL),
+                lambda: released(Stage("sim sweep", 36, sim("sweep", "--sweep"), after, slots=ALL),
                                  Stage("sim seeds", 4, sim("seeds", "--seeds", "20000", "--from", commit()), after, slots=ALL))),
         "mutants-1": ("the first half of the planted defects", lambda: mutants("1/2")),
         "mutants-2": ("the second half of the planted defects", lambda: mutants("2/2")),
