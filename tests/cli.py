@@ -1531,6 +1531,7 @@ def a_cancelled_job_says_what_stays_unknown():
         unknown = "node d: the outcome of the call of tool \"doubt\" is unknown"
         said = expect(h.run("cancel", "d"), 0)
         assert said.out == "cancel requested\n" and unknown in said.err, said
+        assert said.err.index("job d is cancelled\n") < said.err.index(unknown), said
         shown = expect(h.run("job", "d"), 0)
         assert "cancelled" in shown.out and unknown in shown.out, shown
         said = expect(h.run("run", "agents.yaml", "--job-id", "d"), 1)
@@ -1567,6 +1568,58 @@ def a_refusal_names_the_option_and_not_the_field():
         said = expect(h.run("events", "a", "--type", "job_complete"), 2)
         assert "did you mean job_completed?" in said.err, said
         assert len(expect(h.run("events", "a", "--type", "job_completed"), 0).out.splitlines()) == 1
+
+
+@test
+def a_usage_error_prints_the_usage_of_its_command():
+    with home() as h:
+        for words, usage in ((["retry", "a", "--nonsense"], "retry [OPTIONS] ID [FILE]"),
+                             (["retry"], "retry [OPTIONS] ID [FILE]"),
+                             (["budget", "a", "tokens=5"], "budget [OPTIONS] ID"),
+                             (["--store", "memory:", "job"], "job [OPTIONS] ID"),
+                             (["nonsense"], "[OPTIONS] COMMAND"),
+                             (["--nonsense"], "[OPTIONS] COMMAND")):
+            for more in ([], ["--json"]):
+                said = expect(h.run(*words, *more), 2)
+                assert said.err.endswith(f"\nusage: aetheris {usage}\n"), said
+                assert "--help`" in said.err, said
+
+
+@test
+def the_help_of_retry_is_about_retry():
+    with home() as h:
+        said = expect(h.run("retry", "--help"), 0).out
+        assert "that event" not in said and "fork" not in said, said
+        assert "event" in expect(h.run("fork", "--help"), 0).out
+
+
+@test
+def an_effect_that_would_be_repeated_names_the_option_that_allows_it():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "doubts", "--job-id", "d"), 4)
+        expect(h.run("cancel", "d"), 0)
+        for words in ([], ["--json"]):
+            said = expect(h.run("fork", "d", "--at", "2", *words), 5)
+            text = said.json()["detail"] if words else said.err
+            assert "allow it with --repeat-effects or --repeat STEP, or fork at a later event" in text, said
+            assert "repeat_effects" not in text, said
+
+
+@test
+def a_rejection_prints_what_the_job_does_next():
+    with home() as h:
+        (h.path / "ask.yaml").write_text(
+            "aetheris: 1\ntools:\n  buy: { native: echo, effect: read, approval: required }\nagents:\n"
+            "  stops: { plan: [ { id: b, tool: buy } ] }\n"
+            "  goes_on: { plan: [ { id: b, tool: buy, on_error: continue } ] }\n")
+        for agent, then, code in (("stops", "the job fails at node b", 1),
+                                  ("goes_on", "node b fails and the job continues", 0)):
+            expect(h.run("run", "ask.yaml", agent, "--job-id", agent), 4)
+            asked = expect(h.run("approvals", "--json"), 0).json()["approvals"][0]["id"]
+            said = expect(h.run("reject", asked), 0)
+            assert said.out == "rejected\n", said
+            assert said.err.startswith(f"Next, {then}.\nTo continue, run: "), said
+            expect(h.run("run", "ask.yaml", "--job-id", agent), code)
 
 
 @test
@@ -2342,6 +2395,37 @@ def failpoints_are_read_traced_and_obeyed():
                 expect(h.run(*words, env=env), 137)
                 assert expect(h.run(*words), 0).json() == {"n": 5}
                 expect(h.run("verify", job), 0)
+
+
+@test
+def doctor_lists_jobs_that_wait_for_somebody_as_notes():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "doubts", "--job-id", "d"), 4)
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "a"), 4)
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "q", "--detach"), 0)
+        said = expect(h.run("doctor"), 0)
+        notes = [line for line in said.out.splitlines() if line.startswith("note ")]
+        assert [re.search("job (.*?) is ([a-z]+)", line).groups() for line in notes] == \
+            [("q", "queued"), ("a", "waiting"), ("d", "parked")], said
+        for line, command in zip(notes, ("aetheris run FILE --job-id q", "aetheris job a", "aetheris job d")):
+            assert f"`{command}`" in line, said
+        assert said.out.endswith("\nok\n") and "problem" not in said.out, said
+        body = expect(h.run("doctor", "--json"), 0).json()
+        assert body["ok"] and body["problems"] == [], body
+        assert [one["code"] for one in body["notes"]] == ["queued", "waiting", "parked"], body
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "q2", "--detach"), 0)
+        assert "2 jobs are queued and no process runs them: `aetheris jobs --status queued`" in h.run("doctor").out
+
+
+@test
+def doctor_names_an_interrupted_job_as_a_problem():
+    with home() as h:
+        job = h.start("run", "agents.yaml", "holds", "--job-id", "r")
+        h.began()
+        job.kill()
+        job.wait()
+        said = expect(h.run("doctor"), 1)
+        assert "job r is running and no process runs it: `aetheris run FILE --job-id r` resumes it" in said.out, said
 
 
 @test

@@ -152,6 +152,47 @@ def a_changed_effect_is_repeated_only_when_its_node_is_dropped():
 
 
 @test
+def a_failure_at_a_kept_result_names_the_option_that_runs_its_node_again():
+    with home() as h:
+        text = FIXED.replace("    output: json\n    effect: at_most_once", "    effect: at_most_once")
+        (h.path / "trip.yaml").write_text(text, encoding="utf-8")
+        first = expect(h.run("run", "trip.yaml", "--job-id", "x1"), 1)
+        assert "--drop" not in first.err, first
+        (h.path / "trip.yaml").write_text(FIXED, encoding="utf-8")
+        again = expect(h.run(*printed_command(first.err)), 1)
+        assert "at node ticket" in again.err, again
+        assert "To run node charge again, whose result was kept, add: --drop charge\n" in again.err, again
+        for command in ("job", "trace"):
+            assert "add: --drop charge" in expect(h.run(command, "x1-retry-1"), 0).out
+        assert lines(h, "paid") == ["paid"]
+        assert expect(h.run(*printed_command(again.err), "--drop", "charge"), 0).out == "7\n"
+        assert lines(h, "paid") == ["paid", "paid"]
+
+
+INPUT = """\
+aetheris: 1
+tools:
+  print: { command: ["sh", "-c", "cat"], output: json, effect: read }
+agents:
+  trip:
+    plan: [ { id: ticket, tool: print, args: { id: "ticket ${ .input.id }" } } ]
+    output: "${ .steps.ticket.id }"
+"""
+
+
+@test
+def a_failure_at_the_input_proposes_a_new_job_with_another_input():
+    with home() as h:
+        (h.path / "trip.yaml").write_text(INPUT, encoding="utf-8")
+        said = expect(h.run("run", "trip.yaml", "--job-id", "x1", "order=43"), 1)
+        assert "With another input, run: aetheris run trip.yaml id=VALUE order=VALUE\n" in said.err, said
+        assert "After correcting the file, run: aetheris retry x1 trip.yaml" in said.err, said
+        assert "aetheris run FILE trip id=VALUE order=VALUE\n" in expect(h.run("job", "x1"), 0).out
+        assert "aetheris run FILE trip --input JSON\n" in expect(h.run("trace", "x1"), 0).out
+        assert expect(h.run("run", "trip.yaml", "id=7", "order=43"), 0).out == "ticket 7\n"
+
+
+@test
 def run_says_when_the_file_differs_from_the_plan_of_the_job():
     with home() as h:
         broken(h)
@@ -267,6 +308,8 @@ def a_server_that_lacks_a_tool_or_the_agent_refuses_a_retry_before_anything_is_w
         server = Server(h, "agents.yaml")
         said = expect(h.run("retry", "x1", "trip.yaml"), 5)
         assert "[needs_version]" in said.err and 'does not run agent "trip"' in said.err, said
+        assert "serve this file too (`aetheris serve FILE… trip.yaml`)" in said.err, said
+        assert "--watch" not in said.err, said
         assert [j["id"] for j in expect(h.run("jobs", "--json"), 0).json()["jobs"]] == ["x1"]
         expect(server.stop(), 0)
 
@@ -691,6 +734,7 @@ def an_owner_that_does_not_run_the_agent_is_named():
         (h.path / "trip.yaml").write_text(BROKEN, encoding="utf-8")
         said = expect(h.run("run", "trip.yaml"), 5)
         assert f"process {first.pid} owns the store and does not run agent \"trip\"" in said.err, said
+        assert "serve this file too (`aetheris serve FILE… trip.yaml`)" in said.err, said
         text = (h.path / "agents.yaml").read_text(encoding="utf-8")
         (h.path / "new.yaml").write_text(text.replace('code: "no_money"', 'code: "no_gold"'), encoding="utf-8")
         said = expect(h.run("run", "new.yaml", "fails"), 5)

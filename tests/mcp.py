@@ -268,6 +268,7 @@ def a_lock_that_was_changed_by_hand_is_refused():
         lock.write_text(lock.read_text().replace("Says it again", "Says it twice"))
         said = h.run("run", "agents.yaml", "--json")
         assert said.code != 0 and said.json()["code"] == "plan_invalid" and "digest" in said.json()["detail"], said
+        assert "aetheris check agents.yaml --accept" in said.json()["detail"], said
         assert not journal(h)
 
 

@@ -105,6 +105,7 @@ constexpr Phrase kPhrases[] = {
     {"`aetheris jobs`", "GET /api/jobs"},
     {"`aetheris keys list`", "GET /api/keys"},
     {"`aetheris keys create`", "POST /api/keys"},
+    {"allow it with --repeat-effects or --repeat STEP", "allow it with repeat_effects"},
 };
 
 bool in_path(char c) {

@@ -46,6 +46,8 @@ AE_TEST("api/a problem names requests, and the program prints them as commands")
        "GET /api/approvals shows it, POST /api/approvals/{id} answers it", "GET /api/approvals"},
       {"`aetheris approve` and `aetheris reject` send it", "POST /api/approvals/{id} sends it",
        "POST /api/approvals/{id}"},
+      {"repeat: x; allow it with --repeat-effects or --repeat STEP, or fork at a later event",
+       "repeat: x; allow it with repeat_effects, or fork at a later event", ""},
       {"no command", "no command", ""},
       {"an `aetheris open", "an `aetheris open", ""}};
   for (const auto& one : kCases) {

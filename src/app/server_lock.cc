@@ -26,26 +26,28 @@ namespace {
 
 using tools::mcp::Session;
 
-std::unexpected<Error> unsound(const std::string& path, const std::string& what) {
-  return fail(
-      Code::plan_invalid,
-      path + ": " + what +
-          "; restore the file, or remove it and check what aetheris check FILE --accept pins");
+// Of the lock file of these agents.
+std::unexpected<Error> unsound(const std::string& agents_path, const std::string& what) {
+  return fail(Code::plan_invalid, lock_path_of(agents_path) + ": " + what +
+                                      "; restore the file, or remove it and check what aetheris "
+                                      "check " +
+                                      agents_path + " --accept pins");
 }
 
-Result<Value> sound_tools(const std::string& path, const std::string& server, const Value& tools) {
+Result<Value> sound_tools(const std::string& agents_path, const std::string& server,
+                          const Value& tools) {
   if (!tools.is_array() || tools.size() > tools::mcp::kToolsMax) {
-    return unsound(path, "the tools of " + server + " are not a list");
+    return unsound(agents_path, "the tools of " + server + " are not a list");
   }
   std::string_view before;
   for (const Value& tool : tools.items()) {
     const std::string_view name = tool.text("name");
     if (!tools::mcp::is_offered(name) || name <= before || !tool["inputSchema"].is_object()) {
-      return unsound(path, "a tool of " + server + " is invalid, or not in order");
+      return unsound(agents_path, "a tool of " + server + " is invalid, or not in order");
     }
     if (tool.text("digest") != tools::mcp::digest_of(tool)) {
-      return unsound(path, "the digest of " + server + "." + std::string(name) +
-                               " does not match its definition");
+      return unsound(agents_path, "the digest of " + server + "." + std::string(name) +
+                                      " does not match its definition");
     }
     before = name;
   }
@@ -110,6 +112,7 @@ std::string lock_path_of(const std::string& path) {
 
 Result<ServerLock> ServerLock::read(const std::string& agents_path) {
   ServerLock lock;
+  lock.agents_path_ = agents_path;
   lock.path_ = lock_path_of(agents_path);
   errno = 0;
   std::ifstream file(lock.path_, std::ios::binary);
@@ -122,16 +125,16 @@ Result<ServerLock> ServerLock::read(const std::string& agents_path) {
   while (text.size() <= kLockMax && (file.read(buffer, sizeof buffer), file.gcount() > 0)) {
     text.append(buffer, static_cast<std::size_t>(file.gcount()));
   }
-  if (text.size() > kLockMax) return unsound(lock.path_, "it has more than 64 MiB");
+  if (text.size() > kLockMax) return unsound(agents_path, "it has more than 64 MiB");
   lock.content_ = sha256(text);
   const auto value = parse_json(text, {.depth_max = 128});
-  if (!value) return unsound(lock.path_, value.error().message);
+  if (!value) return unsound(agents_path, value.error().message);
   if ((*value)["lock"] != Value(1)) {
     return fail(Code::plan_invalid, lock.path_ + ": this version reads lock files of version 1");
   }
-  if (!(*value)["servers"].is_object()) return unsound(lock.path_, "it has no servers");
+  if (!(*value)["servers"].is_object()) return unsound(agents_path, "it has no servers");
   for (const auto& [name, server] : (*value)["servers"].members()) {
-    AE_ASSIGN(Value tools, sound_tools(lock.path_, name, server["tools"]));
+    AE_ASSIGN(Value tools, sound_tools(agents_path, name, server["tools"]));
     lock.servers_.emplace(name, std::move(tools));
   }
   return lock;
@@ -143,7 +146,8 @@ Result<Value> ServerLock::tools_of(std::string_view server, const Value& connect
   if (known != servers_.end() && asking == AskServers::if_new) return known->second;
   if (asking == AskServers::never) {
     if (known != servers_.end()) return known->second;
-    return fail(Code::unavailable, "its tools are not pinned yet: run `aetheris check FILE`");
+    return fail(Code::unavailable,
+                "its tools are not pinned yet: run `aetheris check " + agents_path_ + "`");
   }
   auto listed = ask(connection, folder);
   if (!listed) {

@@ -40,7 +40,7 @@ class ServerLock {
   const Hash& content() const { return content_; }
 
  private:
-  std::string path_;
+  std::string path_, agents_path_;
   std::map<std::string, Value, std::less<>> servers_;  // [tool…]
   std::vector<std::string> said_;
   bool changed_ = false;

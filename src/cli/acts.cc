@@ -78,7 +78,8 @@ int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
     terminal.print(duplicate ? "a signal for this key is already buffered" + other + "\n"
                              : "buffered for the wait that opens with this key\n");
   } else if (body.find("channel") != nullptr) {
-    terminal.print(duplicate ? "a message with this id was already sent" + other + "\n" : "sent\n");
+    terminal.print(duplicate ? "a message with this id was already recorded" + other + "\n"
+                             : "recorded\n");
   } else if (body.find("accepted") != nullptr) {
     terminal.print("accepted: the process that runs job " + safe(options.id) + " applies it\n");
   } else if (body["raised"] == Value(false)) {
@@ -94,6 +95,11 @@ int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
   }
   if (body["next"].is_string()) terminal.note("then:   " + safe(body.text("next")));
   return kDone;
+}
+
+// Says what a rejection makes of the job.
+void say_then(const Value& body, Terminal& terminal) {
+  if (body["then"].is_string()) terminal.note("Next, " + safe(body.text("then")) + ".");
 }
 
 // Is there a next step to print: nothing holds the job, and the request is recorded?
@@ -125,7 +131,8 @@ int signal_command(const Options& options, Terminal& terminal) {
   body.emplace_back("payload", std::move(payload));
   if (options.buffer) body.emplace_back("buffer", true);
   const auto asked = post(options, "signal", std::move(body));
-  const int code = say(asked, options, terminal, "delivered");
+  const int code = say(asked, options, terminal, "recorded");
+  if (asked && !terminal.json()) say_then(*asked, terminal);
   if (has_next(asked, terminal)) say_next(options, options.id, terminal);
   return differs(asked) ? kConflict : code;
 }
@@ -135,10 +142,10 @@ int cancel_command(const Options& options, Terminal& terminal) {
   if (options.no_compensate) body.emplace_back("compensate", false);
   const auto asked = post(options, "cancel", std::move(body));
   const int code = say(asked, options, terminal, "cancel requested");
+  if (has_next(asked, terminal)) say_next(options, options.id, terminal);
   if (asked && !terminal.json()) {
     for (const std::string& doubt : doubts_left(options, terminal)) terminal.note(doubt);
   }
-  if (has_next(asked, terminal)) say_next(options, options.id, terminal);
   return code;
 }
 
@@ -230,6 +237,7 @@ int approve_command(const Options& options, Terminal& terminal) {
     terminal.note("the call will not be made: " + safe(asked->text("reason")));
     terminal.note("see:    aetheris approvals");
   } else if (has_next(asked, terminal)) {
+    say_then(*asked, terminal);
     say_next(options, options.id.substr(0, options.id.rfind('.')), terminal);
   }
   // Of an edit, whoever made another one is refused: this is the same, perhaps with another note.

@@ -105,7 +105,11 @@ Status one_place(const Options& options) {
 }
 
 int act(const Parsed& parsed, Terminal& terminal) {
-  if (parsed.error) return terminal.fail_with(*parsed.error);
+  if (parsed.error) {
+    const int code = terminal.fail_with(*parsed.error);
+    if (!parsed.usage.empty()) terminal.note(parsed.usage);
+    return code;
+  }
   if (!parsed.options) return parsed.code;
   if (auto one = one_place(*parsed.options); !one) return terminal.fail_with(one.error());
   auto failpoints = app::Failpoints::parse(environment("AETHERIS_FAILPOINTS"),

@@ -1,5 +1,6 @@
 // Why a job does not go on, in words: the calls in doubt, the waits, the budget; and the commands that answer it.
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <span>
 #include <string>
@@ -351,19 +352,72 @@ void say_retry(std::string_view id, std::string_view file, const app::StoreUrl& 
                 terminal.err()(Tint::bold, retry_command_text(id, file, store_flag(store))));
 }
 
-std::string retry_text(const Value& job, const std::string& store_flag) {
+namespace {
+
+// Does the plan of the failed job stay as it is when the cause is fixed?
+bool keeps_plan(std::string_view code) {
   constexpr std::string_view kReasons[] = {
       "connect",  "tls",      "timeout",  "reset",          "http_401", "http_403",
       "http_404", "http_408", "http_429", "secret_missing", "rejected"};
-  const std::string_view code = job["error"].text("code");
-  const bool same_plan = std::ranges::count(kReasons, code) > 0 || code.starts_with("http_3") ||
-                         code.starts_with("http_5");
-  return retry_command_text(job.text("id"), same_plan ? "" : "FILE", store_flag);
+  return std::ranges::count(kReasons, code) > 0 || code.starts_with("http_3") ||
+         code.starts_with("http_5");
 }
 
-std::string retry_lead(const Value& error) {
-  return error.text("code") == "rejected" ? "To request approval again, run: "
-                                          : "After fixing the cause, run: ";
+bool is_plain(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-';
+  });
+}
+
+// The words that give a new job another input. `names`: the members that the failed expression reads.
+std::string input_words(const Value& input, const Value& names) {
+  constexpr std::size_t kWordsMax = 4;
+  constexpr const char* kWhole = " --input JSON";
+  std::vector<std::string> members;
+  for (const Value& name : names.items()) members.emplace_back(name.as_string());
+  if (!input.is_object()) return kWhole;
+  for (const auto& [name, value] : input.members()) {
+    if (!value.is_string()) return kWhole;
+    if (std::ranges::find(members, name) == members.end()) members.push_back(name);
+  }
+  if (members.empty() || members.size() > kWordsMax || !std::ranges::all_of(members, is_plain)) {
+    return kWhole;
+  }
+  std::string words;
+  for (const std::string& name : members) {
+    words += name == "message" ? std::string(" --message TEXT") : " " + name + "=VALUE";
+  }
+  return words;
+}
+
+}  // namespace
+
+std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file) {
+  const Value& error = job["error"];
+  const std::string_view code = error.text("code");
+  const std::string path = file.path.empty() ? "FILE" : file.path;
+  const bool of_input = error["reads_input"].is_array();
+  std::vector<NextCommand> next;
+  if (of_input) {
+    const std::string agent =
+        file.has_one_agent ? "" : " " + quoted(std::string(job.text("agent")));
+    next.push_back({"new job", "With another input, run: ",
+                    "aetheris run " + quoted(path) + agent +
+                        input_words(job["input"], error["reads_input"]) + file.store_flag});
+  }
+  const char* const lead = code == "rejected" ? "To request approval again, run: "
+                           : of_input         ? "After correcting the file, run: "
+                                              : "After fixing the cause, run: ";
+  const bool without = file.path.empty() && keeps_plan(code);
+  next.push_back(
+      {"retry", lead, retry_command_text(job.text("id"), without ? "" : path, file.store_flag)});
+  if (!error["reads_kept"].is_array()) return next;
+  for (const Value& node : error["reads_kept"].items()) {
+    const std::string name = safe(node.as_string());
+    next.push_back({"kept", "To run node " + name + " again, whose result was kept, add: ",
+                    "--drop " + quoted(name)});
+  }
+  return next;
 }
 
 std::string failure_text(const Value& error) {

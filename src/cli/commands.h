@@ -6,6 +6,7 @@
 #include <expected>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "api/api.h"
 #include "app/door.h"
@@ -96,6 +97,8 @@ std::string worker_name();
 Result<std::vector<store::QueueLimit>> queue_limits(const Options& options);
 // What the API says of a field or parameter, said of the option that filled it.
 Error of_option(Error error);
+// How a process serves FILE beside its own files, after a message about that process: " (`aetheris serve FILE… trip.yaml`)".
+std::string serve_too_text(const std::string& file);
 // One word of a shell command line.
 std::string quoted(const std::string& word);
 // Who we are, for the record: "cli:NAME".
@@ -134,10 +137,20 @@ void say_retry(std::string_view id, std::string_view file, const app::StoreUrl& 
                Terminal& terminal);
 // What follows "failed" of a job's error: " at node trip (tool get_trip): http.url: .args.id is null [request_invalid]".
 std::string failure_text(const Value& error);
-// The command that retries a failed job; with FILE where the plan is to be fixed first.
-std::string retry_text(const Value& job, const std::string& store_flag);
-// What comes before the command that retries a job with this error: "After fixing the cause, run: ".
-std::string retry_lead(const Value& error);
+// The agents file of a failed job, as far as the command knows it.
+struct FileOfJob {
+  std::string path = {};  // "": unknown
+  bool has_one_agent = false;
+  std::string store_flag = {};
+};
+// What can follow a failure: a new job if the failed expression reads the input; the retry, with FILE unless only something
+// else than the plan is to be fixed; the option that runs a node again whose kept result the expression reads.
+struct NextCommand {
+  std::string name;  // new job, retry, kept
+  std::string lead;  // "After fixing the cause, run: "
+  std::string command;
+};
+std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file);
 // How a blocked job continues once it is answered: the command that runs it, or the process that does. Empty for a store
 // that ends with this process.
 std::string then_text(const Value& job, const app::StoreUrl& store);

@@ -32,19 +32,17 @@ struct Problem {
   std::string code, message;
 };
 
-// What was checked, in order, and what is wrong.
+// What was checked, in order, what is wrong, and what is no problem but waits for somebody.
 struct Checks {
   struct Check {
     std::string name, detail;
-    std::size_t problems = 0;  // that it found
+    std::vector<Problem> problems, notes;
   };
   std::vector<Check> done;
-  std::vector<Problem> problems;
 
   // `detail`: what was found, for the line of a check that passes.
   void add(std::string name, std::string detail, std::vector<Problem> found) {
-    done.push_back({std::move(name), std::move(detail), found.size()});
-    for (Problem& one : found) problems.push_back(std::move(one));
+    done.push_back({std::move(name), std::move(detail), std::move(found), {}});
   }
 };
 
@@ -280,7 +278,26 @@ void look_at_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
   }
 }
 
-void look_at_jobs(app::Door& door, const app::StoreUrl& store, std::vector<Problem>& problems) {
+// Of jobs with one status, when no process of this store may run them: "job a is queued: …", "3 jobs are queued: …".
+std::string jobs_text(const Value& jobs, const std::string& status, const std::string& flag) {
+  const bool alone = jobs.size() == 1;
+  const std::string id = alone ? quoted(std::string(jobs.items()[0].text("id"))) : "ID";
+  const std::string what =
+      alone ? "job " + id + " is " : std::to_string(jobs.size()) + " jobs are ";
+  const std::string list =
+      alone ? "" : "`aetheris jobs --status " + status + flag + "` lists them, ";
+  const std::string text = what + status;
+  if (status == "queued" || status == "running") {
+    return text + " and no process runs " + (alone ? "it: " : "them: ") + list +
+           (alone ? "`aetheris run FILE --job-id " + id : "`aetheris serve FILE") + flag +
+           (alone ? "` resumes it" : "` resumes them");
+  }
+  return text + ": " + list + "`aetheris job " + id + flag + "` shows " +
+         (status == "parked" ? "the next command" : "what for");
+}
+
+void look_at_jobs(app::Door& door, const app::StoreUrl& store, std::vector<Problem>& problems,
+                  std::vector<Problem>& notes) {
   const bool shared = store.kind == app::StoreUrl::Kind::postgres;
   const std::string silent = shared || door.is_socket() ? "" : app::find_silent_owner(store);
   if (!silent.empty()) {
@@ -290,7 +307,9 @@ void look_at_jobs(app::Door& door, const app::StoreUrl& store, std::vector<Probl
   }
   api::ApiRequest request;
   request.path = {"api", "jobs"};
-  for (const char* status : {"running", "queued", "parked"}) {
+  // Who runs the jobs of a shared store is not known here.
+  const bool run_elsewhere = shared || !silent.empty() || door.is_socket();
+  for (const std::string status : {"running", "queued", "waiting", "parked"}) {
     request.query = {{"status", status}, {"limit", "1000"}};
     auto answer = door.ask(request);
     if (!answer || answer->status != 200) {
@@ -299,22 +318,14 @@ void look_at_jobs(app::Door& door, const app::StoreUrl& store, std::vector<Probl
                                                      : answer.error().message)});
       return;
     }
-    const std::size_t count = answer->body["jobs"].size();
-    // Who runs the jobs of a shared store is not known here.
-    const bool run_elsewhere = shared || !silent.empty() || door.is_socket();
-    if (count == 0 || (run_elsewhere && status != std::string_view("parked"))) continue;
-    const std::string many = counted(count, "job") + (count == 1 ? " is " : " are ");
-    if (status == std::string_view("parked")) {
-      problems.push_back(
-          {"parked", many + "parked: `aetheris jobs --status parked" + store_flag(store) +
-                         (count == 1 ? "` lists it, `aetheris job ID` shows the next command"
-                                     : "` lists them, `aetheris job ID` shows the next command")});
+    const Value& jobs = answer->body["jobs"];
+    const bool runs = status == "running" || status == "queued";
+    if (jobs.size() == 0 || (run_elsewhere && runs)) continue;
+    const std::string text = jobs_text(jobs, status, store_flag(store));
+    if (status == "running") {
+      problems.push_back({"unfinished", text});
     } else {
-      problems.push_back(
-          {"unfinished", many + status + " and no process runs " + (count == 1 ? "it" : "them") +
-                             ": `aetheris run "
-                             "FILE" +
-                             store_flag(store) + "` recovers " + (count == 1 ? "it" : "them")});
+      notes.push_back({status, text});
     }
   }
   if (shared || door.is_socket()) look_for_stuck(door, store, problems);
@@ -367,8 +378,10 @@ void check_store(const app::StoreUrl& store, Checks& checks) {
   if (!shared) {
     checks.add("lock", (*door)->is_socket() ? "held by a running process" : "free", {});
   }
+  std::vector<Problem> notes;
   check("jobs", "no job is stuck or needs a decision",
-        [&](auto& found) { look_at_jobs(**door, store, found); });
+        [&](auto& found) { look_at_jobs(**door, store, found, notes); });
+  checks.done.back().notes = std::move(notes);
 }
 
 Value repeat_view(const std::vector<runtime::MayRepeat>& jobs) {
@@ -518,35 +531,37 @@ int doctor_command(const Options& options, Terminal& terminal) {
                               : "no Landlock; tools cannot be confined to folders",
              {});
   check_store(*store, checks);
-  const bool ok = checks.problems.empty();
+  std::size_t count = 0;
+  for (const Checks::Check& check : checks.done) count += check.problems.size();
+  const bool ok = count == 0;
   if (terminal.json()) {
-    std::vector<Value> list, done;
-    list.reserve(checks.problems.size());
-    for (const Problem& problem : checks.problems) {
-      list.push_back(Value::object({{"code", problem.code}, {"message", problem.message}}));
-    }
+    std::vector<Value> problems, notes, done;
+    const auto add = [](std::vector<Value>& list, const std::vector<Problem>& more) {
+      for (const Problem& one : more) {
+        list.push_back(Value::object({{"code", one.code}, {"message", one.message}}));
+      }
+    };
     for (const Checks::Check& check : checks.done) {
+      add(problems, check.problems);
+      add(notes, check.notes);
       done.push_back(Value::object(
-          {{"detail", check.detail}, {"name", check.name}, {"ok", check.problems == 0}}));
+          {{"detail", check.detail}, {"name", check.name}, {"ok", check.problems.empty()}}));
     }
     terminal.print_json(Value::object({{"checks", Value::array(std::move(done))},
+                                       {"notes", Value::array(std::move(notes))},
                                        {"ok", ok},
-                                       {"problems", Value::array(std::move(list))}}));
+                                       {"problems", Value::array(std::move(problems))}}));
     return ok ? kDone : kFailed;
   }
   const Paint& paint = terminal.out();
-  std::size_t next = 0;
   for (const Checks::Check& check : checks.done) {
-    if (check.problems == 0) {
-      terminal.print(paint(Tint::good, "ok       ") + pad(check.name, 12) + "  " +
-                     safe(check.detail) + "\n");
-    }
-    for (std::size_t i = 0; i < check.problems; ++i) {
-      terminal.print(paint(Tint::bad, "problem  ") + pad(check.name, 12) + "  " +
-                     safe(checks.problems[next++].message) + "\n");
-    }
+    const auto line = [&](Tint tint, const char* mark, const std::string& text) {
+      terminal.print(paint(tint, mark) + pad(check.name, 12) + "  " + safe(text) + "\n");
+    };
+    if (check.problems.empty() && check.notes.empty()) line(Tint::good, "ok       ", check.detail);
+    for (const Problem& one : check.problems) line(Tint::bad, "problem  ", one.message);
+    for (const Problem& one : check.notes) line(Tint::dim, "note     ", one.message);
   }
-  const std::size_t count = checks.problems.size();
   terminal.print(ok ? "ok\n" : counted(count, "problem") + "\n");
   return ok ? kDone : kFailed;
 }

@@ -82,10 +82,11 @@ void say_changes(const Value& changes, Terminal& terminal) {
   }
 }
 
-// Adds what avoids the restart, and names the process that has to be restarted.
-void of_owner(Error& error, const app::StoreUrl& store) {
+// Adds the command that serves FILE too, or what avoids the restart, and names the process that it is about.
+void of_owner(Error& error, const app::StoreUrl& store, const std::string& file) {
   if (error.code != Code::needs_version) return;
-  error.message += ", or start it with `serve --watch`";
+  const bool lacks_agent = error.message.ends_with("serve this file too");
+  error.message += lacks_agent ? serve_too_text(file) : ", or start it with `serve --watch`";
   if (uses_server() || !app::find_owner(store)) return;
   error.message += " (" + app::owner_name(store) + ")";
 }
@@ -125,8 +126,7 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
   if (answer->status < 400) return made;
   if (!terminal.json()) say_effects(made["effects"], terminal);
   Error error = of_option(api::error_of_problem(made, answer->status));
-  if (error.code == Code::effects_repeated) error.message += " (--repeat-effects, --repeat STEP)";
-  of_owner(error, store);
+  of_owner(error, store, options.file);
   return failed(error, made);
 }
 
@@ -153,12 +153,7 @@ int fork_command(const Options& options, Terminal& terminal) {
   }
   terminal.print(safe(made->text("id")) + "\n");
   say_made(*made, terminal);
-  if (made->text("status") == "queued") {
-    terminal.note("To run it: " +
-                  terminal.err()(Tint::bold, "aetheris run FILE --job-id " +
-                                                 quoted(std::string(made->text("id"))) +
-                                                 store_flag(*store)));
-  }
+  say_next(options, std::string(made->text("id")), terminal);
   return kDone;
 }
 
@@ -264,7 +259,7 @@ int plan_command(const Options& options, Terminal& terminal) {
   if (!answer) return terminal.fail_with(answer.error());
   if (answer->status >= 400) {
     Error error = api::error_of_problem(answer->body, answer->status);
-    of_owner(error, *store);
+    of_owner(error, *store, options.file);
     return terminal.fail_with(error, answer->body);
   }
   if (terminal.json()) {

@@ -502,7 +502,11 @@ int job_command(const Options& options, Terminal& terminal) {
       line("details",
            "aetheris trace " + quoted(std::string(job->text("id"))) + store_flag(*store));
     }
-    if (status == "failed") line("retry", retry_text(*job, store_flag(*store)));
+    for (const NextCommand& next : after_failure(*job, {.store_flag = store_flag(*store)})) {
+      if (status == "failed") {
+        line(next.name.c_str(), next.name == "kept" ? next.lead + next.command : next.command);
+      }
+    }
   }
   for (const std::string& doubt :
        doubts_of_end(*job, *store, argument_columns(terminal, Stream::out))) {

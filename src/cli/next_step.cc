@@ -34,12 +34,15 @@ std::string continues_text(const Value& job, const std::string& holder, bool run
   const std::string_view status = job.text("status");
   if (status == "completed" || status == "failed") return "";
   if (status == "cancelled") return name + " is cancelled";
+  const bool cancelling = job["ending"].text("kind") == "cancelled";
+  const std::string state = cancelling ? name + " is being cancelled" : "";
   if (status == "waiting" || status == "parked") {
-    return name + " is " + std::string(status) + ". See: aetheris job " +
-           quoted(std::string(job.text("id"))) + flag;
+    return (cancelling ? state + " and is " : name + " is ") + std::string(status) +
+           ". See: aetheris job " + quoted(std::string(job.text("id"))) + flag;
   }
   if (job["unattended"].is_object()) {
-    return "To continue, run: " + run + "\nor start a worker: aetheris serve FILE" + flag;
+    return (cancelling ? state + "\n" : "") + "To continue, run: " + run +
+           "\nor start a worker: aetheris serve FILE" + flag;
   }
   if (runs_here && !holder.empty()) return name + " continues in " + holder;
   if (status == "running") return name + " continues in the process that runs it";

@@ -93,6 +93,7 @@ struct Parsed {
   std::optional<Options> options;  // go on with these
   int code = 0;                    // or leave with this: help was printed
   std::optional<Error> error;      // or with this error (usage, unsupported)
+  std::string usage = {};          // and this line: "usage: aetheris retry [OPTIONS] ID [FILE]"
   bool json = false;               // it is to be said in JSON
 };
 Parsed parse(int argc, char** argv);

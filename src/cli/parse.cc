@@ -79,13 +79,14 @@ class Grammar {
     app_.require_subcommand(1);
     app_.failure_message(CLI::FailureMessage::simple);
     app_.get_formatter()->column_width(34);
+    app_.get_formatter()->label("SUBCOMMAND", "COMMAND");
     app_.footer(kFooter);
     app_.set_version_flag("--version", "aetheris " + std::string(app::kVersion));
     app_.fallthrough();
     app_.add_option("--store", options_.store,
                     "sqlite:PATH (default sqlite:.aetheris/aetheris.db), postgres://… or memory:")
         ->envname("AETHERIS_STORE");
-    app_.add_flag("--json", options_.json, "print JSON: one value, or one a line");
+    app_.add_flag("--json", options_.json, "print one JSON value; `events -f` prints one per line");
     running();
     looking();
     acting();
@@ -95,6 +96,14 @@ class Grammar {
   }
 
   CLI::App& app() { return app_; }
+  // "usage: aetheris retry [OPTIONS] ID [FILE]"; of the program, unless this is a command.
+  std::string usage(const std::string& command) {
+    const std::string help =
+        knows(command) ? app_.get_subcommand(command)->help("aetheris") : app_.help();
+    constexpr std::string_view kMark = "Usage: ";
+    const std::size_t from = help.find(kMark) + kMark.size();
+    return "usage: " + help.substr(from, help.find('\n', from) - from);
+  }
   bool knows(const std::string& command) const {
     return !app_.get_subcommands([&](const CLI::App* sub) { return sub->get_name() == command; })
                 .empty();
@@ -483,14 +492,19 @@ class Grammar {
     retry->add_flag("--detach", options_.detach,
                     "with FILE: create the job and exit; another process runs it");
     for (CLI::App* sub : {fork, retry}) {
+      const bool forks = sub == fork;
       sub->add_option("--job-id", options_.job_id,
                       "the id of the new job; repeating the command returns the same job")
           ->check(not_empty());
       sub->add_option("--idempotency-key", options_.idempotency_key,
-                      "repeating the key with the same fork returns the same job")
+                      std::string("the same key with the same ") +
+                          (forks ? "job, event and input" : "failed job") +
+                          " returns the same new job")
           ->check(not_empty());
-      sub->add_flag("--repeat-effects", options_.repeat_effects,
-                    "allow all effects after that event to be repeated");
+      sub->add_flag(
+          "--repeat-effects", options_.repeat_effects,
+          forks ? "allow all effects after the event to be repeated"
+                : "allow every call that is not kept and may have taken effect to be made again");
       sub->add_option("--repeat", options_.repeat,
                       "allow this effect to be repeated: node, step id or call id; repeatable")
           ->allow_extra_args(false);
@@ -591,8 +605,8 @@ class Grammar {
 
   Options& options_;
   CLI::App app_{
-      "A deterministic runtime for AI agents: every effect happens once, is recorded and can be "
-      "verified.",
+      "A deterministic runtime for AI agents: a recorded success is never called again, and an "
+      "unknown outcome is never guessed.",
       "aetheris"};
 
  public:
@@ -708,6 +722,7 @@ Parsed parse(int said, char** words) {
           Error{Code::usage, "unknown command \"" + command.substr(0, 64) + "\"" +
                                  (meant.empty() ? "" : " (did you mean " + meant + "?)") +
                                  "; `aetheris --help` lists them"};
+      parsed.usage = grammar.usage(command);
       return parsed;
     }
     try {
@@ -723,6 +738,7 @@ Parsed parse(int said, char** words) {
       }
       parsed.error = Error{Code::usage, what + "; see `aetheris " +
                                             (command.empty() ? "" : command + " ") + "--help`"};
+      parsed.usage = grammar.usage(command);
       return parsed;
     }
     if (options.command == "run" && options.agent.find('=') != std::string::npos) {

@@ -154,10 +154,10 @@ std::string answer_note(std::string_view command, const AnswerTo& to) {
 
 std::string head_text(std::string_view head, bool has_signature) {
   if (head == "intact") return "log signed";
-  if (head == "unknown_key") return "log signed with an unknown key (see --key)";
+  if (head == "unknown_key") return "log signed with an unknown key; --key names its public key";
   if (head == "unsigned") {
     return has_signature ? "log signed, except its last events"
-                         : "log not signed (see --signing-key)";
+                         : "log not signed; `run` and `serve` sign it with --signing-key";
   }
   return "log " + safe(head);  // altered, truncated
 }
@@ -165,7 +165,7 @@ std::string head_text(std::string_view head, bool has_signature) {
 std::string proof_text(std::string_view detail) {
   constexpr std::string_view kDerived = "ledger: derived; ";
   if (detail.starts_with(kDerived)) {
-    return "rebuilt from the log: " + safe(detail.substr(kDerived.size()));
+    return "record of all calls, rebuilt from the log: " + safe(detail.substr(kDerived.size()));
   }
   return safe(detail);
 }

@@ -45,7 +45,7 @@ struct AnswerTo {
   bool confirms = false;  // it is about a change outside, not about a call
 };
 std::string answer_note(std::string_view command, const AnswerTo& to);
-// The state of a log, of `verify`: "log not signed (see --signing-key)".
+// The state of a log, of `verify`: "log signed, except its last events".
 std::string head_text(std::string_view head, bool has_signature);
 // The detail of one check of `verify`.
 std::string proof_text(std::string_view detail);

@@ -86,7 +86,15 @@ AE_TEST("cli/messages made of parts have at most 160 characters a line") {
   }
   for (const char* code : {"request_invalid", "rejected", "deadline_exceeded"}) {
     const Value error = Value::object({{"code", code}, {"node_id", kNode}});
-    expect_short(retry_lead(error) + retry_command_text(kJob, "agents.yaml", ""));
+    const Value reads =
+        error.with("reads_input", Value::array({Value("reservation_number"), Value("order_id")}))
+            .with("reads_kept", Value::array({Value(kNode)}));
+    for (const char* path : {"agents.yaml", ""}) {
+      const Value job = job_of("failed").with("error", reads).with("input", Value::object({}));
+      for (const NextCommand& next : after_failure(job, {.path = path})) {
+        expect_short(next.lead + next.command);
+      }
+    }
     expect_short(std::string("job ") + kJob + " failed" +
                  failure_text(error.with("summary", std::string("node ") + kNode + " (tool " +
                                                         kTool + "): .args.id is null")));
@@ -96,6 +104,51 @@ AE_TEST("cli/messages made of parts have at most 160 characters a line") {
       expect_short(std::string("NOT verified  job ") + kJob + ", " + head_text(head, has));
     }
   }
+}
+
+AE_TEST("cli/a failure at the input proposes a new job, and the words that give it the input") {
+  const struct {
+    const char* input;
+    const char* reads;
+    const char* words;
+  } kCases[] = {{"{}", "[\"id\"]", "id=VALUE"},
+                {"{\"who\":\"Ada\"}", "[\"id\"]", "id=VALUE who=VALUE"},
+                {"{\"message\":\"hi\"}", "[\"message\"]", "--message TEXT"},
+                {"{\"n\":7}", "[\"id\"]", "--input JSON"},
+                {"{}", "[\"a b\"]", "--input JSON"},
+                {"{}", "[]", "--input JSON"},
+                {"null", "[\"id\"]", "--input JSON"}};
+  for (const auto& one : kCases) {
+    const Value error =
+        Value::object({{"code", "expression_failed"}, {"reads_input", *parse_json(one.reads)}});
+    const Value job = job_of("failed").with("error", error).with("input", *parse_json(one.input));
+    const auto next = after_failure(job, {.path = "trip.yaml", .has_one_agent = true});
+    ASSERT_EQ(next.size(), 2u);
+    EXPECT_EQ(next[0].command, std::string("aetheris run trip.yaml ") + one.words);
+    EXPECT_EQ(next[1].lead, "After correcting the file, run: ");
+    EXPECT_NE(after_failure(job, {})[0].command.find(std::string("FILE ") + kAgent),
+              std::string::npos);
+  }
+  const Value other = job_of("failed").with("error", *parse_json(R"({"code":"http_503"})"));
+  const auto next = after_failure(other, {});
+  ASSERT_EQ(next.size(), 1u);
+  EXPECT_EQ(next[0].command, retry_command_text(kJob, "", ""));
+}
+
+AE_TEST("cli/a job that is being cancelled is described so until it ends") {
+  const Value ending = Value::object({{"kind", "cancelled"}});
+  const auto text = [&](const char* status) {
+    return continues_text(job_of(status).with("ending", ending), "", false, "");
+  };
+  const std::string name = std::string("job ") + kJob;
+  EXPECT_TRUE(text("parked").starts_with(name + " is being cancelled and is parked. See: "));
+  EXPECT_EQ(text("cancelled"), name + " is cancelled");
+  store::JobRow row;
+  row.id = JobId(kJob);
+  const std::string left = continues_text(
+      job_of("queued").with("ending", ending).with("unattended", api::unattended_json(row)), "",
+      false, "");
+  EXPECT_TRUE(left.starts_with(name + " is being cancelled\nTo continue, run: ")) << left;
 }
 
 AE_TEST("cli/what follows a recorded request has at most 160 characters a line") {

@@ -32,6 +32,7 @@ struct Wish {
   app::StoreUrl store;
   std::string file;
   std::string agent;  // "" = the job says it
+  bool has_one_agent = false;
   std::optional<Value> input;
   Value labels = Value::object({});
   std::int64_t priority = 0;
@@ -56,7 +57,7 @@ Result<Value> labels_of(const std::vector<std::string>& texts) {
 }
 
 Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
-  Wish wish{.file = options.file};
+  Wish wish{.file = options.file, .has_one_agent = file.agents.size() == 1};
   AE_ASSIGN(wish.store, store_of(options));
   if (options.detach && wish.store.kind == app::StoreUrl::Kind::memory) {
     return fail(Code::usage, "--detach cannot be used with --store memory:");
@@ -88,9 +89,9 @@ Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
   return wish;
 }
 
-std::string run_text(const Wish& wish, const std::string& agent, const std::string& id) {
-  return "aetheris run " + quoted(wish.file) + (agent.empty() ? "" : " " + quoted(agent)) +
-         " --job-id " + quoted(id) + store_flag(wish.store);
+// The command that continues a job, which names its agent itself.
+std::string run_text(const Wish& wish, const std::string& id) {
+  return "aetheris run " + quoted(wish.file) + " --job-id " + quoted(id) + store_flag(wish.store);
 }
 
 // ---------------------------------------------------------------- before anything is written
@@ -290,9 +291,11 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
     if (wish.store.kind != app::StoreUrl::Kind::memory) {
       terminal.note("Details: " + terminal.err()(Tint::bold, "aetheris trace " + quoted(id) +
                                                                  store_flag(wish.store)));
-      terminal.note(
-          retry_lead(job["error"]) +
-          terminal.err()(Tint::bold, retry_command_text(id, wish.file, store_flag(wish.store))));
+      for (const NextCommand& next : after_failure(job, {.path = wish.file,
+                                                         .has_one_agent = wish.has_one_agent,
+                                                         .store_flag = store_flag(wish.store)})) {
+        terminal.note(next.lead + terminal.err()(Tint::bold, next.command));
+      }
     }
   } else if (status == "cancelled") {
     terminal.note("job " + safe(id) + " was " + terminal.err()(Tint::bad, "cancelled"));
@@ -300,13 +303,12 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
     say_blocked(job, wish.store, terminal);
     const bool runs_here = job["parked"].text("until") != "version";  // another file does
     if (runs_here && wish.store.kind != app::StoreUrl::Kind::memory) {
-      terminal.note("then:   " +
-                    terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
+      terminal.note("then:   " + terminal.err()(Tint::bold, run_text(wish, id)));
     }
   }
   if (!rests(job)) {  // what it waited for came to pass while we were leaving
-    terminal.note("job " + safe(id) + " can continue: " +
-                  terminal.err()(Tint::bold, run_text(wish, std::string(job.text("agent")), id)));
+    terminal.note("job " + safe(id) +
+                  " can continue: " + terminal.err()(Tint::bold, run_text(wish, id)));
     return kBlocked;
   }
   const auto doubts = doubts_of_end(job, wish.store, argument_columns(terminal, Stream::err));
@@ -409,7 +411,8 @@ Outcome at_server(const std::string& url, const Wish& wish, const Options& optio
 }
 
 // Does the owner run the jobs of this agent?
-Status is_served(const std::string& agent, const std::string& owner, const Asker& ask) {
+Status is_served(const std::string& agent, const std::string& owner, const std::string& file,
+                 const Asker& ask) {
   api::ApiRequest request;
   request.path = {"api", "agents", agent};
   const auto answer = answer_to(ask, request);
@@ -418,8 +421,8 @@ Status is_served(const std::string& agent, const std::string& owner, const Asker
     return std::unexpected(answer.error().error);
   }
   return fail(Code::needs_version, owner + " owns the store and does not run agent \"" + agent +
-                                       "\": stop it or wait until it ends, then run this command "
-                                       "again");
+                                       "\": serve this file too" + serve_too_text(file) +
+                                       ", or run this again once it has ended");
 }
 
 // The owner of the store runs the job, and this process waits. nullopt: the owner has ended. From the creation on
@@ -430,7 +433,8 @@ std::optional<Outcome> at_owner(app::Door& door, const Wish& wish, Options& opti
   const std::string owner = app::owner_name(wish.store);
   const Asker ask = [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
     if (request.method == "POST" && !options.detach) {
-      AE_TRY(is_served(wish.agent, owner, [&](const auto& other) { return door.ask(other); }));
+      AE_TRY(is_served(wish.agent, owner, wish.file,
+                       [&](const auto& other) { return door.ask(other); }));
     }
     return door.ask(request);
   };
@@ -454,7 +458,7 @@ std::optional<Outcome> at_owner(app::Door& door, const Wish& wish, Options& opti
   options.idempotency_key.clear();
   if (options.detach) return print_detached(*job, &wish.store, terminal);
   if (!rests(*job)) {
-    if (auto served = is_served(std::string(job->text("agent")), owner, ask); !served) {
+    if (auto served = is_served(std::string(job->text("agent")), owner, wish.file, ask); !served) {
       return failed({served.error()});
     }
     terminal.note("job " + safe(options.job_id) + " runs in " + owner + ", which owns the store");
@@ -533,10 +537,8 @@ Outcome run_here(app::Site& site, Run& run, const Wish& wish, const Options& opt
       terminal.print_json(now.status == 200 ? with_store(now.body, wish.store) : now.body);
     }
     const bool lost = wish.store.kind == app::StoreUrl::Kind::memory;
-    terminal.note(
-        lost ? "stopped; the job was lost with the memory store"
-             : "stopped; resume with: " +
-                   terminal.err()(Tint::bold, run_text(wish, std::string(job->text("agent")), id)));
+    terminal.note(lost ? "stopped; the job was lost with the memory store"
+                       : "stopped; resume with: " + terminal.err()(Tint::bold, run_text(wish, id)));
     return std::unexpected(128 + signal);
   }
   const api::ApiResponse end = site.ask(get_job(id));

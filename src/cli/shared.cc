@@ -117,6 +117,10 @@ Error of_option(Error error) {
   return error;
 }
 
+std::string serve_too_text(const std::string& file) {
+  return " (`aetheris serve FILE… " + quoted(file) + "`)";
+}
+
 std::string quoted(const std::string& word) {
   const bool plain =
       !word.empty() &&

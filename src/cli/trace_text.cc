@@ -270,7 +270,14 @@ class Trace {
       const std::string_view summary = error.text("summary");
       wrapped("", std::string(error.text("code")),
               summary.empty() ? error.text("message") : summary);
-      if (trace_.text("status") == "failed") command("", "retry with: ", retry_text(trace_, ""));
+      if (trace_.text("status") != "failed") return;
+      for (const NextCommand& next : after_failure(trace_, {})) {
+        if (next.name == "kept") {
+          put(Line().add(Tint::dim, next.lead).add(Tint::bold, next.command));
+        } else {
+          command("", (next.name + " with: ").c_str(), next.command);
+        }
+      }
     } else if (trace_.text("status") == "completed") {
       put(Line().add(Tint::dim, "result ").add(canonical(trace_["result"])));
     }

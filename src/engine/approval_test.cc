@@ -79,6 +79,32 @@ AE_TEST("approval/a no fails the node, and nothing was ever declared") {
   EXPECT_EQ(job.count(EventType::command_emitted), 0u);
 }
 
+AE_TEST("approval/the answer to a rejection says what the job does next") {
+  const auto then = [](GivenJob job, std::string_view node) {
+    return std::string(job.claim().reject(node).said.text("then"));
+  };
+  EXPECT_EQ(then(pay(), "a"), "the job fails at node a");
+  EXPECT_EQ(
+      then(pay(kAlways, "[{'id':'a','kind':'tool','tool':'buy','on_error':'continue'}]"), "a"),
+      "node a fails and the job continues");
+  const char* const kMap =
+      "[{'id':'m', 'kind':'map', 'over':[1], 'max_parallel':1, %'do':{'tool':'buy'}}]";
+  const auto map = [&](std::string_view more) {
+    return pay(kAlways, std::string(kMap).replace(std::string_view(kMap).find('%'), 1, more));
+  };
+  EXPECT_EQ(then(map(""), "m/0"), "the job fails at node m");
+  EXPECT_EQ(then(map("'on_item_error':'collect',"), "m/0"),
+            "item 0 of node m fails and the job continues");
+  const auto wait = [](std::string_view more) {
+    return GivenJob(std::string("[{'id':'w','kind':'wait','wait':{'type':'human'") +
+                    std::string(more) + "}}]");
+  };
+  EXPECT_EQ(then(wait(""), "w"), "the job fails at node w");
+  EXPECT_EQ(then(wait(",'on_reject':'continue'"), "w"), "the job continues after node w");
+  GivenJob approved = pay();
+  EXPECT_EQ(approved.claim().approve("a").said.find("then"), nullptr);
+}
+
 AE_TEST("approval/unanswered it expires, and nothing was ever declared") {
   GivenJob job = pay(kExpires);
   job.claim().after(2h);

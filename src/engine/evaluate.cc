@@ -235,9 +235,6 @@ Result<Value> output_of(const State& state, Work* work) {
 
 // ---------------------------------------------------------------- what failed
 
-namespace {
-
-// Of a string that is exactly one `${ }`: what stands in it.
 std::string sole_expression(const Value& source) {
   if (!source.is_string()) return {};
   const auto parts = Template::parts(source.as_string());
@@ -245,6 +242,8 @@ std::string sole_expression(const Value& source) {
   const auto* expression = std::get_if<Expr>(&parts->front());
   return expression == nullptr ? std::string() : expression->text();
 }
+
+namespace {
 
 FailedField failed(std::string field, std::string expression, bool gives_null = false) {
   return {.field = std::move(field), .expression = std::move(expression), .gives_null = gives_null};

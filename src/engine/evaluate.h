@@ -60,5 +60,7 @@ struct FailedField {
 std::optional<FailedField> failed_field_of(const State& state, const Step& step,
                                            std::string_view code);
 std::optional<FailedField> failed_output_of(const State& state);
+// The expression of a string that is exactly one `${ }`; else "".
+std::string sole_expression(const Value& source);
 
 }  // namespace ae::engine

@@ -103,6 +103,50 @@ std::string reason(const FailedField& failed, std::string_view message) {
   return text.append(message);
 }
 
+// The value of the argument of a call that was not sent because of it: `http.url: .args.id is null`.
+std::string null_argument(const State& state, const Step& step) {
+  if (state.error->code != "request_invalid") return {};
+  const Value& node = state.plan->task_graph["nodes"].items()[step.node];
+  const Value& args = step.item == kNoItem ? node["args"] : node["do"]["args"];
+  if (!args.is_object()) return {};
+  for (const auto& [name, value] : args.members()) {
+    if (state.error->message.ends_with(": .args." + name + " is null")) {
+      return sole_expression(value);
+    }
+  }
+  return {};
+}
+
+// What an expression reads of the job, of that which can be corrected outside of its own node.
+struct Reads {
+  Value input;  // names; null: nothing of it
+  std::vector<Value> kept;
+};
+
+Reads reads_of(const State& state, const Place& place) {
+  Reads reads;
+  std::string expression = place.field ? place.field->expression : "";
+  if (place.step != nullptr && !place.field) expression = null_argument(state, *place.step);
+  const auto parsed = Expr::parse(expression);
+  if (!parsed) return reads;
+  const ExprRoots& roots = parsed->roots();
+  if (roots.roots.contains("input")) {
+    const auto members = roots.members.find("input");
+    std::vector<Value> names;
+    if (members != roots.members.end())
+      names.assign(members->second.begin(), members->second.end());
+    reads.input = Value::array(std::move(names));
+  }
+  for (const std::string& id : roots.steps) {
+    const auto node = state.plan->by_id.find(id);
+    if (node == state.plan->by_id.end()) continue;
+    const Step& step = state.steps[node->second];
+    const bool has_run = !step.skipped && state.node_of(step).kind != NodeKind::wait;
+    if (step.imported && has_run) reads.kept.emplace_back(id);
+  }
+  return reads;
+}
+
 std::string summary_of(const State& state, const Place& place, const std::string& tool,
                        const std::string& model) {
   const std::string_view message = bare(state.error->message, place, model);
@@ -135,6 +179,7 @@ Value job_error_view(const State& state) {
     if (step.item != kNoItem) item = number(step.item);
     if (step.turn != kNoTurn) turn = number(step.turn);
   }
+  Reads reads = reads_of(state, place);
   return Value::object({{"code", state.error->code},
                         {"expression", or_null(place.field ? place.field->expression : "")},
                         {"field", or_null(place.field ? place.field->field : "")},
@@ -142,6 +187,8 @@ Value job_error_view(const State& state) {
                         {"message", state.error->message},
                         {"model", or_null(model)},
                         {"node_id", node_id},
+                        {"reads_input", std::move(reads.input)},
+                        {"reads_kept", Value::array(std::move(reads.kept))},
                         {"summary", summary_of(state, place, tool, model)},
                         {"tool", or_null(tool)},
                         {"turn", turn}});

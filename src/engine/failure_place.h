@@ -19,6 +19,8 @@ namespace ae::engine {
 //    item, turn,         from 0: the item of a map, the turn of a loop; else null
 //    tool, model,        what the node called, or was to call; at most one of the two
 //    field, expression,  what could not be evaluated, such as `args.id` and `.input.id`; else null
+//    reads_input,        members of `.input` that the expression reads, [] for the whole; null: it does not read the input
+//    reads_kept,         nodes whose results the expression reads and a retry or fork has kept; else []
 //    summary}            one line: "node trip (tool get_trip): args.id: .input.id is null"
 Value job_error_view(const State& state);
 

@@ -55,6 +55,45 @@ AE_TEST("failure/an expression that fails is named with its node, tool and field
   }
 }
 
+AE_TEST("failure/an error names the members of the input that its expression reads") {
+  const struct {
+    const char* argument;
+    const char* reads;
+  } kCases[] = {{"n ${ .input.none }", "['none']"},
+                {"${ (.input.b + .input.a) | floor }", "['a','b']"},
+                {"${ .input | floor }", "[]"},
+                {"${ .steps.a.n | floor }", "null"},
+                {"n ${ .input.none } ${ .steps.a.n }", "['none']"}};
+  for (const auto& one : kCases) {
+    GivenJob job(std::string("[{'id':'a','kind':'tool','tool':'put'},{'id':'b','kind':'tool','tool'"
+                             ":'put','needs':['a'],'args':{'id':'") +
+                     one.argument + "'}}]",
+                 {.input = "{'a':'x','b':'y'}"});
+    job.claim().ok("a", "{'n':'text'}");
+    EXPECT_EQ(error_of(job)["reads_input"], json(one.reads)) << one.argument;
+  }
+  GivenJob job("[{'id':'a','kind':'tool','tool':'put','args':{'id':'${ .input.none }'}}]");
+  job.claim().answer("a", {.kind = OutcomeKind::failure,
+                           .definite = true,
+                           .error_code = "request_invalid",
+                           .error_message = "http.url: .args.id is null"});
+  const Value error = error_of(job);
+  EXPECT_EQ(error["reads_input"], json("['none']")) << canonical(error);
+  EXPECT_TRUE(error["expression"].is_null());
+}
+
+AE_TEST("failure/an error names the kept results that its expression reads, and no others") {
+  GivenJob first(
+      "[{'id':'a','kind':'tool','tool':'put'},{'id':'other','kind':'tool','tool':'put'},"
+      "{'id':'b','kind':'tool','tool':'put','needs':['a','other'],'args':{'id':'${ .steps.a.n | "
+      "floor }'}}]");
+  first.claim().ok("a", "{'n':'text'}").ok("other", "{'n':1}");
+  EXPECT_EQ(error_of(first)["reads_kept"], json("[]")) << "its results are its own";
+  GivenJob again(*first.fork(first.seq_of(EventType::node_started, "b")), "job-2");
+  again.claim();
+  EXPECT_EQ(error_of(again)["reads_kept"], json("['a']"));
+}
+
 AE_TEST("failure/the output of a job is a field without a node") {
   GivenJob job("[{'id':'a','kind':'tool','tool':'put'}]",
                {.more = "{'output':{'b':'n ${ .steps.a.none }'}}"});

@@ -212,6 +212,8 @@ AE_TEST("loop/a call that a person rejects is never made, and the model is told 
   GivenJob job = talk();
   job.claim().ok("chat/0", wants({{"a", "refund", "{'sum': 5}"}}));
   job.reject("chat/0/0");
+  EXPECT_EQ(job.said.text("then"),
+            "the model of node chat gets the rejection as the result of its call");
   EXPECT_EQ(job.sent.size(), 2u);
   const Value told = last_message(job, "chat/1");
   EXPECT_EQ((*parse_json(told.text("content")))["error"].text("code"), "rejected");
@@ -225,6 +227,7 @@ AE_TEST("loop/on_reject: fail ends it when a person says no, and withdraws what 
   job.claim().ok("chat/0", wants({{"a", "refund", "{'sum': 5}"}, {"b", "refund", "{'sum': 6}"}}));
   EXPECT_EQ(approvals_view(job.state).size(), 2u);
   job.reject("chat/0/0");
+  EXPECT_EQ(job.said.text("then"), "the job fails at node chat");
   EXPECT_EQ(job.status(), "failed") << job.story();
   EXPECT_EQ(job.state.error->code, "rejected");
   EXPECT_EQ(job.sent.size(), 1u);

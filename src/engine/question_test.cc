@@ -103,6 +103,7 @@ AE_TEST("question/a no and a cancel are told to the tool, which decides") {
     job.signal(job.last(EventType::wait_opened).text("correlation_key"), payload, "human");
     ASSERT_FALSE(job.refused) << payload;
     EXPECT_EQ(job.last(EventType::wait_completed)["outcome"], "rejected");
+    EXPECT_TRUE(job.said.text("then").ends_with(" gets the rejection as the answer"));
     EXPECT_EQ(inputs_of(*job.step("a").call)["answers"]["how"],
               Value::object({{"action", action}}));
     EXPECT_EQ(job.fails("a", "tool_error").state.error->code, "tool_error");

@@ -62,10 +62,15 @@ Result<Taken> take_answer(const State& state, const std::string& key, const Wait
   if (!act.by.empty()) more.emplace_back("by", act.by);
   if (!act.id.empty()) more.emplace_back("signal_id", act.id);
   if (!act.traceparent.empty()) more.emplace_back("traceparent", act.traceparent);
-  return Taken{
+  Taken taken{
       .events = {{EventType::wait_completed, wait_members(state, key, wait, std::move(more))}},
       .answer =
           Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
+  if (outcome == "rejected") {
+    taken.answer = taken.answer.with(
+        "then", "the tool \"" + step.call->tool + "\" gets the rejection as the answer");
+  }
+  return taken;
 }
 
 bool says_again(const Act& act, const Value& answer) {

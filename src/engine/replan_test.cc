@@ -53,6 +53,25 @@ void expect_proved(const GivenJob& job) {
   (void)trace_view(job.state, job.log);
 }
 
+AE_TEST("replan/under the same plan a result of another job is dropped once, an own result never") {
+  GivenJob own = waiting();
+  own.replan(own.plan, {"a"});
+  EXPECT_EQ(own.said["unchanged"], Value(true));
+  GivenJob job(*own.fork(own.seq_of(EventType::step_committed, "a")), "job-2");
+  const StepId before = job.step("a").id;
+  job.replan(job.plan, {"a"});
+  ASSERT_FALSE(job.refused) << job.refusal;
+  EXPECT_NE(job.step("a").id, before);
+  EXPECT_EQ(job.claim().sent.size(), 1u) << job.story();
+  EXPECT_EQ(job.ok("a", "'B'").step("a").result, Value("B"));
+  const std::size_t events = job.log.size();
+  job.replan(job.plan, {"a"});
+  EXPECT_EQ(job.said["unchanged"], Value(true));
+  EXPECT_EQ(job.log.size(), events);
+  EXPECT_EQ(job.signal("b").ok("c").status(), "completed") << job.story();
+  expect_proved(job);
+}
+
 AE_TEST("replan/the plan that the job has changes nothing") {
   GivenJob job = waiting();
   const std::size_t events = job.log.size();

@@ -196,6 +196,23 @@ std::string not_used(const State& state, const Wait& wait, const Stamp& stamp,
          "), and an approval is good for one version: the call is requested again";
 }
 
+// What follows a rejection of this step's call or wait, once a process runs the job.
+std::string after_rejection(const State& state, const Step& step) {
+  const Node& node = state.node_of(step);
+  const std::string name = "node " + node.id;
+  if (step.turn != kNoTurn && !node.loop->fail_on_reject) {
+    return "the model of " + name + " gets the rejection as the result of its call";
+  }
+  if (step.item != kNoItem && node.collect_errors) {
+    return "item " + std::to_string(step.item) + " of " + name + " fails and the job continues";
+  }
+  if (node.kind == NodeKind::wait && node.continue_on_reject) {
+    return "the job continues after " + name;
+  }
+  if (node.continue_on_error) return name + " fails and the job continues";
+  return "the job fails at " + name;
+}
+
 // A person answers whether a call may be made: the decision, and with it the end of the wait.
 EventDraft approval_decision(const State& state, const Wait& wait, const Act& act,
                              const Stamp& stamp, std::string_view outcome) {
@@ -378,6 +395,10 @@ Result<Taken> take_signal(const State& state, const Act& act, const Stamp& stamp
       {EventType::wait_completed, wait_members(state, wait->first, wait->second, std::move(more))});
   taken.answer =
       Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}});
+  if (outcome == "rejected") {
+    taken.answer =
+        taken.answer.with("then", after_rejection(state, state.steps[wait->second.step]));
+  }
   if (const std::string why = not_used(state, wait->second, stamp, outcome); !why.empty()) {
     taken.answer = taken.answer.with("applied", false).with("reason", why);
   }

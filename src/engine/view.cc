@@ -606,6 +606,8 @@ Value error_view(const State& state) {
                         {"message", reason},
                         {"model", Value()},
                         {"node_id", Value()},
+                        {"reads_input", Value()},
+                        {"reads_kept", Value::array({})},
                         {"summary", reason},
                         {"tool", Value()},
                         {"turn", Value()}});

@@ -135,7 +135,8 @@ AE_TEST("job_view/a job that is being cancelled says so") {
   EXPECT_EQ(
       end["error"],
       json("{'code':'cancelled','expression':null,'field':null,'item':null,'message':'enough',"
-           "'model':null,'node_id':null,'summary':'enough','tool':null,'turn':null}"));
+           "'model':null,'node_id':null,'reads_input':null,'reads_kept':[],'summary':'enough',"
+           "'tool':null,'turn':null}"));
 }
 
 AE_TEST("job_view/before its plan, a job has a page too") {

@@ -221,11 +221,10 @@ bool Runtime::claims(const std::string& agent, const std::vector<std::string>& c
 
 Status Runtime::offers(const std::string& agent, const engine::Plan& plan) const {
   const bool alone = world_.store.owned();
-  const std::string restart = "; restart it with this file";
   if (!claims(agent, {})) {
     if (!alone) return {};
-    return fail(Code::needs_version,
-                "the process that owns this store does not run agent \"" + agent + "\"" + restart);
+    return fail(Code::needs_version, "the process that owns this store does not run agent \"" +
+                                         agent + "\"; serve this file too");
   }
   for (const engine::ToolPolicy& tool : plan.tools) {
     if (!tool.makes_call()) continue;
@@ -233,7 +232,7 @@ Status Runtime::offers(const std::string& agent, const engine::Plan& plan) const
     if (entry == nullptr ? !alone : entry->version == tool.version) continue;
     std::string problem = "the process that runs agent \"" + agent + "\" has ";
     problem.append(entry ? "another version of" : "no").append(" tool \"").append(tool.name);
-    return fail(Code::needs_version, problem.append("\"").append(restart));
+    return fail(Code::needs_version, problem.append("\"; restart it with this file"));
   }
   return {};
 }
