@@ -1179,7 +1179,7 @@ def a_job_that_waits_is_4_and_says_how_to_answer():
     with home() as h:
         said = expect(h.run("run", "agents.yaml", "asks", "--job-id", "w"), 4)
         assert said.out == ""
-        assert "aetheris signal w go-w" in said.err and "aetheris run agents.yaml asks --job-id w" in said.err
+        assert "aetheris signal w go-w" in said.err and "aetheris run agents.yaml --job-id w" in said.err
         body = expect(h.run("run", "agents.yaml", "asks", "--job-id", "w", "--json"), 4).json()
         assert body["status"] == "waiting" and body["waiting"]["correlation_key"] == "go-w"
         said = expect(h.run("signal", "w", "wrong", "1", "--json"), 2)
@@ -2230,7 +2230,7 @@ def ctrl_c_stops_politely_and_says_how_to_go_on():
         assert runner.poll() is None  # the call in flight has its grace
         h.go()
         said = expect(h.end(runner), 130)
-        assert "aetheris run agents.yaml holds --job-id r" in said.err, said
+        assert "aetheris run agents.yaml --job-id r" in said.err, said
         assert expect(h.run("run", "agents.yaml", "--job-id", "r"), 0).out == "held\n"
         assert (h.path / "began.txt").read_text() == "began\n"
 
@@ -2251,7 +2251,7 @@ def ctrl_c_prints_the_job_in_json():
             body = said.json()
             assert body["id"] == job and body["agent"] == "holds" and body["status"] in ("running", "queued"), said
             assert set(body) == set(expect(h.run("job", job, "--json"), 0).json())
-            assert f"aetheris run agents.yaml holds --job-id {job}" in said.err, said
+            assert f"aetheris run agents.yaml --job-id {job}" in said.err, said
             if times == 1:
                 assert said.out.count("\n") == 1
                 expect(h.run("cancel", job), 0)

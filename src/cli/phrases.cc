@@ -49,8 +49,9 @@ std::string calls_text(std::uint64_t tries, std::uint64_t retries, std::string_v
 std::string place_text(const Value& step) {
   std::string text = safe(step.text("node_id"));
   if (step["turn"].is_integer()) text += " turn " + std::to_string(step["turn"].as_int() + 1);
-  for (const char* index : {"item", "turn_call"}) {
-    if (step[index].is_integer()) text += "[" + std::to_string(step[index].as_int()) + "]";
+  if (step["item"].is_integer()) text += "[" + std::to_string(step["item"].as_int()) + "]";
+  if (step["turn_call"].is_integer()) {
+    text += ", call " + std::to_string(step["turn_call"].as_int() + 1);
   }
   return text;
 }

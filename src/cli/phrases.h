@@ -22,7 +22,7 @@ std::string call_of(std::string_view tool);
 std::string cause_of(std::string_view code, std::string_view message);
 // "9 calls, 11 tries (2 retries)": a call is sent in one try or in several. `call` is its singular: "call", "tool call".
 std::string calls_text(std::uint64_t tries, std::uint64_t retries, std::string_view call);
-// Where a step of a view is: "pay", "labels[1]", "chat turn 2", "chat turn 2[0]".
+// Where a step of a view is: "pay", "labels[1]", "chat turn 2", "chat turn 2, call 1".
 std::string place_text(const Value& step);
 // The lines of a message without blanks at their ends, and without empty ones. Each is safe to print.
 std::vector<std::string> message_lines(std::string_view message);

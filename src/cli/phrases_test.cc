@@ -203,7 +203,7 @@ AE_TEST("cli/a step is named in one form") {
   EXPECT_EQ(place({}, {}, {}), "n");
   EXPECT_EQ(place(1, {}, {}), "n[1]");
   EXPECT_EQ(place({}, 1, {}), "n turn 2");
-  EXPECT_EQ(place({}, 1, 0), "n turn 2[0]");
+  EXPECT_EQ(place({}, 1, 0), "n turn 2, call 1");
 }
 
 AE_TEST("cli/calls and tries are counted in one form") {
