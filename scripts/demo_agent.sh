@@ -13,6 +13,7 @@ start_model() {
   jq '.turns[2] += {say: "I have read it. It is worth remembering, so I write it down.", fail: {stall_ms: 600000, stall_after: 9}}' \
     examples/model-server/scenarios/research.json >scenarios/research.json
   cp examples/model-server/scenarios/refund.json scenarios/
+  : >model.out  # it is read before the server's own process opens it
   node examples/model-server/server.mjs --journal model.journal --scenario scenarios/research.json scenarios/refund.json \
     >model.out 2>model.err &
   worker_pids+=("$!")

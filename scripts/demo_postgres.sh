@@ -5,6 +5,7 @@ set -euo pipefail
 # The server lives as long as its input is open; `server` is that end of a pipe.
 start_postgres() {
   mkfifo server.in
+  : >server.out  # it is read before the server opens it
   "$root/scripts/postgres" <server.in >server.out 2>server.err &
   server_pid=$!
   exec {server}>server.in
