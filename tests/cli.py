@@ -2398,7 +2398,7 @@ def failpoints_are_read_traced_and_obeyed():
 
 
 @test
-def doctor_lists_jobs_that_wait_for_somebody_as_notes():
+def doctor_lists_jobs_that_wait_for_an_operator_as_notes():
     with home() as h:
         expect(h.run("run", "agents.yaml", "doubts", "--job-id", "d"), 4)
         expect(h.run("run", "agents.yaml", "asks", "--job-id", "a"), 4)

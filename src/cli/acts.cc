@@ -97,7 +97,7 @@ int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
   return kDone;
 }
 
-// Says what a rejection makes of the job.
+// Prints what the job does next after a rejection.
 void say_then(const Value& body, Terminal& terminal) {
   if (body["then"].is_string()) terminal.note("Next, " + safe(body.text("then")) + ".");
 }

@@ -242,7 +242,7 @@ std::string wait_sentence(const Value& wait) {
 
 namespace {
 
-// A wait that somebody or something ends.
+// A wait that an operator, a signal or a timer ends.
 std::string wait_text(const Value& wait, std::size_t columns) {
   std::string text = "\n  " + wait_sentence(wait);
   if (wait["expired"] == Value(true)) return text;

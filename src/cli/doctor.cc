@@ -32,7 +32,7 @@ struct Problem {
   std::string code, message;
 };
 
-// What was checked, in order, what is wrong, and what is no problem but waits for somebody.
+// What was checked, in order, with its problems, and with notes about jobs that are queued, waiting or parked.
 struct Checks {
   struct Check {
     std::string name, detail;

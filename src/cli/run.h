@@ -66,7 +66,7 @@ class Run final : public runtime::RuntimeObserver {
   // Where an event's step is in the plan, and what a part of a map or a loop calls.
   struct Place {
     std::string name;   // "labels[1]", "chat"
-    std::string part;   // "make_label {…}", "turn 2: model main"; empty: it is no part
+    std::string part;   // "make_label {…}", "turn 2: model main"; empty: a whole node
     bool turn = false;  // of a loop
   };
   Place place_of(const std::string& node, const std::string& step) const;

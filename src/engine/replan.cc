@@ -213,6 +213,19 @@ Result<Replan> Replanning::run() {
 
 }  // namespace
 
+Dropped kept_results(const State& state, const Value& drop) {
+  Dropped kept;
+  if (!drop.is_array()) return kept;
+  for (const Value& name : drop.items()) {
+    const auto node =
+        name.is_string() ? state.plan->by_id.find(name.as_string()) : state.plan->by_id.end();
+    if (node != state.plan->by_id.end() && state.steps[node->second].imported) {
+      kept.insert(node->first);
+    }
+  }
+  return kept;
+}
+
 bool is_effect(const State& state, const Step& step) {
   if (step.role != Role::node) return false;
   const Node& node = state.node_of(step);

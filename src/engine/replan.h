@@ -35,6 +35,10 @@ Result<Replan> replan_of(const State& state, std::shared_ptr<const Plan> plan, c
 // Has the step's call, of a node or an item, changed the world, or may it have?
 bool is_effect(const State& state, const Step& step);
 
+// The nodes of this list whose result another job gave. Only these can be dropped under the job's own plan: a dropped node then
+// runs in this job, so that the same request again drops nothing.
+Dropped kept_results(const State& state, const Value& drop);
+
 // Why the job cannot have another plan now: job_terminal, call_pending.
 Status may_replan(const State& state);
 

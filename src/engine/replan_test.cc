@@ -72,6 +72,32 @@ AE_TEST("replan/under the same plan a result of another job is dropped once, an 
   expect_proved(job);
 }
 
+AE_TEST("replan/a request whose answer was lost is one, also when it drops a node that is gone") {
+  GivenJob job = waiting();
+  const auto other = plan_of({"{'id':'z','kind':'tool','tool':'put'}"});
+  job.replan(other, {"a"});
+  ASSERT_FALSE(job.refused) << job.refusal;
+  const std::size_t events = job.log.size();
+  job.replan(other, {"a"});
+  EXPECT_FALSE(job.refused) << job.refusal;
+  EXPECT_EQ(job.said["unchanged"], Value(true));
+  EXPECT_EQ(job.log.size(), events);
+}
+
+AE_TEST("replan/a request to drop a kept result counts as applied when it is dropped") {
+  GivenJob own = waiting();
+  GivenJob job(*own.fork(own.seq_of(EventType::step_committed, "a")), "job-2");
+  const auto other = plan_of({kA, kB});
+  job.replan(other);
+  ASSERT_FALSE(job.refused) << job.refusal;
+  const Act act{.kind = Act::Kind::plan,
+                .payload = Value::object(
+                    {{"drop", Value::array({Value("a")})}, {"task_graph", other->task_graph}})};
+  EXPECT_FALSE(was_taken(job.state, act)) << "the plan is the job's, and a is kept";
+  job.replan(other, {"a"});
+  EXPECT_TRUE(was_taken(job.state, act));
+}
+
 AE_TEST("replan/the plan that the job has changes nothing") {
   GivenJob job = waiting();
   const std::size_t events = job.log.size();

@@ -70,19 +70,13 @@ Result<Taken> take_plan(const State& state, const Act& act, const Stamp& stamp) 
   AE_ASSIGN(const auto plan, Plan::compile(task_graph));
   if (!state.plan) return fail(Code::plan_missing, "the job's log holds no plan");
   const std::string hash = to_hex(plan->hash);
-  AE_ASSIGN(Dropped drop, dropped_of(state, act.payload["drop"]));
-  if (plan->hash == state.plan->hash) {
-    // The same plan drops results of another job only. The node then runs in this job, so that the same request again
-    // changes nothing.
-    std::erase_if(drop, [&](const std::string& name) {
-      return !state.steps[state.plan->by_id.find(name)->second].imported;
-    });
-    if (drop.empty()) {
-      return Taken{.events = {},
-                   .answer = Value::object({{"plan_hash", hash}, {"unchanged", true}})};
-    }
+  const bool same = plan->hash == state.plan->hash;
+  if (same && kept_results(state, act.payload["drop"]).empty()) {
+    return Taken{.events = {}, .answer = Value::object({{"plan_hash", hash}, {"unchanged", true}})};
   }
   AE_TRY(may_replan(state));
+  AE_ASSIGN(const Dropped drop, same ? Result<Dropped>(kept_results(state, act.payload["drop"]))
+                                     : dropped_of(state, act.payload["drop"]));
   AE_ASSIGN(const Replan replan, replan_of(state, plan, drop));
   Dropped unnamed;
   std::ranges::set_difference(replan.lost, drop, std::inserter(unnamed, unnamed.end()));

@@ -497,7 +497,8 @@ bool was_taken(const State& state, const Act& act) {
     case Act::Kind::resume:
       return !state.pausing && !is_blocked(state.status);
     case Act::Kind::plan:
-      return state.plan_number > 0 && state.plan->hash == plan_hash(act.payload["task_graph"]);
+      return state.plan_number > 0 && state.plan->hash == plan_hash(act.payload["task_graph"]) &&
+             kept_results(state, act.payload["drop"]).empty();
     case Act::Kind::budget:
       return has_budget(state, act.payload);
     default:
