@@ -333,7 +333,9 @@ void at_most_once(const std::string& url) {
   EXPECT_GT(requests, kCalls) << "no call was made again: this tests nothing";
   EXPECT_GT(shared.accepted, 0u);
   // On a shared store the lease of a dead process ends about when its calls settle.
-  if (url.empty()) EXPECT_GT(shared.refused, 0u) << "no answer was too early: this tests nothing";
+  if (url.empty()) {
+    EXPECT_GT(shared.refused, 0u) << "no answer was too early: this tests nothing";
+  }
   std::printf("%u requests, %u effects; not_happened: %u accepted, %u too early\n", requests,
               effects, shared.accepted.load(), shared.refused.load());
   std::filesystem::remove_all(folder);

@@ -61,7 +61,9 @@ AE_TEST("cli/a trace fits a narrow terminal, without tools and bars") {
         const std::size_t end = text.find('\n', at);
         const std::string line = text.substr(at, end - at);
         const bool command = line.starts_with("retry with: ");  // never cut
-        if (!command) EXPECT_LE(width_of(line), std::max<std::size_t>(width, 40)) << name;
+        if (!command) {
+          EXPECT_LE(width_of(line), std::max<std::size_t>(width, 40)) << name;
+        }
         at = end + 1;
       }
     }

@@ -285,7 +285,9 @@ void each_way_ends(bool owned) {
           << "it ended while a call was in doubt that could be undone\n"
           << life.job.story();
     }
-    if (c.on_in_doubt == "fail") EXPECT_EQ(life.resolved, 0) << "it was given up";
+    if (c.on_in_doubt == "fail") {
+      EXPECT_EQ(life.resolved, 0) << "it was given up";
+    }
     if (c.effect == "idempotent" && c.on_in_doubt == "resend" && c.compensate) {
       EXPECT_EQ(life.resolved, 0) << "a resend settles it\n" << life.job.story();
     }

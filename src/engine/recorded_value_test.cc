@@ -107,7 +107,9 @@ AE_TEST("recorded value/a step that has one keeps it, at whichever event the pro
           known, [&, type = value.first](const Event& event) { return event.type == type; });
       EXPECT_EQ(job.count(value.first), 1u) << node << ", cut at " << cut;
       EXPECT_EQ(job.step(node).result, job.last(value.first)["value"]) << node;
-      if (was_there) EXPECT_EQ(job.step(node).result, value.second) << node << ", cut at " << cut;
+      if (was_there) {
+        EXPECT_EQ(job.step(node).result, value.second) << node << ", cut at " << cut;
+      }
       redrawn += was_there || job.step(node).result == value.second ? 0 : 1;
     }
     const Value sent = job.sent.back().arguments;

@@ -107,7 +107,9 @@ AE_TEST("sandbox/a folder that holds the store cannot be opened for writing") {
                                     {box.loop, processes, box.secrets});
       const bool may = key == std::string_view("read") && path == box.folder.path;
       EXPECT_EQ(made.has_value(), may) << key << " " << path;
-      if (!made) EXPECT_TRUE(made.error().message.starts_with("sandbox.")) << made.error().message;
+      if (!made) {
+        EXPECT_TRUE(made.error().message.starts_with("sandbox.")) << made.error().message;
+      }
     }
   }
 }
@@ -224,7 +226,9 @@ AE_TEST("sandbox/a program traces no process outside on any kernel that can keep
   Sandbox none;
   none.none = true;
   const int without = inside(none, sandbox_support().landlock, traces);
-  if (without != 0) EXPECT_EQ(without, EPERM) << "another module of the kernel refuses it";
+  if (without != 0) {
+    EXPECT_EQ(without, EPERM) << "another module of the kernel refuses it";
+  }
   for (int landlock = kLandlockForTracing; landlock <= sandbox_support().landlock; ++landlock) {
     EXPECT_EQ(inside({}, landlock, traces), EPERM) << landlock;
     const auto traces_its_own = [] {
