@@ -352,8 +352,10 @@ def a_failed_job_is_1():
     with home() as h:
         said = expect(h.run("run", "agents.yaml", "fails", "--json"), 1)
         assert said.json()["status"] == "failed" and said.json()["error"]["code"] == "no_money"
-        said = expect(h.run("run", "agents.yaml", "fails"), 1)
-        assert said.out == "" and "the account is empty" in said.err
+        said = expect(h.run("run", "agents.yaml", "fails", "--job-id", "f"), 1)
+        assert said.out == "" and "the account is empty" in said.err and "already" not in said.err
+        said = expect(h.run("run", "agents.yaml", "fails", "--job-id", "f"), 1)
+        assert "job f had already failed; this command ran nothing" in said.err, said
 
 
 @test
@@ -385,6 +387,7 @@ def the_same_job_id_is_the_same_job():
         events = len(expect(h.run("events", "a", "--json"), 0).json()["events"])
         expect(h.run("run", "agents.yaml", "echo", "--input", '{"n":2}', "--job-id", "a"), 5)
         expect(h.run("run", "agents.yaml", "fails", "--job-id", "a"), 5)
+        assert "job a had already completed; this command ran nothing" in again.err and not first.err.count("already"), again
         assert len(expect(h.run("events", "a", "--json"), 0).json()["events"]) == events
 
 
@@ -488,6 +491,22 @@ def jobs_are_listed_newest_first_and_filtered():
         assert listed("--limit", "2", "--cursor", "j2") == ["j1", "j0"]
         text = expect(h.run("jobs"), 0).out
         assert text.splitlines()[0].split()[:3] == ["ID", "STATUS", "AGENT"] and "\x1b" not in text
+
+
+@test
+def a_list_of_jobs_says_why_each_does_not_continue():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "good"), 0)
+        expect(h.run("run", "agents.yaml", "fails", "--job-id", "bad"), 1)
+        expect(h.run("run", "agents.yaml", "asks", "--job-id", "asks"), 4)
+        expect(h.run("run", "agents.yaml", "doubts", "--job-id", "doubts"), 4)
+        rows = {line.split()[0]: line for line in expect(h.run("jobs"), 0).out.splitlines()}
+        assert rows["ID"].rstrip().endswith("REASON"), rows
+        assert "no_money: " in rows["bad"] and "waits for" in rows["asks"], rows
+        assert rows["doubts"].endswith("the outcome of a call is unknown"), rows
+        assert rows["good"].rstrip() == rows["good"] and "waits" not in rows["good"], rows
+        expect(h.run("cancel", "asks"), 0)
+        assert "been cancelled" in expect(h.run("run", "agents.yaml", "--job-id", "asks"), 1).err
 
 
 @test
@@ -1399,6 +1418,9 @@ def a_fork_says_what_would_happen_again_and_wants_a_yes():
         assert [(e["node_id"], e["state"]) for e in said["effects"]] == [("b", "committed"), ("c", "committed")]
         said = expect(h.run("fork", "t", "--at", str(at)), 5)
         assert "--repeat-effects" in said.err and "committed" in said.err, said
+        sent = {e["payload"]["node_id"]: e["seq"] for e in events if e["type"] == "tool_invocation_started"}
+        assert re.search(rf"^b +\w+ +at_most_once +succeeded +{sent['b']} ", said.err, re.M) or \
+            re.search(rf"^b +\w+ +idempotent +succeeded +{sent['b']} ", said.err, re.M), said
         assert expect(h.run("jobs", "--json"), 0).json()["jobs"][0]["id"] == "t", "nothing was made"
         one = ["--repeat", said_step(h, "t", "b")]
         expect(h.run("fork", "t", "--at", str(at), *one), 5)
@@ -1583,6 +1605,17 @@ def a_usage_error_prints_the_usage_of_its_command():
                 said = expect(h.run(*words, *more), 2)
                 assert said.err.endswith(f"\nusage: aetheris {usage}\n"), said
                 assert "--help`" in said.err, said
+
+
+@test
+def a_name_and_value_where_none_is_taken_gets_the_right_form():
+    with home() as h:
+        for words, form in ((["budget", "a", "model_calls=5"], "write --model-calls 5"),
+                            (["retry", "a", "agents.yaml", "n=2"], "aetheris run FILE n=2"),
+                            (["fork", "a", "--at", "2", "n=2"], "--input JSON")):
+            said = expect(h.run(*words), 2)
+            assert form in said.err.splitlines()[0], said
+        assert "write" not in expect(h.run("budget", "a", "nonsense=5"), 2).err
 
 
 @test

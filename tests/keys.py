@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import ssl
@@ -424,6 +425,7 @@ def keys_are_made_listed_and_revoked_by_commands():
         assert key.startswith("aek_") and len(key) == 4 + 12 + 1 + 64 and key not in made.err, made
         key_id = key.split("_")[1]
         assert "Save the key now: it is not shown again" in made.err and key_id in made.err
+        assert "now need a key" in made.err and "AETHERIS_API_KEY" in made.err, made
         listed = expect(h.run("keys", "list"), 0).out
         assert key_id in listed and "dash" in listed and key.split("_")[2] not in listed
         one = expect(h.run("keys", "list", "--json"), 0).json()["keys"][0]
@@ -471,6 +473,19 @@ def a_secret_stands_nowhere():
         assert files
         for file in files:
             assert secret.encode() not in file.read_bytes(), file
+
+
+@test
+def a_server_prints_what_it_runs_and_whether_it_needs_a_key():
+    with home() as h:
+        for needs in (False, True):
+            process = h.start("serve", "agents.yaml", "--listen", "127.0.0.1:0")
+            assert process.stdout.readline().startswith("listening on http://127.0.0.1:")
+            process.terminate()
+            said = expect(h.end(process), 0).err
+            assert f"store:    {h.path}/.aetheris/aetheris.db" in said and re.search(r"^agents: +\w+", said, re.M), said
+            assert ("API keys: required" if needs else "API keys: not required") in said, said
+            make(h, "viewer")
 
 
 # ---------------------------------------------------------------- where others can connect

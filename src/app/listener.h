@@ -54,6 +54,8 @@ class Listener {
   // connection that nobody can read along. Where only this machine does, requests must name it in Host; a browser's must
   // come from a page of ours (Origin). Fails with usage (says what is missing), input_invalid, unavailable.
   Result<std::uint16_t> listen_tcp();
+  // Does a request need a key?
+  bool needs_keys() const { return gate_->asks_for_keys(); }
   // Are there keys, and none of them lets anybody in?
   bool keys_all_ended() const { return gate_->asks_for_keys() && !gate_->has_live_key(); }
   // Takes nothing new, lets answers go out, cuts what is left after `grace`, then calls `done`.

@@ -286,6 +286,7 @@ class OpenSite final : public Site, private runtime::RuntimeObserver {
                  });
   }
   bool keys_all_ended() override { return served_->keys_all_ended(); }
+  bool needs_keys() override { return served_->needs_keys(); }
   void stop_serving(Duration grace, std::function<void()> done) override {
     api_->leave();
     api_->stop_waiting();

@@ -92,6 +92,8 @@ class Site {
   virtual Status follow_agents() = 0;
   // Are there keys, and none of them lets anybody in? REQUIRES: serve.
   virtual bool keys_all_ended() = 0;
+  // Does the server on the network accept only requests with a key?
+  virtual bool needs_keys() = 0;
   // Takes no new connections, answers those who wait, and calls `done` when all are gone, after `grace` at the latest.
   virtual void stop_serving(Duration grace, std::function<void()> done) = 0;
 

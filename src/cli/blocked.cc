@@ -198,7 +198,7 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
     if (const std::string noted = noted_text(doubt); !noted.empty()) {
       all.push_back("  " + noted);
     } else if (store.kind != app::StoreUrl::Kind::memory) {
-      const char* lead = "  resolve with: ";
+      const char* lead = ended ? "  record with:  " : "  resolve with: ";
       for (const std::string& command : commands_of(doubt["commands"], store_flag(store))) {
         all.push_back(lead + command);
         all.push_back("                (" + answer_note(command, {.doubt = doubt, .ended = ended}) +

@@ -360,7 +360,7 @@ void check_store(const app::StoreUrl& store, Checks& checks) {
       if (const auto facts = app::examine(store); facts && *facts) look_at_server(**facts, found);
     });
   }
-  check("rollback", "the store did not go backwards", [&](auto& found) {
+  check("rollback", "no commit is missing", [&](auto& found) {
     if (auto stands = app::look_for_rollback(store); !stands) {
       found.push_back({std::string(code_name(stands.error().code)), stands.error().message});
     }
@@ -519,7 +519,7 @@ int doctor_command(const Options& options, Terminal& terminal) {
   Checks checks;
   std::vector<Problem> found;
   look_at_environment(found);
-  checks.add("environment", "no failpoints", std::exchange(found, {}));
+  checks.add("environment", "no test settings are active", std::exchange(found, {}));
   look_at_clock(found);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   checks.add("clock",

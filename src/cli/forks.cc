@@ -32,15 +32,24 @@ Result<std::vector<Member>> body_of(const Options& options) {
   return body;
 }
 
-// What the origin did and the new job would do again.
+// What became of a call of the origin; --json has the stored word.
+std::string effect_words(std::string_view state) {
+  if (state == "committed") return "succeeded";
+  if (state == "in_doubt") return "unknown";
+  return state == "undone" ? "compensated" : safe(state);
+}
+
+// The calls of the origin that may have taken effect, and that the new job would make again.
 void say_effects(const Value& effects, Terminal& terminal) {
   if (!effects.is_array()) return;
-  Table table({"NODE", "TOOL", "EFFECT", "OUTCOME", "STEP"});
+  terminal.note("Calls that the new job would repeat (results of earlier steps are kept):");
+  Table table({"NODE", "TOOL", "EFFECT", "OUTCOME", "SENT AT EVENT", "STEP"});
   for (const Value& effect : effects.items()) {
     table.row({{place_text(effect), Tint::accent},
                {safe(effect.text("tool"))},
                {safe(effect.text("effect_class")), Tint::dim},
-               {safe(effect.text("state")), Tint::bad},
+               {effect_words(effect.text("state")), Tint::bad},
+               {effect["seq"].is_integer() ? std::to_string(effect["seq"].as_int()) : "-"},
                {safe(effect.text("step_id")), Tint::dim}});
   }
   terminal.note(table.text(terminal.err(), terminal.width()));
@@ -83,10 +92,14 @@ void say_changes(const Value& changes, Terminal& terminal) {
 }
 
 // Adds the command that serves FILE too, or what avoids the restart, and names the process that it is about.
-void of_owner(Error& error, const app::StoreUrl& store, const std::string& file) {
+void of_owner(Error& error, app::Door& door, const std::string& agent, const app::StoreUrl& store,
+              const std::string& file) {
   if (error.code != Code::needs_version) return;
-  const bool lacks_agent = error.message.ends_with("serve this file too");
-  error.message += lacks_agent ? serve_too_text(file) : ", or start it with `serve --watch`";
+  api::ApiRequest look;
+  look.path = {"api", "agents", agent};
+  const auto answer = door.ask(look);
+  const bool runs_agent = answer && answer->body["runs_here"] == Value(true);
+  error.message += runs_agent ? ", or start it with `serve --watch`" : serve_too_text(file);
   if (uses_server() || !app::find_owner(store)) return;
   error.message += " (" + app::owner_name(store) + ")";
 }
@@ -104,11 +117,13 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
     return failed({Code::not_found, "job " + options.id + " not found: " + door.error().message});
   }
   if (!door) return failed(door.error());
+  std::string agent;
   if (file != nullptr) {
     const auto job = job_of(**door, options.id);
     if (!job) return failed(job.error());
     auto graph = task_graph_of(options, *file, *job);
     if (!graph) return failed(graph.error());
+    agent = job->text("agent");
     body->emplace_back("task_graph", *std::move(graph));
     if (!options.drop.empty()) {
       body->emplace_back(
@@ -126,7 +141,7 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
   if (answer->status < 400) return made;
   if (!terminal.json()) say_effects(made["effects"], terminal);
   Error error = of_option(api::error_of_problem(made, answer->status));
-  of_owner(error, store, options.file);
+  of_owner(error, **door, agent, store, options.file);
   return failed(error, made);
 }
 
@@ -134,10 +149,11 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
 
 namespace {
 
-void say_made(const Value& made, Terminal& terminal) {
+void say_made(const Value& made, bool forks, Terminal& terminal) {
   const Value& from = made["forked_from"];
   terminal.note("Created job " + safe(made.text("id")) + " from job " + safe(from.text("job_id")) +
-                ", event " + std::to_string(from["seq"].as_int()) + ".");
+                ", event " + std::to_string(from["seq"].as_int()) + "." +
+                (forks ? " It keeps the results recorded by then." : ""));
 }
 
 }  // namespace
@@ -152,7 +168,7 @@ int fork_command(const Options& options, Terminal& terminal) {
     return kDone;
   }
   terminal.print(safe(made->text("id")) + "\n");
-  say_made(*made, terminal);
+  say_made(*made, options.command == "fork", terminal);
   say_next(options, std::string(made->text("id")), terminal);
   return kDone;
 }
@@ -176,7 +192,7 @@ int retry_command(const Options& options, Terminal& terminal) {
     if (!made) return made.error();
     id = made->text("id");
     if (!terminal.json()) {
-      say_made(*made, terminal);
+      say_made(*made, false, terminal);
       say_changes((*made)["plan_changes"], terminal);
     }
     if (options.detach) {
@@ -259,7 +275,7 @@ int plan_command(const Options& options, Terminal& terminal) {
   if (!answer) return terminal.fail_with(answer.error());
   if (answer->status >= 400) {
     Error error = api::error_of_problem(answer->body, answer->status);
-    of_owner(error, *store, options.file);
+    of_owner(error, **door, std::string(job->text("agent")), *store, options.file);
     return terminal.fail_with(error, answer->body);
   }
   if (terminal.json()) {

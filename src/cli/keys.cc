@@ -45,8 +45,12 @@ int create(const Options& options, Terminal& terminal) {
   const std::string_view until = made->text("expires_at");
   terminal.note("Created " + safe(made->text("role")) + " key (" +
                 (until.empty() ? std::string("no expiry") : "expires " + short_time(until)) +
-                "). Save the key now: it is not shown again. To revoke it: aetheris keys revoke " +
-                safe(made->text("id")));
+                "). Save the key now: it is not shown again.");
+  terminal.note(
+      "HTTP requests to a server of this store now need a key: set AETHERIS_API_KEY beside "
+      "AETHERIS_URL, or send");
+  terminal.note("the header `Authorization: Bearer KEY`. docs/security.md lists the roles.");
+  terminal.note("To revoke the key: aetheris keys revoke " + safe(made->text("id")));
   return kDone;
 }
 

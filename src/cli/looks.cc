@@ -136,7 +136,7 @@ std::string call_text(const Value& asked) {
     text += "  job:       " + safe_json(canonical(asked["labels"])) + "\n";
   }
   text += "  arguments: " + below(asked["arguments"]) + "\n";
-  text += "  hash:      " + safe(asked.text("arguments_hash")) + "\n";
+  text += "  args hash: " + safe(asked.text("arguments_hash")) + "\n";
   return text + sends_text(asked["sends"]);
 }
 
@@ -282,7 +282,7 @@ std::string stuck_list(const Value& jobs, const std::string& flag, const Paint& 
 
 namespace {
 
-constexpr std::size_t kErrorsShown = 20;  // failed jobs of a list whose state is read
+constexpr std::size_t kReasonsRead = 20;  // jobs of a list whose state is read
 
 // From creation to the end, of a job that has ended.
 std::string lasted(const Value& job) {
@@ -293,28 +293,40 @@ std::string lasted(const Value& job) {
   return from && to ? duration_shown(*to - *from) : "";
 }
 
-// "http_404: node trip (tool get_trip): …" of the first failed jobs of a list, by id: a list itself has no errors.
-std::map<std::string, std::string, std::less<>> errors_of(const Value& jobs,
-                                                          const Options& options) {
-  std::map<std::string, std::string, std::less<>> errors;
+// Why a job failed, or does not continue. "" when it needs nothing.
+std::string reason_of(const Value& job) {
+  if (const Value& error = job["error"]; error.is_object()) {
+    const std::string_view summary = error.text("summary");
+    return safe(error.text("code")) + ": " +
+           first_line(summary.empty() ? error.text("message") : summary);
+  }
+  if (job["parked"].is_object()) return park_reason(job["parked"], job["in_doubt"]);
+  if (job["unattended"].is_object()) return first_line(job["unattended"].text("message"));
+  return job["waits"].size() > 0 ? wait_sentence(job["waits"].items()[0]) : std::string();
+}
+
+// The reasons of the first jobs of a list that have one, by id: the rows of a list have none.
+std::map<std::string, std::string, std::less<>> reasons_of(const Value& jobs,
+                                                           const Options& options) {
+  constexpr std::string_view kNone[] = {"completed", "cancelled", "running"};
+  std::map<std::string, std::string, std::less<>> reasons;
   const auto store = store_of(options);
   std::unique_ptr<app::Door> door;
+  std::size_t read = 0;
   for (const Value& job : jobs.items()) {
-    if (job.text("status") != "failed" || errors.size() == kErrorsShown) continue;
+    if (std::ranges::find(kNone, job.text("status")) != std::end(kNone)) continue;
+    if (read++ == kReasonsRead) break;
     if (!door) {
       auto opened = store ? open(*store, {}) : std::unexpected(store.error());
-      if (!opened) return errors;
+      if (!opened) return reasons;
       door = *std::move(opened);
     }
     const std::string id(job.text("id"));
     const auto whole = get(*door, {"api", "jobs", id}, {});
     if (!whole) continue;
-    const Value& error = (*whole)["error"];
-    const std::string_view summary = error.text("summary");
-    errors[id] = safe(error.text("code")) + ": " +
-                 first_line(summary.empty() ? error.text("message") : summary);
+    if (std::string reason = reason_of(*whole); !reason.empty()) reasons[id] = std::move(reason);
   }
-  return errors;
+  return reasons;
 }
 
 }  // namespace
@@ -363,21 +375,22 @@ int jobs_command(const Options& options, Terminal& terminal) {
     }
     return kDone;
   }
-  const auto errors = errors_of((*page)["jobs"], options);
+  const auto reasons = reasons_of((*page)["jobs"], options);
   std::vector<std::string> head{"ID", "STATUS", "AGENT", "CREATED", "DURATION", "LABELS"};
-  if (!errors.empty()) head.emplace_back("ERROR");
+  if (!reasons.empty()) head.emplace_back("REASON");
   Table table(std::move(head));
   for (const Value& job : (*page)["jobs"].items()) {
     const std::string status(job.text("status"));
-    const auto error = errors.find(job.text("id"));
+    const auto reason = reasons.find(job.text("id"));
     std::vector<Table::Cell> cells{{std::string(job.text("id"))},
                                    {status, status_tint(status)},
                                    {std::string(job.text("agent"))},
                                    {short_time(job.text("created_at"))},
                                    {lasted(job)},
                                    {labels_text(job["labels"])}};
-    if (!errors.empty()) {
-      cells.push_back({error == errors.end() ? std::string() : error->second, Tint::bad});
+    if (!reasons.empty()) {
+      cells.push_back({reason == reasons.end() ? std::string() : reason->second,
+                       status == "failed" ? Tint::bad : Tint::none});
     }
     table.row(std::move(cells));
   }
@@ -532,10 +545,10 @@ void print_event(const Value& event, Terminal& terminal) {
   const Paint& paint = terminal.out();
   const std::string seq = std::to_string(event["seq"].is_integer() ? event["seq"].as_int() : 0);
   std::string line = paint(Tint::dim, std::string(seq.size() < 5 ? 5 - seq.size() : 0, ' ') + seq +
-                                          "  " + short_time(event.text("created_at"))) +
+                                          "  " + exact_time(event.text("created_at"))) +
                      "  " + pad(safe(event.text("type")), 24) + "  ";
   const std::string payload = safe_json(canonical(event["payload"]));
-  line += terminal.width() > 70 ? cut(payload, terminal.width() - 55) : payload;
+  line += terminal.width() > 70 ? cut(payload, terminal.width() - 59) : payload;
   terminal.print(line + "\n");
 }
 
@@ -746,6 +759,22 @@ int trace_command(const Options& options, Terminal& terminal) {
 
 namespace {
 
+// A step's phase in words; --json has the stored one.
+std::string_view phase_words(std::string_view phase) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"blocked", "not started"},     {"calling", "running"},
+      {"settled", "call ended"},      {"backoff", "waiting to retry"},
+      {"redo", "to be sent again"},   {"in_doubt", "outcome unknown"},
+      {"probing", "probe running"},   {"committed", "call succeeded"},
+      {"asking", "needs approval"},   {"questioned", "needs an answer"},
+      {"answered", "wait completed"}, {"mapping", "running items"},
+      {"looping", "running turns"},   {"recorded", "value recorded"},
+      {"refused", "given up"}};
+  const auto* const found =
+      std::ranges::find(kWords, phase, &std::pair<std::string_view, std::string_view>::first);
+  return found == std::end(kWords) ? phase : found->second;
+}
+
 // The state that the log gives, in short; --json has all of it.
 std::string state_text(const Value& state, const Paint& paint) {
   std::string text = paint(Tint::bold, safe(state.text("id"))) + "  " + safe(state.text("agent")) +
@@ -778,9 +807,10 @@ std::string state_text(const Value& state, const Paint& paint) {
   if (state["steps"].is_array() && state["steps"].size() > 0) {
     Table table({"NODE", "STATE"});
     for (const Value& step : state["steps"].items()) {
-      const std::string_view status = step["failure"].is_object()      ? "failed"
-                                      : step["skipped"] == Value(true) ? "skipped"
-                                                                       : step.text("phase");
+      const std::string_view status = step["failure"].is_object() ? "failed"
+                                      : step["skipped"] == Value(true)
+                                          ? "skipped"
+                                          : phase_words(step.text("phase"));
       table.row({{place_text(step)}, {std::string(status)}});
     }
     text += table.text(paint, 0);

@@ -42,12 +42,12 @@ std::string continues_text(const Value& job, const std::string& holder, bool run
   }
   if (job["unattended"].is_object()) {
     return (cancelling ? state + "\n" : "") + "To continue, run: " + run +
-           "\nor start a worker: aetheris serve FILE" + flag;
+           "\nor start a server: aetheris serve FILE" + flag;
   }
   if (runs_here && !holder.empty()) return name + " continues in " + holder;
   if (status == "running") return name + " continues in the process that runs it";
-  return "A worker for agent \"" + safe(job.text("agent")) +
-         "\" continues the job. Without one, run:\n" + run;
+  return "The server or worker that runs agent \"" + safe(job.text("agent")) +
+         "\" continues the job. If there is none, run:\n" + run;
 }
 
 std::string then_text(const Value& job, const app::StoreUrl& store) {

@@ -7,6 +7,7 @@
 #include "agents/agents_file.h"
 #include "agents/faults.h"
 #include "app/site.h"
+#include "cli/commands.h"
 #include "cli/completion.h"
 #include "cli/options.h"
 
@@ -425,8 +426,11 @@ class Grammar {
     positional(pause, "ID", options_.id, "the job");
     pause->add_option("--reason", options_.reason, "the reason, for the log");
 
-    positional(command("resume", "resume a paused or parked job", "aetheris resume holiday"), "ID",
-               options_.id, "the job");
+    positional(
+        command("resume",
+                "resume a paused or parked job (`run --job-id` continues an interrupted one)",
+                "aetheris resume holiday"),
+        "ID", options_.id, "the job");
 
     CLI::App* budget =
         command("budget", "raise a job's budget", "aetheris budget holiday --tokens 200000");
@@ -674,6 +678,26 @@ std::vector<CommandShape> command_shapes() {
 
 namespace {
 
+// NAME=VALUE is how `run` takes its input. What the command takes instead, when it was given such a word.
+std::string pair_hint(std::string_view command, int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const std::size_t at = word.find('=');
+    if (word.starts_with('-') || at == word.npos) continue;
+    if (command == "retry") {
+      return "a retry keeps the job's input; for another input: aetheris run FILE " + quoted(word);
+    }
+    if (command == "fork") return "give the input as JSON: --input JSON";
+    if (command != "budget") continue;
+    constexpr std::string_view kLimits[] = {"tokens", "cost", "model-calls", "tool-calls", "wall"};
+    std::string name = word.substr(0, at);
+    std::ranges::replace(name, '_', '-');
+    if (std::ranges::find(kLimits, name) == std::end(kLimits)) continue;
+    return "write --" + name + " " + word.substr(at + 1);
+  }
+  return {};
+}
+
 // `help COMMAND` is `COMMAND --help`, and `help` alone `--help`.
 std::vector<char*> without_help(int argc, char** argv) {
   static char flag[] = "--help";
@@ -736,6 +760,8 @@ Parsed parse(int said, char** words) {
       if (const std::size_t end = what.find_last_not_of(" \n"); end != what.npos) {
         what.resize(end + 1);
       }
+      const std::string hint = pair_hint(command, argc, argv);
+      if (!hint.empty()) what += "; " + hint;
       parsed.error = Error{Code::usage, what + "; see `aetheris " +
                                             (command.empty() ? "" : command + " ") + "--help`"};
       parsed.usage = grammar.usage(command);

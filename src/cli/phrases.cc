@@ -25,6 +25,14 @@ std::string short_time(std::string_view instant) {
   return safe(text) + "Z";
 }
 
+std::string exact_time(std::string_view instant) {
+  const auto at = instant_from_text(instant);
+  if (!at) return short_time(instant);
+  const std::string ms = std::to_string(1'000 + at->us / 1'000 % 1'000).substr(1);
+  std::string text = short_time(instant);
+  return text.insert(text.size() - 1, "." + ms);
+}
+
 std::string short_time_after(std::string_view instant) {
   const auto at = instant_from_text(instant);
   if (!at) return short_time(instant);
@@ -89,39 +97,49 @@ std::string error_shown(std::string_view code, std::string_view message) {
   return safe(code) + (message.empty() ? "" : ": " + message_text(message, ""));
 }
 
-std::string parked_text(const Value& parked, const Value& in_doubt) {
-  struct Reason {
-    std::string_view code, why, next;
-  };
-  constexpr Reason kReasons[] = {
-      {"invocation_in_doubt", "the outcome of a call is unknown", "after aetheris resolve"},
-      {"budget_exceeded", "the budget is exhausted", "after aetheris budget"},
-      {"execution_version_mismatch", "it needs another execution version",
-       "in a process that has it"},
-      {"replay_verification_human_required", "a resource has changed", "after aetheris resolve"},
-      {"verifier_unreachable", "a changed resource cannot be checked",
-       "after aetheris resume or resolve"},
-      {"worn_out", "its process died twice", "after aetheris resume"},
-      {"store_rolled_back", "the store was rolled back", "after aetheris resume"},
-      {"paused", "paused", "after aetheris resume"}};
-  const std::string_view reason = parked.text("reason"), until = parked.text("until");
+namespace {
+
+struct ParkReason {
+  std::string_view code, why, next;
+};
+constexpr ParkReason kParkReasons[] = {
+    {"invocation_in_doubt", "the outcome of a call is unknown", "after aetheris resolve"},
+    {"budget_exceeded", "the budget is exhausted", "after aetheris budget"},
+    {"execution_version_mismatch", "it needs another execution version",
+     "in a process that has it"},
+    {"replay_verification_human_required", "a resource has changed", "after aetheris resolve"},
+    {"verifier_unreachable", "a changed resource cannot be checked",
+     "after aetheris resume or resolve"},
+    {"worn_out", "its process died twice", "after aetheris resume"},
+    {"store_rolled_back", "the store was rolled back", "after aetheris resume"},
+    {"paused", "paused", "after aetheris resume"}};
+
+}  // namespace
+
+std::string park_reason(const Value& parked, const Value& in_doubt) {
+  const std::string_view reason = parked.text("reason");
   const bool undoes = in_doubt.is_array() && in_doubt.size() > 0 &&
                       std::ranges::all_of(in_doubt.items(), [](const Value& doubt) {
                         return doubt["compensates"].is_string();
                       });
-  const std::string shown_code = " [" + safe(reason) + "]; continues ";
-  if (undoes && reason == "invocation_in_doubt") {
-    return "a compensation is not confirmed" + shown_code + "after aetheris resolve";
+  if (undoes && reason == "invocation_in_doubt") return "a compensation is not confirmed";
+  for (const ParkReason& known : kParkReasons) {
+    if (reason == known.code) return std::string(known.why);
   }
-  for (const auto& [code, why, next] : kReasons) {
-    if (reason != code) continue;
-    return reason == "paused" ? std::string(why) + "; continues " + std::string(next)
-                              : std::string(why) + shown_code + std::string(next);
+  const bool paused = parked.text("until") == "resume";
+  return paused ? "paused (" + safe(reason) + ")" : safe(reason);
+}
+
+std::string parked_text(const Value& parked, const Value& in_doubt) {
+  const std::string_view reason = parked.text("reason"), until = parked.text("until");
+  const std::string why = park_reason(parked, in_doubt);
+  for (const ParkReason& known : kParkReasons) {
+    if (reason != known.code) continue;
+    return why + (reason == "paused" ? "" : " [" + safe(reason) + "]") + "; continues " +
+           std::string(known.next);
   }
-  if (until == "resume") {
-    return "paused (" + safe(reason) + "); continues after aetheris resume";
-  }
-  return safe(reason) + (until.empty() ? "" : "; continues after " + safe(until));
+  if (until == "resume") return why + "; continues after aetheris resume";
+  return why + (until.empty() ? "" : "; continues after " + safe(until));
 }
 
 std::string job_head(const Value& job) {
@@ -143,6 +161,7 @@ std::string answer_note(std::string_view command, const AnswerTo& to) {
   if (word == "accept") return "keep the change; the job continues";
   if (word == "fail") {
     if (to.confirms) return "the job fails";
+    if (to.ended) return "the outcome stays unknown";
     return undoes ? "the step stays as it is" : "the node fails; the outcome stays unknown";
   }
   if (word != "not_happened") return "";
@@ -157,8 +176,9 @@ std::string head_text(std::string_view head, bool has_signature) {
   if (head == "intact") return "log signed";
   if (head == "unknown_key") return "log signed with an unknown key; --key names its public key";
   if (head == "unsigned") {
-    return has_signature ? "log signed, except its last events"
-                         : "log not signed; `run` and `serve` sign it with --signing-key";
+    return has_signature
+               ? "log signed, except its last events"
+               : "log consistent, not signed; `run` and `serve` sign it with --signing-key";
   }
   return "log " + safe(head);  // altered, truncated
 }

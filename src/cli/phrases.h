@@ -14,6 +14,8 @@ namespace ae::cli {
 
 // "2025-01-02T03:04:05.123456Z" → "2025-01-02 03:04:05Z". Other texts stay as they are.
 std::string short_time(std::string_view instant);
+// The same with milliseconds: "2025-01-02 03:04:05.123Z".
+std::string exact_time(std::string_view instant);
 // The same, rounded up to a whole second: what is not accepted before the instant is accepted then.
 std::string short_time_after(std::string_view instant);
 // `call of tool "buy"`
@@ -35,6 +37,8 @@ std::string first_line(std::string_view message);
 std::string error_shown(std::string_view code, std::string_view message);
 // "the outcome of a call is unknown [invocation_in_doubt]; continues after aetheris resolve", of a job's `parked` and, if known, its `in_doubt`.
 std::string parked_text(const Value& parked, const Value& in_doubt = {});
+// The same without the code and what ends it: "the outcome of a call is unknown".
+std::string park_reason(const Value& parked, const Value& in_doubt = {});
 // "job c1 · agent pay": how a page about a job begins.
 std::string job_head(const Value& job);
 // What an answer does: "it took effect; …". `command` is an `aetheris resolve` command, as it is printed. Empty when it

@@ -454,7 +454,8 @@ void Run::tell(const Event& event) {
       if (p.text("kind") == "retry") {
         const Place place = place_of(node, step);
         step_line(Tint::warn, "↻", place.name,
-                  (place.turn ? place.part + ": " : "") + "again: " + first_line(p.text("reason")));
+                  (place.turn ? place.part + ": " : "") + "retrying after " +
+                      first_line(p.text("reason")));
       }
       return;
     case EventType::wait_opened: {

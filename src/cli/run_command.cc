@@ -227,6 +227,15 @@ api::ApiRequest creation(const Wish& wish, const Options& options, const std::st
   return request;
 }
 
+// The job had ended before this command.
+void say_had_ended(const Value& job, Terminal& terminal) {
+  if (!has_ended(job)) return;
+  const std::string status(job.text("status"));
+  terminal.note("job " + safe(job.text("id")) + " had already " +
+                (status == "cancelled" ? "been " : "") + status +
+                "; this command ran nothing and shows its recorded end");
+}
+
 // FILE's plan is not the one that the job has.
 void say_plan_differs(const Value& job, const Wish& wish, const agents::AgentsFile& file,
                       Terminal& terminal) {
@@ -252,6 +261,7 @@ Result<Value> find_or_make(const Wish& wish, const Options& options, const agent
     AE_ASSIGN(const api::ApiResponse found, ask(get_job(options.job_id)));
     if (found.status == 200) {
       AE_TRY(is_meant(wish, options, file, found.body));
+      say_had_ended(found.body, terminal);
       say_plan_differs(found.body, wish, file, terminal);
       return found.body;
     }
@@ -265,6 +275,7 @@ Result<Value> find_or_make(const Wish& wish, const Options& options, const agent
   }
   AE_ASSIGN(const api::ApiResponse made, ask(creation(wish, options, plan_hash)));
   if (made.status >= 400) return std::unexpected(api::error_of_problem(made.body, made.status));
+  say_had_ended(made.body, terminal);  // of an --idempotency-key
   return made.body;
 }
 
@@ -450,7 +461,8 @@ std::optional<Outcome> at_owner(app::Door& door, const Wish& wish, Options& opti
     Error error = job.error();
     if (error.code == Code::needs_version && !error.message.starts_with(owner)) {
       error.message = owner + " owns the store and runs another version of agent \"" + wish.agent +
-                      "\": restart it, or use `serve --watch`; then run this command again";
+                      "\": restart it with this file or stop it, then run this command again; "
+                      "`serve --watch` reloads changed files";
     }
     return failed({std::move(error)});
   }

@@ -453,7 +453,7 @@ class Trace {
 
   void details(const Value& node, const std::string& status, const std::string& trunk) {
     const bool plain = node["item"].is_integer() || node["turn"].is_integer();
-    if (node["effect"].is_object() && !(plain && status == "done")) {
+    if (node["effect"].is_object() && !(plain && status == "done" && !style_.verbose)) {
       effect(node, trunk);
     }
     if (node["model"].text("answered") != "") model(node["model"], trunk);
@@ -557,7 +557,7 @@ class Trace {
     line.add(Tint::dim, head);
     line.add(world == "unknown" ? Tint::bad : world == "changed" ? Tint::none : Tint::dim, state);
     std::string below;
-    if (effect["external_id"].is_string()) {
+    if (kind != "read" && effect["external_id"].is_string()) {
       const std::string id = "external id: " + safe(effect.text("external_id"));
       const bool beside = fits(width_of(head + state + " · " + id));
       if (beside) line.add(Tint::dim, " · " + id);
