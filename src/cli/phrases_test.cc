@@ -72,11 +72,11 @@ AE_TEST("cli/messages made of parts have at most 160 characters a line") {
       for (const std::string& line : doubts_of_end(ended, {}, 0)) expect_short(line);
       expect_short(doubt_text(doubt) + ", since " + short_time(kAt));
     }
-    for (const Value& command : doubt_of(reason, message)["commands"].items()) {
+    const Value open = doubt_of(reason, message);
+    for (const Value& command : open["commands"].items()) {
       const std::string text = command.as_string();
       for (const bool ended : {false, true}) {
-        const std::string note =
-            answer_note(text, {.doubt = doubt_of(reason, message), .ended = ended});
+        const std::string note = answer_note(text, {.doubt = open, .ended = ended});
         EXPECT_FALSE(note.empty()) << text;
         expect_short("answer: " + text);
         expect_short("        (" + note + ")");
