@@ -1400,7 +1400,7 @@ def a_fork_names_the_items_of_a_map_as_other_commands_do():
         (h.path / "agents.yaml").write_text(FORKS)
         expect(h.run("run", "agents.yaml", "each", "--job-id", "m"), 0)
         said = expect(h.run("fork", "m", "--at", "2"), 5).err
-        assert "labels[0] (stamp, committed), labels[1] (stamp, committed)" in said and "labels/" not in said, said
+        assert "labels[0] (stamp, applied), labels[1] (stamp, applied)" in said and "labels/" not in said, said
         assert re.search(r"^labels\[0\] +stamp ", said, re.MULTILINE), said
         assert "✓ [0]" in expect(h.run("trace", "m"), 0).out
 
@@ -1417,10 +1417,9 @@ def a_fork_says_what_would_happen_again_and_wants_a_yes():
         assert said["code"] == "effects_repeated", said
         assert [(e["node_id"], e["state"]) for e in said["effects"]] == [("b", "committed"), ("c", "committed")]
         said = expect(h.run("fork", "t", "--at", str(at)), 5)
-        assert "--repeat-effects" in said.err and "committed" in said.err, said
+        assert "--repeat-effects" in said.err and "b (fragile, applied)" in said.err, said
         sent = {e["payload"]["node_id"]: e["seq"] for e in events if e["type"] == "tool_invocation_started"}
-        assert re.search(rf"^b +\w+ +at_most_once +succeeded +{sent['b']} ", said.err, re.M) or \
-            re.search(rf"^b +\w+ +idempotent +succeeded +{sent['b']} ", said.err, re.M), said
+        assert re.search(rf"^b +\w+ +at_most_once +applied +{sent['b']} ", said.err, re.M), said
         assert expect(h.run("jobs", "--json"), 0).json()["jobs"][0]["id"] == "t", "nothing was made"
         one = ["--repeat", said_step(h, "t", "b")]
         expect(h.run("fork", "t", "--at", str(at), *one), 5)
@@ -1651,7 +1650,7 @@ def a_rejection_prints_what_the_job_does_next():
             asked = expect(h.run("approvals", "--json"), 0).json()["approvals"][0]["id"]
             said = expect(h.run("reject", asked), 0)
             assert said.out == "rejected\n", said
-            assert said.err.startswith(f"Next, {then}.\nTo continue, run: "), said
+            assert said.err.startswith(f"When a process runs the job next, {then}.\nTo continue, run: "), said
             expect(h.run("run", "ask.yaml", "--job-id", agent), code)
 
 

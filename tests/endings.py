@@ -220,7 +220,7 @@ def an_unknown_call_is_shown_wherever_the_job_ended(shop):
         done = shop.run("run", "agents.yaml", agent, "--job-id", agent, "--only", code=code)
         key = key_of(shop.job(agent))
         assert "calls whose outcome is unknown" in done.stderr, done.stderr
-        for word in ("lost", f"call: {key}", "idempotency key sent to the downstream", f"aetheris resolve {agent} {key[:12]} happened"):
+        for word in ("lost", f"call: {key}", "sent to the service as the idempotency key", f"aetheris resolve {agent} {key[:12]} happened"):
             assert word in done.stderr, (word, done.stderr)
     shop.run("run", "agents.yaml", "given", "--job-id", "given", "--only", code=4)
     shop.run("resolve", "given", key_of(shop.job("given")), "fail")
@@ -234,7 +234,7 @@ def what_is_found_out_later_is_noted(shop):
     body = shop.job("quiet")
     key, seq = key_of(body), body["seq"]
     said = shop.run("resolve", "quiet", key, "happened", '{"id":7}', "--note", "on the statement").stdout
-    assert "noted" in said, said
+    assert "recorded in the log of the ended job" in said, said
     again = shop.job("quiet")
     assert (again["status"], again["result"], again["seq"]) == ("completed", "ok", seq + 1)
     noted = again["in_doubt"][0]["noted"]

@@ -2013,8 +2013,8 @@ AE_TEST("api/a value that a job goes on with stays, and of the list of a map its
       here.post({"api", "jobs", ends, "redact"}, R"({"reason":"x","seq":)" + list + "}");
   EXPECT_EQ(gone.status, 200) << canonical(gone.body);
   EXPECT_EQ(here.get({"api", "jobs", ends, "verify"}).body["ok"], Value(true));
-  const ApiResponse log = here.get({"api", "jobs", ends, "events"});
-  for (const Value& event : log.body["events"].items()) {
+  const ApiResponse page = here.get({"api", "jobs", ends, "events"});
+  for (const Value& event : page.body["events"].items()) {
     if (event["payload"].text("kind") != "branch") continue;
     EXPECT_EQ(canonical(event["payload"]["payload"]["left"]), R"({"items":2})");
   }

@@ -63,6 +63,11 @@ Result<runtime::ForkRequest> wish_of(const ApiRequest& request, const Fields& fi
   return wish;
 }
 
+std::string outcome_words(std::string_view state) {
+  if (state == "committed") return "applied";
+  return state == "in_doubt" ? "outcome unknown" : "compensated";
+}
+
 // `instead`: what helps other than repeating them.
 Error repeats(const std::string& origin, const std::vector<Value>& effects,
               std::string_view instead) {
@@ -71,7 +76,7 @@ Error repeats(const std::string& origin, const std::vector<Value>& effects,
     const Value& item = effects[i]["item"];
     names += (i == 0 ? "" : ", ") + std::string(effects[i].text("node_id")) +
              (item.is_integer() ? "[" + std::to_string(item.as_int()) + "]" : "") + " (" +
-             std::string(effects[i].text("tool")) + ", " + std::string(effects[i].text("state")) +
+             std::string(effects[i].text("tool")) + ", " + outcome_words(effects[i].text("state")) +
              ")";
   }
   if (effects.size() > kNamedMax) names += ", …";

@@ -99,7 +99,8 @@ int say(const Result<Value>& asked, const Options& options, Terminal& terminal,
 
 // Prints what the job does next after a rejection.
 void say_then(const Value& body, Terminal& terminal) {
-  if (body["then"].is_string()) terminal.note("Next, " + safe(body.text("then")) + ".");
+  if (body["then"].is_string())
+    terminal.note("When a process runs the job next, " + safe(body.text("then")) + ".");
 }
 
 // Is there a next step to print: nothing holds the job, and the request is recorded?
@@ -266,7 +267,7 @@ int resolve_command(const Options& options, Terminal& terminal) {
   const auto asked = post(options, "resolve", std::move(body));
   const bool noted = asked && (*asked)["noted"] == Value(true);
   std::string done =
-      (noted ? "noted (the job has already ended): " : "recorded: ") + safe(options.resolution);
+      (noted ? "recorded in the log of the ended job: " : "recorded: ") + safe(options.resolution);
   if (const Value* result = asked ? asked->find("result") : nullptr) {
     done += "\nresult: " + safe_json(canonical(*result));
   }

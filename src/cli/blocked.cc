@@ -70,6 +70,16 @@ std::string confirmed_text(const Value& resources) {
   return text;
 }
 
+std::string names_text(const Value& nodes) {
+  constexpr std::size_t kNamesShown = 5;
+  std::string text;
+  for (std::size_t i = 0; i < nodes.size() && i <= kNamesShown; ++i) {
+    text += i == 0 ? "" : ", ";
+    text += i == kNamesShown ? "…" : safe(nodes.items()[i].as_string());
+  }
+  return text;
+}
+
 std::vector<std::vector<std::string>> answers(const Value& job, const app::StoreUrl& store) {
   std::vector<std::vector<std::string>> all;
   const std::string flag = store_flag(store);
@@ -156,7 +166,7 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
   }
   if (call["external_key"].is_string()) {
     lines.push_back("external key: " + safe(call.text("external_key")) +
-                    " (idempotency key sent to the downstream)");
+                    " (sent to the service as the idempotency key)");
   }
   return lines;
 }
@@ -340,10 +350,32 @@ std::string retry_id(std::string_view id) {
 }  // namespace
 
 std::string retry_command_text(std::string_view id, std::string_view file,
-                               const std::string& store_flag) {
+                               const std::string& store_flag, std::string_view next) {
   std::string text = "aetheris retry " + quoted(std::string(id));
   if (!file.empty()) text += " " + quoted(std::string(file));
-  return text + " --job-id " + quoted(retry_id(id)) + store_flag;
+  return text + " --job-id " + quoted(next.empty() ? retry_id(id) : std::string(next)) + store_flag;
+}
+
+Retried retried(const app::StoreUrl& store, std::string_view id) {
+  constexpr int kLookedFor = 20;
+  Retried found;
+  if (store.kind == app::StoreUrl::Kind::memory && !uses_server()) return found;
+  const auto door = app::Door::open(store, app::Purpose::read);
+  if (!door) return found;
+  std::string next = retry_id(id);
+  for (int i = 0; i < kLookedFor; ++i) {
+    api::ApiRequest request;
+    request.path = {"api", "jobs", next};
+    const auto job = (*door)->ask(request);
+    if (!job || job->status != 200) break;
+    if (job->body["forked_from"].text("job_id") == id) {
+      found.last = next;
+      found.status = job->body.text("status");
+    }
+    next = retry_id(next);
+  }
+  found.next = std::move(next);
+  return found;
 }
 
 void say_retry(std::string_view id, std::string_view file, const app::StoreUrl& store,
@@ -369,12 +401,17 @@ bool is_plain(std::string_view name) {
   });
 }
 
-// The words that give a new job another input. `names`: the members that the failed expression reads.
-std::string input_words(const Value& input, const Value& names) {
+// The words that give a new job another input. `names`: the members that the failed expression reads; `reads`: where it is.
+std::string input_words(const Value& input, const Value& names, std::string_view reads) {
   constexpr std::size_t kWordsMax = 4;
   constexpr const char* kWhole = " --input JSON";
   std::vector<std::string> members;
-  for (const Value& name : names.items()) members.emplace_back(name.as_string());
+  for (const Value& name : names.items()) {
+    members.emplace_back(name.as_string());
+    for (const char* below : {".", "["}) {  // NAME=VALUE gives a text, which has no members
+      if (reads.contains(".input." + name.as_string() + below)) return kWhole;
+    }
+  }
   if (!input.is_object()) return kWhole;
   for (const auto& [name, value] : input.members()) {
     if (!value.is_string()) return kWhole;
@@ -398,26 +435,40 @@ std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file) 
   const std::string path = file.path.empty() ? "FILE" : file.path;
   const bool of_input = error["reads_input"].is_array();
   std::vector<NextCommand> next;
-  if (of_input) {
-    const std::string agent =
-        file.has_one_agent ? "" : " " + quoted(std::string(job.text("agent")));
-    next.push_back({"new job", "With another input, run: ",
-                    "aetheris run " + quoted(path) + agent +
-                        input_words(job["input"], error["reads_input"]) + file.store_flag});
+  if (!file.retried.last.empty()) {
+    next.push_back(
+        {"retried", "Retried as job " + file.retried.last + " (" + file.retried.status + ").", ""});
   }
   const char* const lead = code == "rejected" ? "To request approval again, run: "
                            : of_input         ? "After correcting the file, run: "
                                               : "After fixing the cause, run: ";
   const bool without = file.path.empty() && keeps_plan(code);
-  next.push_back(
-      {"retry", lead, retry_command_text(job.text("id"), without ? "" : path, file.store_flag)});
-  if (!error["reads_kept"].is_array()) return next;
-  for (const Value& node : error["reads_kept"].items()) {
-    const std::string name = safe(node.as_string());
-    next.push_back({"kept", "To run node " + name + " again, whose result was kept, add: ",
-                    "--drop " + quoted(name)});
+  next.push_back({"retry", lead,
+                  retry_command_text(job.text("id"), without ? "" : path, file.store_flag,
+                                     file.retried.next)});
+  if (error["reads_kept"].is_array()) {
+    for (const Value& node : error["reads_kept"].items()) {
+      const std::string name = safe(node.as_string());
+      next.push_back({"kept", "To run node " + name + " again, whose result was kept, add: ",
+                      "--drop " + quoted(name)});
+    }
   }
+  if (!of_input) return next;
+  const std::string agent = file.has_one_agent ? "" : " " + quoted(std::string(job.text("agent")));
+  const std::string again = names_text(error["committed"]);
+  const std::string where =
+      std::string(error.text("expression")) + " " + std::string(error.text("summary"));
+  next.push_back({"new job",
+                  again.empty() ? "With another input, run: "
+                                : "With another input, which repeats " + again + ", run: ",
+                  "aetheris run " + quoted(path) + agent +
+                      input_words(job["input"], error["reads_input"], where) + file.store_flag});
   return next;
+}
+
+std::string committed_text(const Value& error) {
+  const std::string names = names_text(error["committed"]);
+  return names.empty() ? "" : "Took effect before the failure: " + names + " (a retry keeps it)";
 }
 
 std::string failure_text(const Value& error) {

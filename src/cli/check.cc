@@ -127,8 +127,8 @@ agents:
       - id: note
         tool: write_down
         needs: [now]
-        args: { greeting: "Hello, ${ .input.name // \"world\" }!", at: "${ .steps.now }" }
-    output: "${ { message: \"Hello, \\(.input.name // \"world\")!\", at: .steps.now } }"
+        args: { greeting: 'Hello, ${ .input.name // "world" }!', at: "${ .steps.now }" }
+    output: { message: 'Hello, ${ .input.name // "world" }!', at: "${ .steps.now }" }
 )";
 
 Status write_file(const std::string& path, std::string_view text) {
@@ -186,7 +186,11 @@ int init_command(const Options& options, Terminal& terminal) {
         {{"files", Value::array({path})}, {"next", Value::array({Value(run), Value(jobs)})}}));
     return kDone;
   }
-  terminal.print("wrote " + safe(path) + "\n\nnext:\n  " + run + "\n  " + jobs + "\n");
+  const std::string lines =
+      enter.empty()
+          ? run + "\n  " + jobs
+          : "cd " + quoted(folder) + "\n  aetheris run agents.yaml name=Ada\n  aetheris jobs";
+  terminal.print("wrote " + safe(path) + "\n\nnext:\n  " + lines + "\n");
   return kDone;
 }
 

@@ -131,22 +131,34 @@ std::string noted_text(const Value& doubt);
 // The command that retries job ID, under the plan of FILE unless that is empty. Its --job-id is derived from ID, so that
 // the same command run twice makes one job: "a" → "a-retry-1" → "a-retry-2".
 std::string retry_command_text(std::string_view id, std::string_view file,
-                               const std::string& store_flag);
+                               const std::string& store_flag, std::string_view next = {});
 // Prints it, for a plan that a failed job does not have.
 void say_retry(std::string_view id, std::string_view file, const app::StoreUrl& store,
                Terminal& terminal);
 // What follows "failed" of a job's error: " at node trip (tool get_trip): http.url: .args.id is null [request_invalid]".
 std::string failure_text(const Value& error);
-// The agents file of a failed job, as far as the command knows it.
+// "pay, ship" of a list of node ids; the first of many.
+std::string names_text(const Value& nodes);
+// "Took effect before the failure: pay (a retry keeps it)", of a job's error; "" when nothing did.
+std::string committed_text(const Value& error);
+// The jobs that have retried a job under the ids that the commands print (ID-retry-1, …).
+struct Retried {
+  std::string last, status;  // "": none
+  std::string next;          // the id of another retry; "": ID-retry-1
+};
+Retried retried(const app::StoreUrl& store, std::string_view id);
+// The agents file of a failed job, as far as the command knows it, and its retries.
 struct FileOfJob {
   std::string path = {};  // "": unknown
   bool has_one_agent = false;
   std::string store_flag = {};
+  Retried retried = {};
 };
-// What can follow a failure: a new job if the failed expression reads the input; the retry, with FILE unless only something
-// else than the plan is to be fixed; the option that runs a node again whose kept result the expression reads.
+// What can follow a failure: the retry, with FILE unless only something else than the plan is to be fixed; the option that
+// runs a node again whose kept result the expression reads; a new job if the failed expression reads the input. First the
+// job that has retried it, without a command.
 struct NextCommand {
-  std::string name;  // new job, retry, kept
+  std::string name;  // retried, retry, kept, new job
   std::string lead;  // "After fixing the cause, run: "
   std::string command;
 };

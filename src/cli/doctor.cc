@@ -331,9 +331,9 @@ void look_at_jobs(app::Door& door, const app::StoreUrl& store, std::vector<Probl
   if (shared || door.is_socket()) look_for_stuck(door, store, problems);
 }
 
-std::string exists_text(const std::string& path) {
+std::string secrets_text(const std::string& path) {
   struct stat found{};
-  return ::stat(path.c_str(), &found) == 0 ? path : path + " does not exist";
+  return ::stat(path.c_str(), &found) == 0 ? path : "no secrets file (" + path + " is optional)";
 }
 
 void check_store(const app::StoreUrl& store, Checks& checks) {
@@ -353,14 +353,14 @@ void check_store(const app::StoreUrl& store, Checks& checks) {
       look_at_folder(store.folder(), found);
       look_at_file(store.path, "the store", found);
     });
-    check("secrets", exists_text(store.folder() + "/secrets"),
+    check("secrets", secrets_text(store.folder() + "/secrets"),
           [&](auto& found) { look_at_file(store.folder() + "/secrets", "secrets", found); });
   } else {
     check("server", "PostgreSQL settings, connections and clock", [&](auto& found) {
       if (const auto facts = app::examine(store); facts && *facts) look_at_server(**facts, found);
     });
   }
-  check("rollback", "no commit is missing", [&](auto& found) {
+  check("rollback", "the store is not older than it was", [&](auto& found) {
     if (auto stands = app::look_for_rollback(store); !stands) {
       found.push_back({std::string(code_name(stands.error().code)), stands.error().message});
     }
@@ -527,8 +527,8 @@ int doctor_command(const Options& options, Terminal& terminal) {
              std::exchange(found, {}));
   const app::SandboxAbility can = app::sandbox_ability();
   checks.add("sandbox",
-             can.landlock > 0 ? "Landlock ABI " + std::to_string(can.landlock)
-                              : "no Landlock; tools cannot be confined to folders",
+             can.landlock > 0 ? "available (Landlock ABI " + std::to_string(can.landlock) + ")"
+                              : "no Landlock: `sandbox` cannot confine tools to folders",
              {});
   check_store(*store, checks);
   std::size_t count = 0;

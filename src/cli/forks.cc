@@ -34,7 +34,7 @@ Result<std::vector<Member>> body_of(const Options& options) {
 
 // What became of a call of the origin; --json has the stored word.
 std::string effect_words(std::string_view state) {
-  if (state == "committed") return "succeeded";
+  if (state == "committed") return "applied";
   if (state == "in_doubt") return "unknown";
   return state == "undone" ? "compensated" : safe(state);
 }
@@ -42,7 +42,10 @@ std::string effect_words(std::string_view state) {
 // The calls of the origin that may have taken effect, and that the new job would make again.
 void say_effects(const Value& effects, Terminal& terminal) {
   if (!effects.is_array()) return;
-  terminal.note("Calls that the new job would repeat (results of earlier steps are kept):");
+  terminal.note(
+      "The new job would make these calls again, with new external keys, so that a service does "
+      "not "
+      "recognize them:");
   Table table({"NODE", "TOOL", "EFFECT", "OUTCOME", "SENT AT EVENT", "STEP"});
   for (const Value& effect : effects.items()) {
     table.row({{place_text(effect), Tint::accent},
@@ -149,11 +152,28 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
 
 namespace {
 
-void say_made(const Value& made, bool forks, Terminal& terminal) {
+// Which results of its origin the new job has. "" when they cannot be read.
+std::string kept_text(const std::string& id, const app::StoreUrl& store) {
+  const auto door = app::Door::open(store, app::Purpose::read);
+  if (!door) return "";
+  api::ApiRequest request;
+  request.path = {"api", "jobs", id, "trace"};
+  const auto trace = (*door)->ask(request);
+  if (!trace || trace->status != 200) return "";
+  std::vector<Value> kept;
+  for (const Value& node : trace->body["nodes"].items()) {
+    if (node["imported"] == Value(true)) kept.push_back(node["node_id"]);
+  }
+  if (kept.empty()) return "It keeps no result of a node.";
+  return "It keeps the results of: " + names_text(Value::array(std::move(kept)));
+}
+
+void say_made(const Value& made, const app::StoreUrl& store, Terminal& terminal) {
   const Value& from = made["forked_from"];
-  terminal.note("Created job " + safe(made.text("id")) + " from job " + safe(from.text("job_id")) +
-                ", event " + std::to_string(from["seq"].as_int()) + "." +
-                (forks ? " It keeps the results recorded by then." : ""));
+  const std::string id(made.text("id"));
+  terminal.note("Created job " + safe(id) + " from job " + safe(from.text("job_id")) + ", event " +
+                std::to_string(from["seq"].as_int()) + ".");
+  if (const std::string kept = kept_text(id, store); !kept.empty()) terminal.note(kept);
 }
 
 }  // namespace
@@ -168,7 +188,7 @@ int fork_command(const Options& options, Terminal& terminal) {
     return kDone;
   }
   terminal.print(safe(made->text("id")) + "\n");
-  say_made(*made, options.command == "fork", terminal);
+  say_made(*made, *store, terminal);
   say_next(options, std::string(made->text("id")), terminal);
   return kDone;
 }
@@ -192,7 +212,7 @@ int retry_command(const Options& options, Terminal& terminal) {
     if (!made) return made.error();
     id = made->text("id");
     if (!terminal.json()) {
-      say_made(*made, false, terminal);
+      say_made(*made, *store, terminal);
       say_changes((*made)["plan_changes"], terminal);
     }
     if (options.detach) {

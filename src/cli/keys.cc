@@ -47,9 +47,10 @@ int create(const Options& options, Terminal& terminal) {
                 (until.empty() ? std::string("no expiry") : "expires " + short_time(until)) +
                 "). Save the key now: it is not shown again.");
   terminal.note(
-      "HTTP requests to a server of this store now need a key: set AETHERIS_API_KEY beside "
-      "AETHERIS_URL, or send");
-  terminal.note("the header `Authorization: Bearer KEY`. docs/security.md lists the roles.");
+      "HTTP requests to a server of this store now need a key: the header `Authorization: Bearer "
+      "KEY`, or");
+  terminal.note(
+      "AETHERIS_API_KEY beside AETHERIS_URL. Commands of this user on this machine need none.");
   terminal.note("To revoke the key: aetheris keys revoke " + safe(made->text("id")));
   return kDone;
 }

@@ -515,9 +515,13 @@ int job_command(const Options& options, Terminal& terminal) {
       line("details",
            "aetheris trace " + quoted(std::string(job->text("id"))) + store_flag(*store));
     }
-    for (const NextCommand& next : after_failure(*job, {.store_flag = store_flag(*store)})) {
-      if (status == "failed") {
-        line(next.name.c_str(), next.name == "kept" ? next.lead + next.command : next.command);
+    if (const std::string did = committed_text(error); !did.empty()) line("", did);
+    if (status == "failed") {
+      const FileOfJob file{.store_flag = store_flag(*store),
+                           .retried = retried(*store, job->text("id"))};
+      for (const NextCommand& next : after_failure(*job, file)) {
+        const bool plain = next.name == "retry" || next.lead.starts_with("With another input, run");
+        line(next.name.c_str(), plain ? next.command : next.lead + next.command);
       }
     }
   }

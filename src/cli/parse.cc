@@ -426,11 +426,9 @@ class Grammar {
     positional(pause, "ID", options_.id, "the job");
     pause->add_option("--reason", options_.reason, "the reason, for the log");
 
-    positional(
-        command("resume",
-                "resume a paused or parked job (`run --job-id` continues an interrupted one)",
-                "aetheris resume holiday"),
-        "ID", options_.id, "the job");
+    positional(command("resume", "resume a job that is paused, or parked until `resume`",
+                       "aetheris resume holiday"),
+               "ID", options_.id, "the job");
 
     CLI::App* budget =
         command("budget", "raise a job's budget", "aetheris budget holiday --tokens 200000");
@@ -449,9 +447,9 @@ class Grammar {
     cancel->add_flag("--no-compensate", options_.no_compensate,
                      "do not compensate completed effects");
 
-    CLI::App* resolve =
-        command("resolve", "resolve a call whose outcome is unknown, or a failed confirmation",
-                "aetheris resolve payment 5d0c2f8a91b3 happened '{\"receipt\": 17}'");
+    CLI::App* resolve = command(
+        "resolve", "resolve a call whose outcome is unknown, or a resource that has changed",
+        "aetheris resolve payment 5d0c2f8a91b3 happened '{\"receipt\": 17}'");
     positional(resolve, "ID", options_.id, "the job");
     positional(
         resolve, "CALL", options_.key,
@@ -482,8 +480,9 @@ class Grammar {
                      "a node whose committed effect the new plan drops; repeatable")
         ->allow_extra_args(false);
     plan->add_option("--reason", options_.reason, "the reason, for the log");
-    CLI::App* retry = command("retry", "retry a failed job as a new job; with FILE, run it",
-                              "aetheris retry holiday agents.yaml");
+    CLI::App* retry = command(
+        "retry", "create a job that continues a failed one; with FILE, under its plan, and run it",
+        "aetheris retry holiday agents.yaml");
     positional(retry, "ID", options_.id, "the job that failed");
     positional(retry, "FILE", options_.file,
                "the agents file: the new job runs its plan and keeps results that still apply",
@@ -510,7 +509,8 @@ class Grammar {
           forks ? "allow all effects after the event to be repeated"
                 : "allow every call that is not kept and may have taken effect to be made again");
       sub->add_option("--repeat", options_.repeat,
-                      "allow this effect to be repeated: node, step id or call id; repeatable")
+                      "allow this effect to be repeated, with a new external key: node, step id or "
+                      "call id; repeatable")
           ->allow_extra_args(false);
     }
   }
@@ -558,9 +558,9 @@ class Grammar {
                      "keep the job's hash secret: guesses of erased values can be confirmed");
     redact->add_option("--reason", options_.reason, "the reason, for the audit log")->required();
 
-    CLI::App* prune = command(
-        "prune", "delete ended jobs and all their data; their ids and idempotency keys become free",
-        "aetheris prune --older-than 90d --archive /archive/aetheris");
+    CLI::App* prune =
+        command("prune", "delete ended jobs and all their data; do not use their ids again",
+                "aetheris prune --older-than 90d --archive /archive/aetheris");
     prune
         ->add_option("--older-than", options_.older_than,
                      "minimum time since the end, such as 90d (store clock)")

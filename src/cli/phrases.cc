@@ -178,7 +178,7 @@ std::string head_text(std::string_view head, bool has_signature) {
   if (head == "unsigned") {
     return has_signature
                ? "log signed, except its last events"
-               : "log consistent, not signed; `run` and `serve` sign it with --signing-key";
+               : "log consistent, not signed (to sign logs: `run` or `serve` with --signing-key)";
   }
   return "log " + safe(head);  // altered, truncated
 }

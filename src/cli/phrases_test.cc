@@ -124,11 +124,25 @@ AE_TEST("cli/a failure at the input proposes a new job, and the words that give 
     const Value job = job_of("failed").with("error", error).with("input", *parse_json(one.input));
     const auto next = after_failure(job, {.path = "trip.yaml", .has_one_agent = true});
     ASSERT_EQ(next.size(), 2u);
-    EXPECT_EQ(next[0].command, std::string("aetheris run trip.yaml ") + one.words);
-    EXPECT_EQ(next[1].lead, "After correcting the file, run: ");
-    EXPECT_NE(after_failure(job, {})[0].command.find(std::string("FILE ") + kAgent),
+    EXPECT_EQ(next[0].lead, "After correcting the file, run: ");
+    EXPECT_EQ(next[1].lead, "With another input, run: ");
+    EXPECT_EQ(next[1].command, std::string("aetheris run trip.yaml ") + one.words);
+    EXPECT_NE(after_failure(job, {})[1].command.find(std::string("FILE ") + kAgent),
               std::string::npos);
   }
+  const Value deep = *parse_json(
+      R"({"code":"x","committed":["pay"],"expression":".input.order.id","reads_input":["order"]})");
+  const auto steps =
+      after_failure(job_of("failed").with("error", deep).with("input", *parse_json("{}")),
+                    {.path = "trip.yaml",
+                     .has_one_agent = true,
+                     .retried = {.last = "t-1", .status = "failed", .next = "t-2"}});
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_EQ(steps[0].lead, "Retried as job t-1 (failed).");
+  EXPECT_TRUE(steps[1].command.ends_with("--job-id t-2")) << steps[1].command;
+  EXPECT_EQ(steps[2].lead, "With another input, which repeats pay, run: ");
+  EXPECT_EQ(steps[2].command, "aetheris run trip.yaml --input JSON") << "a text has no members";
+  EXPECT_EQ(committed_text(deep), "Took effect before the failure: pay (a retry keeps it)");
   const Value other = job_of("failed").with("error", *parse_json(R"({"code":"http_503"})"));
   const auto next = after_failure(other, {});
   ASSERT_EQ(next.size(), 1u);

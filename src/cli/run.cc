@@ -93,7 +93,7 @@ void Run::finish() {
 void Run::interrupted(int signal) {
   if (std::exchange(signal_, signal) != 0) return finish();  // the second time: now
   if (std::exchange(stopping_, true)) return finish();       // it was leaving already
-  terminal_.note("Shutting down; waiting " + to_text(wishes_.grace) +
+  terminal_.note("Shutting down; waiting up to " + to_text(wishes_.grace) +
                  " for calls in flight (Ctrl-C again to force)");
   site_->runtime().stop(wishes_.grace, [this] { finish(); });
 }

@@ -77,7 +77,7 @@ Result<Wish> wish_of(const Options& options, const agents::AgentsFile& file) {
   if (!options.agent.empty()) {
     if (!file.agents.contains(options.agent)) {
       return fail(Code::usage, "there is no agent \"" + options.agent + "\" in " + options.file +
-                                   "; there is " + names);
+                                   "; its agents: " + names);
     }
     wish.agent = options.agent;
   } else if (file.agents.size() == 1) {
@@ -249,7 +249,6 @@ void say_plan_differs(const Value& job, const Wish& wish, const agents::AgentsFi
   std::string text = wish.file + " differs from the plan of job " + id + ", which keeps its plan.";
   if (!has_ended(job)) text += " To change the job's plan: aetheris plan " + with;
   terminal.note(safe(text));
-  if (status == "failed") say_retry(id, wish.file, wish.store, terminal);
 }
 
 using Asker = std::function<Result<api::ApiResponse>(const api::ApiRequest&)>;
@@ -299,12 +298,15 @@ int say_end(const Value& job, const Wish& wish, Terminal& terminal) {
   if (status == "failed") {
     terminal.note("job " + safe(id) + " " + terminal.err()(Tint::bad, "failed") +
                   failure_text(job["error"]));
+    if (const std::string did = committed_text(job["error"]); !did.empty()) terminal.note(did);
     if (wish.store.kind != app::StoreUrl::Kind::memory) {
       terminal.note("Details: " + terminal.err()(Tint::bold, "aetheris trace " + quoted(id) +
                                                                  store_flag(wish.store)));
-      for (const NextCommand& next : after_failure(job, {.path = wish.file,
-                                                         .has_one_agent = wish.has_one_agent,
-                                                         .store_flag = store_flag(wish.store)})) {
+      const FileOfJob file{.path = wish.file,
+                           .has_one_agent = wish.has_one_agent,
+                           .store_flag = store_flag(wish.store),
+                           .retried = retried(wish.store, id)};
+      for (const NextCommand& next : after_failure(job, file)) {
         terminal.note(next.lead + terminal.err()(Tint::bold, next.command));
       }
     }

@@ -222,8 +222,8 @@ void Service::interrupted(int signal) {
 
 void Service::stop() {
   if (std::exchange(stopping_, true)) return;
-  const std::string waits =
-      "waiting " + to_text(grace_) + " for requests and calls in flight (Ctrl-C again to force)";
+  const std::string waits = "waiting up to " + to_text(grace_) +
+                            " for requests and calls in flight (Ctrl-C again to force)";
   journal_.tell({.event = "stopping",
                  .message = waits,
                  .more = {{"held", std::uint64_t{site_->runtime().held()}}},

@@ -195,7 +195,9 @@ class Trace {
     if (lost_) {
       for (std::size_t i = 0; i < attempts.size(); ++i) {
         const Value& one = attempts[i];
-        const std::string ended(one.text("ended", "running")), shown = ended + lost_text(one);
+        const std::string ended(one.text("ended", "running"));
+        const bool released = ended == "waiting" || ended == "parked";
+        const std::string shown = released ? "released (" + ended + ")" : ended + lost_text(one);
         std::string when =
             "  attempt " + std::to_string(i + 1) + "  " + short_time(one.text("started_at")) + "  ";
         const std::string worker = std::string(one.text("worker")) + "  ";
@@ -272,10 +274,10 @@ class Trace {
               summary.empty() ? error.text("message") : summary);
       if (trace_.text("status") != "failed") return;
       for (const NextCommand& next : after_failure(trace_, {})) {
-        if (next.name == "kept") {
-          put(Line().add(Tint::dim, next.lead).add(Tint::bold, next.command));
+        if (next.name == "retry") {
+          command("", "retry with: ", next.command);
         } else {
-          command("", (next.name + " with: ").c_str(), next.command);
+          put(Line().add(Tint::dim, next.lead).add(Tint::bold, next.command));
         }
       }
     } else if (trace_.text("status") == "completed") {
@@ -456,6 +458,7 @@ class Trace {
     if (node["effect"].is_object() && !(plain && status == "done" && !style_.verbose)) {
       effect(node, trunk);
     }
+    if (!style_.verbose && !node["turn"].is_integer()) applied_items(node, trunk);
     if (node["model"].text("answered") != "") model(node["model"], trunk);
     for (const Value& change : list(node["changes"])) this->change(change, trunk);
     story(node, trunk);
@@ -543,6 +546,23 @@ class Trace {
     }
   }
 
+  // How many items of a map took effect; each item says so itself only with --verbose.
+  void applied_items(const Value& node, const std::string& trunk) {
+    std::string kind;
+    std::size_t applied = 0, all = 0;
+    for (const Value& item : list(node["items"])) {
+      const std::string_view of_item = item["effect"].text("effect_class");
+      if (!item["item"].is_integer() || of_item.empty() || of_item == "read") continue;
+      kind = of_item;
+      all++;
+      applied += item.text("world") == "changed";
+    }
+    if (all == 0) return;
+    put(Line()
+            .add(Tint::dim, trunk + "effect: " + kind + " · ")
+            .add(std::to_string(applied) + " of " + counted(all, "item") + " applied"));
+  }
+
   void effect(const Value& node, const std::string& trunk) {
     const Value& effect = node["effect"];
     const std::string world(node.text("world"));
@@ -588,11 +608,12 @@ class Trace {
   void model(const Value& model, const std::string& trunk) {
     const std::string answered(model.text("answered"));
     const std::string asked(model.text("asked"));
-    std::string text = std::string(model.text("provider")) + " " + answered;
+    std::string text = "model " + answered + " (" + std::string(model.text("provider")) + ")";
     if (asked != answered) text += ", asked as " + asked;
     if (const Value& usage = model["usage"]; usage.is_object()) {
       text += ", " + std::to_string(natural(usage["input_tokens"])) + " + " +
-              counted(natural(usage["output_tokens"]), "token") + cost_of(usage);
+              std::to_string(natural(usage["output_tokens"])) + " tokens (input + output)" +
+              cost_of(usage);
     }
     detail(trunk, Tint::dim, text);
   }

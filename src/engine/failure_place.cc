@@ -103,15 +103,19 @@ std::string reason(const FailedField& failed, std::string_view message) {
   return text.append(message);
 }
 
-// The value of the argument of a call that was not sent because of it: `http.url: .args.id is null`.
-std::string null_argument(const State& state, const Step& step) {
+// The argument of a call that was not sent because of it: `http.url: .args.id is null`.
+struct NullArgument {
+  std::string name, expression;
+};
+
+NullArgument null_argument(const State& state, const Step& step) {
   if (state.error->code != "request_invalid") return {};
   const Value& node = state.plan->task_graph["nodes"].items()[step.node];
   const Value& args = step.item == kNoItem ? node["args"] : node["do"]["args"];
   if (!args.is_object()) return {};
   for (const auto& [name, value] : args.members()) {
     if (state.error->message.ends_with(": .args." + name + " is null")) {
-      return sole_expression(value);
+      return {name, sole_expression(value)};
     }
   }
   return {};
@@ -126,7 +130,9 @@ struct Reads {
 Reads reads_of(const State& state, const Place& place) {
   Reads reads;
   std::string expression = place.field ? place.field->expression : "";
-  if (place.step != nullptr && !place.field) expression = null_argument(state, *place.step);
+  if (place.step != nullptr && !place.field) {
+    expression = null_argument(state, *place.step).expression;
+  }
   const auto parsed = Expr::parse(expression);
   if (!parsed) return reads;
   const ExprRoots& roots = parsed->roots();
@@ -159,10 +165,32 @@ std::string summary_of(const State& state, const Place& place, const std::string
     if (!model.empty()) text += " (model " + model + ")";
     text += ": ";
   }
-  return text + (place.field ? reason(*place.field, message) : std::string(message));
+  if (place.field) return text + reason(*place.field, message);
+  text += message;
+  if (place.step == nullptr) return text;
+  // Where the null comes from: the expression of the node's argument.
+  const NullArgument argument = null_argument(state, *place.step);
+  const std::string& shown = argument.expression;
+  if (shown.empty() || shown.size() > kExpressionShown || shown.contains('\n')) return text;
+  return text + " (args." + argument.name + " is " + shown + ")";
 }
 
 }  // namespace
+
+Value committed_nodes(const State& state) {
+  std::vector<bool> did(state.plan ? state.plan->nodes.size() : 0);
+  for (const Step& step : state.steps) {
+    if (step.role != Role::node || !step.committed || !has_tool(state, step)) continue;
+    const ToolPolicy& tool = state.tool_of(step);
+    const bool changes = tool.makes_call() && !tool.is_model() && tool.effect != EffectClass::read;
+    if (changes && step.result_type != ResultType::compensated) did[step.node] = true;
+  }
+  std::vector<Value> ids;
+  for (std::size_t i = 0; i < did.size(); ++i) {
+    if (did[i]) ids.emplace_back(state.plan->nodes[i].id);
+  }
+  return Value::array(std::move(ids));
+}
 
 Value job_error_view(const State& state) {
   if (!state.error) return {};
@@ -181,6 +209,7 @@ Value job_error_view(const State& state) {
   }
   Reads reads = reads_of(state, place);
   return Value::object({{"code", state.error->code},
+                        {"committed", committed_nodes(state)},
                         {"expression", or_null(place.field ? place.field->expression : "")},
                         {"field", or_null(place.field ? place.field->field : "")},
                         {"item", item},

@@ -15,6 +15,7 @@ namespace ae::engine {
 
 // The error of a job that failed, else null:
 //   {code, message,      as recorded
+//    committed,          nodes with a call that took effect and was not compensated, in the order of the plan
 //    node_id,            null: the job failed outside of a node, such as by its deadline
 //    item, turn,         from 0: the item of a map, the turn of a loop; else null
 //    tool, model,        what the node called, or was to call; at most one of the two
@@ -23,6 +24,8 @@ namespace ae::engine {
 //    reads_kept,         nodes whose results the expression reads and a retry or fork has kept; else []
 //    summary}            one line: "node trip (tool get_trip): args.id: .input.id is null"
 Value job_error_view(const State& state);
+// Its `committed`.
+Value committed_nodes(const State& state);
 
 // How many steps of a trace are evaluated again to find the field: a map may have 100,000 items that fail.
 constexpr std::size_t kStepsLocated = 16;

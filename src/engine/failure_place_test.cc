@@ -80,6 +80,17 @@ AE_TEST("failure/an error names the members of the input that its expression rea
   const Value error = error_of(job);
   EXPECT_EQ(error["reads_input"], json("['none']")) << canonical(error);
   EXPECT_TRUE(error["expression"].is_null());
+  EXPECT_EQ(error.text("summary"),
+            "node a (tool put): http.url: .args.id is null (args.id is .input.none)");
+}
+
+AE_TEST("failure/an error lists the nodes that took effect, not reads and not what was undone") {
+  GivenJob job(
+      "[{'id':'r','kind':'tool','tool':'get'},{'id':'a','kind':'tool','tool':'put','needs':['r']},"
+      "{'id':'b','kind':'tool','tool':'put','needs':['a']}]",
+      {.more = "{'tools':{'get':{'effect':'read'}}}"});
+  job.claim().ok("r").ok("a").fails("b", "http_404");
+  EXPECT_EQ(error_of(job)["committed"], json("['a']"));
 }
 
 AE_TEST("failure/an error names the kept results that its expression reads, and no others") {

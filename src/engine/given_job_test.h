@@ -445,12 +445,12 @@ class GivenJob {
         second == std::string_view::npos
             ? kNoTurn
             : static_cast<std::uint32_t>(std::stoul(std::string(rest.substr(second + 1))));
-    for (std::uint32_t i = 0; i < state.steps.size(); ++i) {
-      const Step& one = state.steps[i];
-      if (one.role != Role::node || one.node != node.index) continue;
-      if ((one.item == item && nth == kNoTurn) || (one.turn == item && one.nth == nth)) return i;
-    }
-    AE_CHECK(false, std::string(name) + "\n" + story());
+    const auto found = std::ranges::find_if(state.steps, [&](const Step& one) {
+      return one.role == Role::node && one.node == node.index &&
+             ((one.item == item && nth == kNoTurn) || (one.turn == item && one.nth == nth));
+    });
+    AE_CHECK(found != state.steps.end(), std::string(name) + "\n" + story());
+    return static_cast<std::uint32_t>(found - state.steps.begin());
   }
   const Step& step(std::string_view name) const { return state.steps[index_of(name)]; }
   // The types of all events, or of those of a step, in order.

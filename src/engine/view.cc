@@ -600,6 +600,7 @@ Value error_view(const State& state) {
   const std::string reason =
       state.ending->message.empty() ? "the job was cancelled" : state.ending->message;
   return Value::object({{"code", "cancelled"},
+                        {"committed", committed_nodes(state)},
                         {"expression", Value()},
                         {"field", Value()},
                         {"item", Value()},

@@ -740,7 +740,8 @@ AE_TEST("http tool/an error that has a message shows it, without the JSON around
   const std::string before = "POST HOST/charges answered 422: ";
   EXPECT_EQ(shown(R"({"error":{"code":7,"message":"too\nmuch"}})"), before + "too\\nmuch");
   EXPECT_EQ(shown(R"({"error":{"message":""}})"), before + R"({"error":{"message":""}})");
-  EXPECT_EQ(shown(R"({"error":"no"})"), before + R"({"error":"no"})");
+  EXPECT_EQ(shown("{\"error\":\"no\"}\r\n"), before + R"({"error":"no"})");
+  EXPECT_EQ(shown(" \n"), before.substr(0, before.size() - 2));
   EXPECT_EQ(shown(R"({"error":{"message":"x)"), before + R"({"error":{"message":"x)");
   EXPECT_EQ(shown(R"({"error":{"message":"x"}})", "text/plain"),
             before + R"({"error":{"message":"x"}})");
