@@ -164,12 +164,11 @@ class GivenJob {
   Result<Fork> fork(std::uint64_t at) const { return fork_at(state, log, at, compile_each_time()); }
   // The first event of this type that is about this node.
   std::uint64_t seq_of(EventType type, std::string_view node) const {
-    for (const Event& event : log) {
-      if (event.type == type && event.payload.text("step_id") == step(node).id.text) {
-        return event.seq;
-      }
-    }
-    AE_CHECK(false, std::string(node) + "\n" + story());
+    const auto found = std::ranges::find_if(log, [&](const Event& event) {
+      return event.type == type && event.payload.text("step_id") == step(node).id.text;
+    });
+    AE_CHECK(found != log.end(), std::string(node) + "\n" + story());
+    return found->seq;
   }
 
   // ---- what happens
