@@ -289,7 +289,7 @@ def a_plan_that_drops_it_does_not_hide_it(shop):
     assert "calls whose outcome is unknown" in done.stderr and key in done.stderr, done.stderr
     last = json.loads(shop.run("events", "waits", "--json").stdout)["events"][-1]
     assert last["payload"]["in_doubt"] == [key], last
-    assert "noted" in shop.run("resolve", "waits", key, "happened", '{"id":7}').stdout
+    assert "recorded in the log of the ended job" in shop.run("resolve", "waits", key, "happened", '{"id":7}').stdout
     assert shop.job("waits")["in_doubt"][0]["noted"]["resolution"] == "happened"
     shop.run("verify", "waits")
 
