@@ -87,7 +87,68 @@ def the_printed_command_retries_with_the_changed_file():
         assert time.monotonic() - began < 10
         assert done.out == "7\n", done
         assert "plan changed: nodes.ticket: args" in done.err, done
+        assert "\nIt keeps results of: charge\n" in done.err, done
         assert (lines(h, "paid"), lines(h, "printed")) == (["paid"], ["printed"])
+
+
+@test
+def a_job_that_was_retried_names_its_newest_retry_and_no_other_command():
+    with home() as h:
+        said = broken(h)
+        assert "\nTook effect: charge\n" in said.err, said
+        said = expect(h.run(*printed_command(said.err)), 1)  # the file is as it was
+        assert "already failed" not in said.err, "this command ran it"
+        for words in (["run", "trip.yaml", "--job-id", "x1"], ["job", "x1"], ["trace", "x1"]):
+            shown = h.run(*words)
+            shown = shown.out + shown.err
+            assert "Retried as job x1-retry-1 (failed)." in shown, shown
+            assert re.search(r"aetheris retry x1-retry-1 (trip\.yaml|FILE) --job-id x1-retry-2\b", shown), shown
+        fix(h)
+        expect(h.run(*printed_command(h.run("run", "trip.yaml", "--job-id", "x1").err)), 0)
+        for words in (["run", "trip.yaml", "--job-id", "x1"], ["job", "x1"], ["trace", "x1"],
+                      ["run", "trip.yaml", "--job-id", "x1-retry-1"]):
+            shown = h.run(*words)
+            shown = shown.out + shown.err
+            assert "Retried as job x1-retry-2 (completed)." in shown and "aetheris retry" not in shown, shown
+        # Another retry would make the calls again that the last one made.
+        for more in ([], ["--job-id", "x3"]):
+            said = expect(h.run("retry", "x1", "trip.yaml", *more), 5)
+            assert "x1-retry-2 (completed)" in said.err and "[effects_repeated]" in said.err, said
+        assert (lines(h, "paid"), lines(h, "printed")) == (["paid"], ["printed"])
+        assert expect(h.run("retry", "x1", "trip.yaml", "--repeat-effects"), 0).out == "7\n"
+        assert (lines(h, "paid"), lines(h, "printed")) == (["paid"], ["printed", "printed"])
+        assert "x1-retry-3 (completed)" in expect(h.run("job", "x1"), 0).out
+
+
+@test
+def a_retry_without_an_id_is_found_again():
+    with home() as h:
+        broken(h)
+        fix(h)
+        expect(h.run("retry", "x1", "trip.yaml"), 0)
+        assert "Retried as job x1-retry-1 (completed)." in expect(h.run("job", "x1"), 0).out
+
+
+REFUSED = """\
+aetheris: 1
+tools:
+  pay: { command: ["sh", "-c", "echo paid >> paid; echo no JSON"], output: json, effect: at_most_once }
+agents:
+  pays: { plan: [ { id: charge, tool: pay } ] }
+"""
+
+
+@test
+def a_failure_whose_call_took_effect_names_the_option_that_makes_it_again():
+    with home() as h:
+        (h.path / "trip.yaml").write_text(REFUSED, encoding="utf-8")
+        said = expect(h.run("run", "trip.yaml", "--job-id", "x1"), 1)
+        assert "Took effect: charge" in said.err and "add: --repeat charge\n" in said.err, said
+        expect(h.run(*printed_command(said.err)), 5)
+        assert lines(h, "paid") == ["paid"]
+        (h.path / "trip.yaml").write_text(REFUSED.replace("no JSON", "1"), encoding="utf-8")
+        expect(h.run(*printed_command(said.err), "--repeat", "charge"), 0)
+        assert lines(h, "paid") == ["paid", "paid"]
 
 
 @test

@@ -65,7 +65,8 @@ Result<runtime::ForkRequest> wish_of(const ApiRequest& request, const Fields& fi
 
 std::string outcome_words(std::string_view state) {
   if (state == "committed") return "applied";
-  return state == "in_doubt" ? "outcome unknown" : "compensated";
+  if (state == "in_doubt") return "outcome unknown";
+  return state == "undone" ? "compensated" : std::string(state);
 }
 
 // `instead`: what helps other than repeating them.

@@ -12,6 +12,7 @@
 #include "core/seal.h"
 #include "core/trace_context.h"
 #include "engine/effects.h"
+#include "engine/failure_place.h"
 #include "store/rules.h"
 
 namespace ae::api {
@@ -442,6 +443,9 @@ void Api::created(Ask ask, const JobId& job, int status, std::vector<Member> mor
                waiting->over = true;
                Value shown = job_json(*read);
                for (const auto& [name, value] : more) shown = shown.with(name, value);
+               if (shown["forked_from"].is_object()) {
+                 shown = shown.with("kept", engine::imported_nodes(read->state));
+               }
                ask->answer(status, std::move(shown), target({"api", "jobs", ask->id}, {}));
              });
        });

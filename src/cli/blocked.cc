@@ -71,11 +71,12 @@ std::string confirmed_text(const Value& resources) {
 }
 
 std::string names_text(const Value& nodes) {
-  constexpr std::size_t kNamesShown = 5;
+  constexpr std::size_t kColumns = 60;
   std::string text;
-  for (std::size_t i = 0; i < nodes.size() && i <= kNamesShown; ++i) {
-    text += i == 0 ? "" : ", ";
-    text += i == kNamesShown ? "…" : safe(nodes.items()[i].as_string());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const std::string name = (i == 0 ? "" : ", ") + safe(nodes.items()[i].as_string());
+    if (i > 0 && text.size() + name.size() > kColumns) return text + ", …";
+    text += name;
   }
   return text;
 }
@@ -368,7 +369,8 @@ Retried retried(const app::StoreUrl& store, std::string_view id) {
     request.path = {"api", "jobs", next};
     const auto job = (*door)->ask(request);
     if (!job || job->status != 200) break;
-    if (job->body["forked_from"].text("job_id") == id) {
+    const std::string_view origin = job->body["forked_from"].text("job_id");
+    if (origin == id || (!found.last.empty() && origin == found.last)) {
       found.last = next;
       found.status = job->body.text("status");
     }
@@ -378,19 +380,27 @@ Retried retried(const app::StoreUrl& store, std::string_view id) {
   return found;
 }
 
+std::string retried_text(const Retried& retried) {
+  if (retried.last.empty()) return "";
+  return "Retried as job " + safe(retried.last) + " (" + safe(retried.status) + ").";
+}
+
 void say_retry(std::string_view id, std::string_view file, const app::StoreUrl& store,
                Terminal& terminal) {
-  terminal.note("To retry with the file's plan: " +
-                terminal.err()(Tint::bold, retry_command_text(id, file, store_flag(store))));
+  const Retried known = retried(store, id);
+  if (!known.last.empty()) terminal.note(retried_text(known));
+  if (!known.may_retry()) return;
+  const std::string command = retry_command_text(known.of(id), file, store_flag(store), known.next);
+  terminal.note("To retry with the file's plan: " + terminal.err()(Tint::bold, command));
 }
 
 namespace {
 
 // Does the plan of the failed job stay as it is when the cause is fixed?
 bool keeps_plan(std::string_view code) {
-  constexpr std::string_view kReasons[] = {
-      "connect",  "tls",      "timeout",  "reset",          "http_401", "http_403",
-      "http_404", "http_408", "http_429", "secret_missing", "rejected"};
+  constexpr std::string_view kReasons[] = {"connect",        "tls",      "timeout",  "reset",
+                                           "http_401",       "http_403", "http_404", "http_408",
+                                           "secret_missing", "rejected"};
   return std::ranges::count(kReasons, code) > 0 || code.starts_with("http_3") ||
          code.starts_with("http_5");
 }
@@ -429,6 +439,29 @@ std::string input_words(const Value& input, const Value& names, std::string_view
 
 }  // namespace
 
+namespace {
+
+// The nodes whose calls a retry makes again only with --repeat: their outcome is unknown, or their result was refused.
+std::vector<std::string> repeated_nodes(const Value& job) {
+  std::vector<std::string> nodes;
+  const auto add = [&](std::string_view node) {
+    if (!node.empty() && std::ranges::find(nodes, node) == nodes.end()) nodes.emplace_back(node);
+  };
+  if (job["in_doubt"].is_array()) {
+    for (const Value& doubt : job["in_doubt"].items()) {
+      if (!doubt["noted"].is_object()) add(doubt.text("node_id"));
+    }
+  }
+  const Value& error = job["error"];
+  if (error.text("code") != "tool_output_invalid" || !error["committed"].is_array()) return nodes;
+  for (const Value& node : error["committed"].items()) {
+    if (node.as_string() == error.text("node_id")) add(node.as_string());
+  }
+  return nodes;
+}
+
+}  // namespace
+
 std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file) {
   const Value& error = job["error"];
   const std::string_view code = error.text("code");
@@ -436,22 +469,34 @@ std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file) 
   const bool of_input = error["reads_input"].is_array();
   std::vector<NextCommand> next;
   if (!file.retried.last.empty()) {
-    next.push_back(
-        {"retried", "Retried as job " + file.retried.last + " (" + file.retried.status + ").", ""});
+    next.push_back({"retried", retried_text(file.retried), "", true});
+    if (!file.retried.may_retry()) return next;
   }
   const char* const lead = code == "rejected" ? "To request approval again, run: "
                            : of_input         ? "After correcting the file, run: "
                                               : "After fixing the cause, run: ";
   const bool without = file.path.empty() && keeps_plan(code);
   next.push_back({"retry", lead,
-                  retry_command_text(job.text("id"), without ? "" : path, file.store_flag,
-                                     file.retried.next)});
+                  retry_command_text(file.retried.of(job.text("id")), without ? "" : path,
+                                     file.store_flag, file.retried.next)});
   if (error["reads_kept"].is_array()) {
     for (const Value& node : error["reads_kept"].items()) {
       const std::string name = safe(node.as_string());
       next.push_back({"kept", "To run node " + name + " again, whose result was kept, add: ",
-                      "--drop " + quoted(name)});
+                      "--drop " + quoted(name), true});
     }
+  }
+  for (std::string& node : repeated_nodes(job)) {
+    next.push_back(
+        {"repeat",
+         "To make the call of node " + node + " again, which may have taken effect, add: ",
+         "--repeat " + quoted(node), true});
+  }
+  if (code == "http_429" && error["tool"].is_string()) {
+    next.push_back({"policy",
+                    "To retry it within the job, declare in the file for tool " +
+                        safe(error.text("tool")) + ": ",
+                    "retry: { max_attempts: 4, retry_on: [429] }", true});
   }
   if (!of_input) return next;
   const std::string agent = file.has_one_agent ? "" : " " + quoted(std::string(job.text("agent")));
@@ -462,13 +507,14 @@ std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file) 
                   again.empty() ? "With another input, run: "
                                 : "With another input, which repeats " + again + ", run: ",
                   "aetheris run " + quoted(path) + agent +
-                      input_words(job["input"], error["reads_input"], where) + file.store_flag});
+                      input_words(job["input"], error["reads_input"], where) + file.store_flag,
+                  !again.empty()});
   return next;
 }
 
 std::string committed_text(const Value& error) {
   const std::string names = names_text(error["committed"]);
-  return names.empty() ? "" : "Took effect before the failure: " + names + " (a retry keeps it)";
+  return names.empty() ? "" : "Took effect: " + names;
 }
 
 std::string failure_text(const Value& error) {

@@ -137,16 +137,25 @@ void say_retry(std::string_view id, std::string_view file, const app::StoreUrl& 
                Terminal& terminal);
 // What follows "failed" of a job's error: " at node trip (tool get_trip): http.url: .args.id is null [request_invalid]".
 std::string failure_text(const Value& error);
-// "pay, ship" of a list of node ids; the first of many.
+// "pay, ship" of a list of node ids; of many the first ones, then "…".
 std::string names_text(const Value& nodes);
-// "Took effect before the failure: pay (a retry keeps it)", of a job's error; "" when nothing did.
+// "Took effect: pay", of a job's error; "" when nothing did.
 std::string committed_text(const Value& error);
 // The jobs that have retried a job under the ids that the commands print (ID-retry-1, …).
 struct Retried {
-  std::string last, status;  // "": none
+  std::string last, status;  // the newest of the chain; "": none
   std::string next;          // the id of another retry; "": ID-retry-1
+
+  // Not while one runs, nor after one that ended well: another would make its calls again.
+  bool may_retry() const { return last.empty() || status == "failed"; }
+  // The job to retry next.
+  std::string_view of(std::string_view id) const {
+    return last.empty() ? id : std::string_view(last);
+  }
 };
 Retried retried(const app::StoreUrl& store, std::string_view id);
+// "Retried as job trip-7-retry-1 (completed)."; "" when it was not.
+std::string retried_text(const Retried& retried);
 // The agents file of a failed job, as far as the command knows it, and its retries.
 struct FileOfJob {
   std::string path = {};  // "": unknown
@@ -158,9 +167,10 @@ struct FileOfJob {
 // runs a node again whose kept result the expression reads; a new job if the failed expression reads the input. First the
 // job that has retried it, without a command.
 struct NextCommand {
-  std::string name;  // retried, retry, kept, new job
+  std::string name;  // retried, retry, kept, repeat, policy, new job
   std::string lead;  // "After fixing the cause, run: "
   std::string command;
+  bool lead_matters = false;  // also where `name` stands before the command
 };
 std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file);
 // How a blocked job continues once it is answered: the command that runs it, or the process that does. Empty for a store

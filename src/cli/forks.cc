@@ -35,25 +35,31 @@ Result<std::vector<Member>> body_of(const Options& options) {
 // What became of a call of the origin; --json has the stored word.
 std::string effect_words(std::string_view state) {
   if (state == "committed") return "applied";
-  if (state == "in_doubt") return "unknown";
+  if (state == "in_doubt") return "outcome unknown";
   return state == "undone" ? "compensated" : safe(state);
 }
 
 // The calls of the origin that may have taken effect, and that the new job would make again.
-void say_effects(const Value& effects, Terminal& terminal) {
+void say_effects(const Value& effects, bool retries, Terminal& terminal) {
   if (!effects.is_array()) return;
   terminal.note(
-      "The new job would make these calls again, with new external keys, so that a service does "
+      "The new job would make these calls again. Their external keys are new, so a service does "
       "not "
       "recognize them:");
-  Table table({"NODE", "TOOL", "EFFECT", "OUTCOME", "SENT AT EVENT", "STEP"});
+  // A retry has no later event to begin at.
+  std::vector<std::string> head{"NODE", "TOOL", "EFFECT", "OUTCOME", "STEP"};
+  if (!retries) head.emplace_back("SENT AT EVENT");
+  Table table(std::move(head));
   for (const Value& effect : effects.items()) {
-    table.row({{place_text(effect), Tint::accent},
-               {safe(effect.text("tool"))},
-               {safe(effect.text("effect_class")), Tint::dim},
-               {effect_words(effect.text("state")), Tint::bad},
-               {effect["seq"].is_integer() ? std::to_string(effect["seq"].as_int()) : "-"},
-               {safe(effect.text("step_id")), Tint::dim}});
+    std::vector<Table::Cell> cells{{place_text(effect), Tint::accent},
+                                   {safe(effect.text("tool"))},
+                                   {safe(effect.text("effect_class")), Tint::dim},
+                                   {effect_words(effect.text("state")), Tint::bad},
+                                   {safe(effect.text("step_id")), Tint::dim}};
+    if (!retries) {
+      cells.push_back({effect["seq"].is_integer() ? std::to_string(effect["seq"].as_int()) : "-"});
+    }
+    table.row(std::move(cells));
   }
   terminal.note(table.text(terminal.err(), terminal.width()));
 }
@@ -97,7 +103,7 @@ void say_changes(const Value& changes, Terminal& terminal) {
 // Adds the command that serves FILE too, or what avoids the restart, and names the process that it is about.
 void of_owner(Error& error, app::Door& door, const std::string& agent, const app::StoreUrl& store,
               const std::string& file) {
-  if (error.code != Code::needs_version) return;
+  if (error.code != Code::needs_version || file.empty()) return;
   api::ApiRequest look;
   look.path = {"api", "agents", agent};
   const auto answer = door.ask(look);
@@ -142,7 +148,7 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
   if (!answer) return failed(answer.error());
   const Value& made = answer->body;
   if (answer->status < 400) return made;
-  if (!terminal.json()) say_effects(made["effects"], terminal);
+  if (!terminal.json()) say_effects(made["effects"], options.command == "retry", terminal);
   Error error = of_option(api::error_of_problem(made, answer->status));
   of_owner(error, **door, agent, store, options.file);
   return failed(error, made);
@@ -152,28 +158,12 @@ std::expected<Value, int> make_fork(const Options& options, const app::StoreUrl&
 
 namespace {
 
-// Which results of its origin the new job has. "" when they cannot be read.
-std::string kept_text(const std::string& id, const app::StoreUrl& store) {
-  const auto door = app::Door::open(store, app::Purpose::read);
-  if (!door) return "";
-  api::ApiRequest request;
-  request.path = {"api", "jobs", id, "trace"};
-  const auto trace = (*door)->ask(request);
-  if (!trace || trace->status != 200) return "";
-  std::vector<Value> kept;
-  for (const Value& node : trace->body["nodes"].items()) {
-    if (node["imported"] == Value(true)) kept.push_back(node["node_id"]);
-  }
-  if (kept.empty()) return "It keeps no result of a node.";
-  return "It keeps the results of: " + names_text(Value::array(std::move(kept)));
-}
-
-void say_made(const Value& made, const app::StoreUrl& store, Terminal& terminal) {
+void say_made(const Value& made, Terminal& terminal) {
   const Value& from = made["forked_from"];
-  const std::string id(made.text("id"));
-  terminal.note("Created job " + safe(id) + " from job " + safe(from.text("job_id")) + ", event " +
-                std::to_string(from["seq"].as_int()) + ".");
-  if (const std::string kept = kept_text(id, store); !kept.empty()) terminal.note(kept);
+  terminal.note("Created job " + safe(made.text("id")) + " from job " + safe(from.text("job_id")) +
+                ", event " + std::to_string(from["seq"].as_int()) + ".");
+  const std::string kept = names_text(made["kept"]);
+  terminal.note(kept.empty() ? "It keeps no result." : "It keeps results of: " + kept);
 }
 
 }  // namespace
@@ -188,21 +178,45 @@ int fork_command(const Options& options, Terminal& terminal) {
     return kDone;
   }
   terminal.print(safe(made->text("id")) + "\n");
-  say_made(*made, *store, terminal);
+  say_made(*made, terminal);
   say_next(options, std::string(made->text("id")), terminal);
   return kDone;
 }
 
+namespace {
+
+// A retry gets the next id of the chain ID-retry-1, ID-retry-2, …, so that it is found again. Fails with effects_repeated:
+// one of them runs or has ended well, so that another would make its calls again.
+Result<std::string> retry_job_id(const Options& options, const app::StoreUrl& store) {
+  if (!options.idempotency_key.empty()) return options.job_id;
+  const Retried known = retried(store, options.id);
+  const bool same = !known.last.empty() && options.job_id == known.last;
+  if (!known.may_retry() && !same && !options.repeat_effects) {
+    return fail(Code::effects_repeated,
+                "job " + options.id + " was retried as " + known.last + " (" + known.status +
+                    "); --repeat-effects allows another retry, which makes its calls again");
+  }
+  return options.job_id.empty() ? known.next : options.job_id;
+}
+
+}  // namespace
+
 // With FILE the new job runs under FILE's plan, and this command waits for it as `run` does.
-int retry_command(const Options& options, Terminal& terminal) {
+int retry_command(const Options& asked, Terminal& terminal) {
+  const auto store = store_of(asked);
+  if (!store) return terminal.fail_with(store.error());
+  Options options = asked;
+  if (auto id = retry_job_id(asked, *store)) {
+    options.job_id = *std::move(id);
+  } else {
+    return terminal.fail_with(id.error());
+  }
   if (options.file.empty()) {
     if (options.detach || !options.drop.empty()) {
       return terminal.fail_with({Code::usage, "--detach and --drop need FILE"});
     }
     return fork_command(options, terminal);
   }
-  const auto store = store_of(options);
-  if (!store) return terminal.fail_with(store.error());
   std::string id;
   {
     const auto loaded = load_sound(options.file, options, terminal);
@@ -212,7 +226,7 @@ int retry_command(const Options& options, Terminal& terminal) {
     if (!made) return made.error();
     id = made->text("id");
     if (!terminal.json()) {
-      say_made(*made, *store, terminal);
+      say_made(*made, terminal);
       say_changes((*made)["plan_changes"], terminal);
     }
     if (options.detach) {

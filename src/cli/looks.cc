@@ -308,23 +308,27 @@ std::string reason_of(const Value& job) {
 // The reasons of the first jobs of a list that have one, by id: the rows of a list have none.
 std::map<std::string, std::string, std::less<>> reasons_of(const Value& jobs,
                                                            const Options& options) {
-  constexpr std::string_view kNone[] = {"completed", "cancelled", "running"};
+  // What needs somebody is read first.
+  constexpr std::pair<std::string_view, std::string_view> kRounds[] = {{"failed", "parked"},
+                                                                       {"waiting", "queued"}};
   std::map<std::string, std::string, std::less<>> reasons;
   const auto store = store_of(options);
   std::unique_ptr<app::Door> door;
   std::size_t read = 0;
-  for (const Value& job : jobs.items()) {
-    if (std::ranges::find(kNone, job.text("status")) != std::end(kNone)) continue;
-    if (read++ == kReasonsRead) break;
-    if (!door) {
-      auto opened = store ? open(*store, {}) : std::unexpected(store.error());
-      if (!opened) return reasons;
-      door = *std::move(opened);
+  for (const auto& [one, other] : kRounds) {
+    for (const Value& job : jobs.items()) {
+      if (job.text("status") != one && job.text("status") != other) continue;
+      if (read++ == kReasonsRead) return reasons;
+      if (!door) {
+        auto opened = store ? open(*store, {}) : std::unexpected(store.error());
+        if (!opened) return reasons;
+        door = *std::move(opened);
+      }
+      const std::string id(job.text("id"));
+      const auto whole = get(*door, {"api", "jobs", id}, {});
+      if (!whole) continue;
+      if (std::string reason = reason_of(*whole); !reason.empty()) reasons[id] = std::move(reason);
     }
-    const std::string id(job.text("id"));
-    const auto whole = get(*door, {"api", "jobs", id}, {});
-    if (!whole) continue;
-    if (std::string reason = reason_of(*whole); !reason.empty()) reasons[id] = std::move(reason);
   }
   return reasons;
 }
@@ -520,8 +524,7 @@ int job_command(const Options& options, Terminal& terminal) {
       const FileOfJob file{.store_flag = store_flag(*store),
                            .retried = retried(*store, job->text("id"))};
       for (const NextCommand& next : after_failure(*job, file)) {
-        const bool plain = next.name == "retry" || next.lead.starts_with("With another input, run");
-        line(next.name.c_str(), plain ? next.command : next.lead + next.command);
+        line(next.name.c_str(), next.lead_matters ? next.lead + next.command : next.command);
       }
     }
   }
@@ -754,10 +757,13 @@ int trace_command(const Options& options, Terminal& terminal) {
     return kDone;
   }
   const auto store = store_of(options);
+  const bool failed = trace->text("status") == "failed";
+  const Retried known = failed && store ? retried(*store, options.id) : Retried{};
   terminal.print(trace_text(*trace, {.paint = terminal.out(),
                                      .width = terminal.width(),
                                      .verbose = options.verbose,
-                                     .store_flag = store ? store_flag(*store) : std::string()}));
+                                     .store_flag = store ? store_flag(*store) : std::string(),
+                                     .retried = known}));
   return kDone;
 }
 
@@ -771,9 +777,8 @@ std::string_view phase_words(std::string_view phase) {
       {"redo", "to be sent again"},   {"in_doubt", "outcome unknown"},
       {"probing", "probe running"},   {"committed", "call succeeded"},
       {"asking", "needs approval"},   {"questioned", "needs an answer"},
-      {"answered", "wait completed"}, {"mapping", "running items"},
-      {"looping", "running turns"},   {"recorded", "value recorded"},
-      {"refused", "given up"}};
+      {"mapping", "running items"},   {"looping", "running turns"},
+      {"recorded", "value recorded"}, {"refused", "given up"}};
   const auto* const found =
       std::ranges::find(kWords, phase, &std::pair<std::string_view, std::string_view>::first);
   return found == std::end(kWords) ? phase : found->second;

@@ -53,7 +53,12 @@ std::string continues_text(const Value& job, const std::string& holder, bool run
 std::string then_text(const Value& job, const app::StoreUrl& store) {
   if (store.kind == app::StoreUrl::Kind::memory && !uses_server()) return "";
   const std::string holder = holder_of(store);
-  if (!holder.empty()) return "it continues in " + holder;
+  if (!holder.empty()) {
+    const auto door = app::Door::open(store, app::Purpose::read);
+    const auto agent = door ? body_of(**door, {"api", "agents", std::string(job.text("agent"))})
+                            : std::unexpected(door.error());
+    if (agent && (*agent)["runs_here"] == Value(true)) return "it continues in " + holder;
+  }
   return run_command_text(job.text("id"), store_flag(store));
 }
 

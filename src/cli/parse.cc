@@ -558,9 +558,9 @@ class Grammar {
                      "keep the job's hash secret: guesses of erased values can be confirmed");
     redact->add_option("--reason", options_.reason, "the reason, for the audit log")->required();
 
-    CLI::App* prune =
-        command("prune", "delete ended jobs and all their data; do not use their ids again",
-                "aetheris prune --older-than 90d --archive /archive/aetheris");
+    CLI::App* prune = command(
+        "prune", "delete ended jobs and all their data, and free their ids and idempotency keys",
+        "aetheris prune --older-than 90d --archive /archive/aetheris");
     prune
         ->add_option("--older-than", options_.older_than,
                      "minimum time since the end, such as 90d (store clock)")
@@ -679,21 +679,21 @@ std::vector<CommandShape> command_shapes() {
 namespace {
 
 // NAME=VALUE is how `run` takes its input. What the command takes instead, when it was given such a word.
-std::string pair_hint(std::string_view command, int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = argv[i];
+std::string pair_hint(std::string_view command, const std::vector<std::string>& unexpected) {
+  constexpr std::size_t kWordShown = 40;
+  constexpr std::string_view kLimits[] = {"tokens", "cost", "model-calls", "tool-calls", "wall"};
+  for (const std::string& word : unexpected) {
     const std::size_t at = word.find('=');
-    if (word.starts_with('-') || at == word.npos) continue;
+    if (word.starts_with('-') || at == word.npos || word.size() > kWordShown) continue;
     if (command == "retry") {
-      return "a retry keeps the job's input; for another input: aetheris run FILE " + quoted(word);
+      return "a retry keeps the input; a new job repeats all calls: aetheris run FILE " +
+             quoted(word);
     }
     if (command == "fork") return "give the input as JSON: --input JSON";
-    if (command != "budget") continue;
-    constexpr std::string_view kLimits[] = {"tokens", "cost", "model-calls", "tool-calls", "wall"};
     std::string name = word.substr(0, at);
     std::ranges::replace(name, '_', '-');
-    if (std::ranges::find(kLimits, name) == std::end(kLimits)) continue;
-    return "write --" + name + " " + word.substr(at + 1);
+    if (command != "budget" || std::ranges::find(kLimits, name) == std::end(kLimits)) continue;
+    return "write --" + name + " " + quoted(word.substr(at + 1));
   }
   return {};
 }
@@ -760,7 +760,9 @@ Parsed parse(int said, char** words) {
       if (const std::size_t end = what.find_last_not_of(" \n"); end != what.npos) {
         what.resize(end + 1);
       }
-      const std::string hint = pair_hint(command, argc, argv);
+      const CLI::App* const sub =
+          command.empty() ? &grammar.app() : grammar.app().get_subcommand(command);
+      const std::string hint = pair_hint(command, sub->remaining());
       if (!hint.empty()) what += "; " + hint;
       parsed.error = Error{Code::usage, what + "; see `aetheris " +
                                             (command.empty() ? "" : command + " ") + "--help`"};

@@ -176,9 +176,8 @@ std::string head_text(std::string_view head, bool has_signature) {
   if (head == "intact") return "log signed";
   if (head == "unknown_key") return "log signed with an unknown key; --key names its public key";
   if (head == "unsigned") {
-    return has_signature
-               ? "log signed, except its last events"
-               : "log consistent, not signed (to sign logs: `run` or `serve` with --signing-key)";
+    return has_signature ? "log signed, except its last events"
+                         : "log not signed (to sign logs: `run` or `serve` with --signing-key)";
   }
   return "log " + safe(head);  // altered, truncated
 }

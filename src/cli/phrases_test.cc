@@ -139,10 +139,14 @@ AE_TEST("cli/a failure at the input proposes a new job, and the words that give 
                      .retried = {.last = "t-1", .status = "failed", .next = "t-2"}});
   ASSERT_EQ(steps.size(), 3u);
   EXPECT_EQ(steps[0].lead, "Retried as job t-1 (failed).");
-  EXPECT_TRUE(steps[1].command.ends_with("--job-id t-2")) << steps[1].command;
+  EXPECT_EQ(steps[1].command, "aetheris retry t-1 trip.yaml --job-id t-2") << "the newest failed";
   EXPECT_EQ(steps[2].lead, "With another input, which repeats pay, run: ");
   EXPECT_EQ(steps[2].command, "aetheris run trip.yaml --input JSON") << "a text has no members";
-  EXPECT_EQ(committed_text(deep), "Took effect before the failure: pay (a retry keeps it)");
+  EXPECT_EQ(committed_text(deep), "Took effect: pay");
+  for (const char* status : {"completed", "running", "waiting"}) {
+    const FileOfJob file{.retried = {.last = "t-1", .status = status, .next = "t-2"}};
+    EXPECT_EQ(after_failure(job_of("failed").with("error", deep), file).size(), 1u) << status;
+  }
   const Value other = job_of("failed").with("error", *parse_json(R"({"code":"http_503"})"));
   const auto next = after_failure(other, {});
   ASSERT_EQ(next.size(), 1u);

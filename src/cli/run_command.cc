@@ -228,8 +228,8 @@ api::ApiRequest creation(const Wish& wish, const Options& options, const std::st
 }
 
 // The job had ended before this command.
-void say_had_ended(const Value& job, Terminal& terminal) {
-  if (!has_ended(job)) return;
+void say_had_ended(const Value& job, const Options& options, Terminal& terminal) {
+  if (!has_ended(job) || options.sought || options.detach || options.command != "run") return;
   const std::string status(job.text("status"));
   terminal.note("job " + safe(job.text("id")) + " had already " +
                 (status == "cancelled" ? "been " : "") + status +
@@ -260,7 +260,7 @@ Result<Value> find_or_make(const Wish& wish, const Options& options, const agent
     AE_ASSIGN(const api::ApiResponse found, ask(get_job(options.job_id)));
     if (found.status == 200) {
       AE_TRY(is_meant(wish, options, file, found.body));
-      say_had_ended(found.body, terminal);
+      say_had_ended(found.body, options, terminal);
       say_plan_differs(found.body, wish, file, terminal);
       return found.body;
     }
@@ -274,7 +274,7 @@ Result<Value> find_or_make(const Wish& wish, const Options& options, const agent
   }
   AE_ASSIGN(const api::ApiResponse made, ask(creation(wish, options, plan_hash)));
   if (made.status >= 400) return std::unexpected(api::error_of_problem(made.body, made.status));
-  say_had_ended(made.body, terminal);  // of an --idempotency-key
+  say_had_ended(made.body, options, terminal);  // of an --idempotency-key
   return made.body;
 }
 
@@ -463,13 +463,13 @@ std::optional<Outcome> at_owner(app::Door& door, const Wish& wish, Options& opti
     Error error = job.error();
     if (error.code == Code::needs_version && !error.message.starts_with(owner)) {
       error.message = owner + " owns the store and runs another version of agent \"" + wish.agent +
-                      "\": restart it with this file or stop it, then run this command again; "
-                      "`serve --watch` reloads changed files";
+                      "\": restart it with this file or stop it, then run this command again";
     }
     return failed({std::move(error)});
   }
   options.job_id = job->text("id");
   options.idempotency_key.clear();
+  options.sought = true;
   if (options.detach) return print_detached(*job, &wish.store, terminal);
   if (!rests(*job)) {
     if (auto served = is_served(std::string(job->text("agent")), owner, wish.file, ask); !served) {
@@ -661,6 +661,7 @@ int run_command(const Options& options, Terminal& terminal) {
     if (approved && *approved) {
       now.job_id = end->job.text("id");
       now.idempotency_key.clear();
+      now.sought = true;
       continue;
     }
     const int code = say_end(end->job, *wish, terminal);

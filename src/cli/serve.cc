@@ -80,14 +80,13 @@ Journal::Line line_of(const app::Reloader::Report& report) {
 
 // What the server runs, for whom, and where it keeps its jobs.
 void say_start(const ServiceWish& wish, app::Site& site, Terminal& terminal) {
-  std::string agents;
+  std::vector<Value> names;
   if (wish.loaded && wish.workers > 0) {
-    for (const auto& [name, agent] : wish.loaded->file.agents) {
-      agents += (agents.empty() ? "" : ", ") + name;
-    }
+    for (const auto& [name, agent] : wish.loaded->file.agents) names.emplace_back(name);
   }
+  const std::string agents = names_text(Value::array(std::move(names)));
   terminal.note("store:    " + safe(site.store_name()));
-  terminal.note("agents:   " + (agents.empty() ? "none: it runs no jobs" : safe(agents)));
+  terminal.note("agents:   " + (agents.empty() ? "none: it runs no jobs" : agents));
   terminal.note(site.needs_keys()
                     ? "API keys: required"
                     : "API keys: not required (`aetheris keys create` makes the first one)");
@@ -146,7 +145,7 @@ int serve_command(const Options& options, Terminal& terminal) {
     terminal.print_json(Value::object({{"listening", url}, {"store", wish->store.text()}}));
   } else {
     terminal.print("listening on " + url + "\n");
-    if (options.log.empty()) say_start(*wish, **opened, terminal);
+    if (options.log.empty() && !options.quiet) say_start(*wish, **opened, terminal);
   }
   if ((*opened)->keys_all_ended()) {
     terminal.warn(

@@ -273,11 +273,12 @@ class Trace {
       wrapped("", std::string(error.text("code")),
               summary.empty() ? error.text("message") : summary);
       if (trace_.text("status") != "failed") return;
-      for (const NextCommand& next : after_failure(trace_, {})) {
-        if (next.name == "retry") {
-          command("", "retry with: ", next.command);
+      for (const NextCommand& next : after_failure(trace_, {.retried = style_.retried})) {
+        if (next.command.starts_with("aetheris ")) {
+          command("", next.name == "retry" ? "retry with: " : next.lead, next.command);
         } else {
-          put(Line().add(Tint::dim, next.lead).add(Tint::bold, next.command));
+          out_ +=
+              style_.paint(Tint::dim, next.lead) + style_.paint(Tint::bold, next.command) + "\n";
         }
       }
     } else if (trace_.text("status") == "completed") {
@@ -546,21 +547,24 @@ class Trace {
     }
   }
 
-  // How many items of a map took effect; each item says so itself only with --verbose.
+  // What became of the effects of a map's items; each item says so itself only with --verbose.
   void applied_items(const Value& node, const std::string& trunk) {
     std::string kind;
-    std::size_t applied = 0, all = 0;
+    std::size_t applied = 0, unknown = 0, undone = 0;
     for (const Value& item : list(node["items"])) {
       const std::string_view of_item = item["effect"].text("effect_class");
       if (!item["item"].is_integer() || of_item.empty() || of_item == "read") continue;
       kind = of_item;
-      all++;
-      applied += item.text("world") == "changed";
+      const std::string_view world = item.text("world");
+      applied += world == "changed";
+      unknown += world == "unknown";
+      undone += world == "rolled_back";
     }
-    if (all == 0) return;
-    put(Line()
-            .add(Tint::dim, trunk + "effect: " + kind + " · ")
-            .add(std::to_string(applied) + " of " + counted(all, "item") + " applied"));
+    if (kind.empty()) return;
+    std::string text = counted(applied, "item") + " applied";
+    if (unknown > 0) text += ", " + std::to_string(unknown) + " unknown";
+    if (undone > 0) text += ", " + std::to_string(undone) + " compensated";
+    put(Line().add(Tint::dim, trunk + "effect: " + kind + " · ").add(text));
   }
 
   void effect(const Value& node, const std::string& trunk) {
@@ -809,7 +813,7 @@ class Trace {
   }
 
   // Never cut: it is there to be copied.
-  void command(const std::string& trunk, const char* how, const std::string& words) {
+  void command(const std::string& trunk, const std::string& how, const std::string& words) {
     out_ += style_.paint(Tint::dim, trunk + how) +
             style_.paint(Tint::bold, safe(words + style_.store_flag)) + "\n";
   }

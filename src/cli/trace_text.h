@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string>
 
+#include "cli/commands.h"
 #include "cli/text.h"
 #include "core/time.h"
 #include "core/value.h"
@@ -17,6 +18,7 @@ struct TraceStyle {
   std::size_t width = 100;  // nothing is longer, but words that cannot be cut; 0 = no limit
   bool verbose = false;     // with call ids and keys
   std::string store_flag;   // goes with the commands that it prints
+  Retried retried = {};     // of a job that failed
 };
 
 std::string trace_text(const Value& trace, const TraceStyle& style);

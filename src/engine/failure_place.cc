@@ -2,6 +2,7 @@
 #include "engine/failure_place.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
 
 #include "core/redacted.h"
@@ -177,19 +178,34 @@ std::string summary_of(const State& state, const Place& place, const std::string
 
 }  // namespace
 
-Value committed_nodes(const State& state) {
-  std::vector<bool> did(state.plan ? state.plan->nodes.size() : 0);
+namespace {
+
+// The ids of the nodes that have a step like this, in the order of the plan.
+Value nodes_with(const State& state, const std::function<bool(const Step&)>& fits) {
+  std::vector<bool> found(state.plan ? state.plan->nodes.size() : 0);
   for (const Step& step : state.steps) {
-    if (step.role != Role::node || !step.committed || !has_tool(state, step)) continue;
-    const ToolPolicy& tool = state.tool_of(step);
-    const bool changes = tool.makes_call() && !tool.is_model() && tool.effect != EffectClass::read;
-    if (changes && step.result_type != ResultType::compensated) did[step.node] = true;
+    if (step.role == Role::node && step.node < found.size() && fits(step)) found[step.node] = true;
   }
   std::vector<Value> ids;
-  for (std::size_t i = 0; i < did.size(); ++i) {
-    if (did[i]) ids.emplace_back(state.plan->nodes[i].id);
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i]) ids.emplace_back(state.plan->nodes[i].id);
   }
   return Value::array(std::move(ids));
+}
+
+}  // namespace
+
+Value committed_nodes(const State& state) {
+  return nodes_with(state, [&](const Step& step) {
+    if (!step.committed || step.result_type == ResultType::compensated) return false;
+    if (!has_tool(state, step)) return false;
+    const ToolPolicy& tool = state.tool_of(step);
+    return tool.makes_call() && !tool.is_model() && tool.effect != EffectClass::read;
+  });
+}
+
+Value imported_nodes(const State& state) {
+  return nodes_with(state, [](const Step& step) { return step.imported != nullptr; });
 }
 
 Value job_error_view(const State& state) {

@@ -43,8 +43,9 @@ std::string said_in(const HttpAnswer& answer, const std::vector<UsedSecret>& use
     const auto body = parse_json(answer.body);
     if (body && !(*body)["error"].text("message").empty()) said = (*body)["error"].text("message");
   }
+  said = scrub(said, used);
   said.resize(said.find_last_not_of(" \t\r\n") + 1);  // npos + 1: nothing but blanks
-  const Value shown = invalid_output("", scrub(said, used), 0);
+  const Value shown = invalid_output("", said, 0);
   return std::string(shown.text("head"));
 }
 
