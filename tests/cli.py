@@ -1419,7 +1419,7 @@ def a_fork_says_what_would_happen_again_and_wants_a_yes():
         said = expect(h.run("fork", "t", "--at", str(at)), 5)
         assert "--repeat-effects" in said.err and "b (fragile, applied)" in said.err, said
         sent = {e["payload"]["node_id"]: e["seq"] for e in events if e["type"] == "tool_invocation_started"}
-        assert re.search(rf"^b +\w+ +at_most_once +applied +{sent['b']} ", said.err, re.M), said
+        assert re.search(rf"^b +\w+ +at_most_once +applied +\w+ +{sent['b']}$", said.err, re.M), said
         assert expect(h.run("jobs", "--json"), 0).json()["jobs"][0]["id"] == "t", "nothing was made"
         one = ["--repeat", said_step(h, "t", "b")]
         expect(h.run("fork", "t", "--at", str(at), *one), 5)

@@ -760,9 +760,7 @@ Parsed parse(int said, char** words) {
       if (const std::size_t end = what.find_last_not_of(" \n"); end != what.npos) {
         what.resize(end + 1);
       }
-      const CLI::App* const sub =
-          command.empty() ? &grammar.app() : grammar.app().get_subcommand(command);
-      const std::string hint = pair_hint(command, sub->remaining());
+      const std::string hint = pair_hint(command, grammar.app().remaining(true));
       if (!hint.empty()) what += "; " + hint;
       parsed.error = Error{Code::usage, what + "; see `aetheris " +
                                             (command.empty() ? "" : command + " ") + "--help`"};
