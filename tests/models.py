@@ -186,7 +186,7 @@ def a_job_asks_and_records(desk):
     types = [e["payload"]["result_type"] for e in events if e["type"] == "node_finished"]
     assert types == ["pure", "pure", "side_effect_committed"], types
     trace = ok(desk.run("trace", "t")).stdout
-    assert "small-2026-11-01, asked as small" in trace and f"{tokens} tokens" in trace, trace
+    assert "model small-2026-11-01 (openai, requested as small)" in trace and f"{tokens} tokens" in trace, trace
 
 
 def messages_stand_once_in_the_store(desk):

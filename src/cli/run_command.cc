@@ -462,8 +462,9 @@ std::optional<Outcome> at_owner(app::Door& door, const Wish& wish, Options& opti
   if (!job) {
     Error error = job.error();
     if (error.code == Code::needs_version && !error.message.starts_with(owner)) {
-      error.message = owner + " owns the store and runs another version of agent \"" + wish.agent +
-                      "\": restart it with this file or stop it, then run this command again";
+      error.message =
+          owner + " owns the store and runs another version of agent \"" + wish.agent +
+          "\": restart it (`serve --watch` reloads files) or stop it, then run this again";
     }
     return failed({std::move(error)});
   }

@@ -612,8 +612,8 @@ class Trace {
   void model(const Value& model, const std::string& trunk) {
     const std::string answered(model.text("answered"));
     const std::string asked(model.text("asked"));
-    std::string text = "model " + answered + " (" + std::string(model.text("provider")) + ")";
-    if (asked != answered) text += ", asked as " + asked;
+    std::string text = "model " + answered + " (" + std::string(model.text("provider"));
+    text += asked == answered ? ")" : ", requested as " + asked + ")";
     if (const Value& usage = model["usage"]; usage.is_object()) {
       text += ", " + std::to_string(natural(usage["input_tokens"])) + " + " +
               std::to_string(natural(usage["output_tokens"])) + " tokens (input + output)" +
