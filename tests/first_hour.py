@@ -110,6 +110,10 @@ def a_job_that_was_retried_names_its_newest_retry_and_no_other_command():
             shown = h.run(*words)
             shown = shown.out + shown.err
             assert "Retried as job x1-retry-2 (completed)." in shown and "aetheris retry" not in shown, shown
+        # A retry that exists is a repeated request, also when another came after it.
+        (h.path / "trip.yaml").write_text(BROKEN, encoding="utf-8")
+        expect(h.run("retry", "x1", "trip.yaml", "--job-id", "x1-retry-1"), 1)
+        fix(h)
         # Another retry would make the calls again that the last one made.
         for more in ([], ["--job-id", "x3"]):
             said = expect(h.run("retry", "x1", "trip.yaml", *more), 5)

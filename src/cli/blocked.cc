@@ -358,7 +358,7 @@ std::string retry_command_text(std::string_view id, std::string_view file,
 }
 
 Retried retried(const app::StoreUrl& store, std::string_view id) {
-  constexpr int kLookedFor = 20;
+  constexpr int kLookedFor = 1'000;
   Retried found;
   if (store.kind == app::StoreUrl::Kind::memory && !uses_server()) return found;
   const auto door = app::Door::open(store, app::Purpose::read);

@@ -185,13 +185,19 @@ int fork_command(const Options& options, Terminal& terminal) {
 
 namespace {
 
-// A retry gets the next id of the chain ID-retry-1, ID-retry-2, …, so that it is found again. Fails with effects_repeated:
-// one of them runs or has ended well, so that another would make its calls again.
+bool exists(const std::string& id, const app::StoreUrl& store) {
+  if (id.empty()) return false;
+  const auto door = app::Door::open(store, app::Purpose::read);
+  return door && job_of(**door, id).has_value();
+}
+
+// A retry gets the next id of the chain ID-retry-1, ID-retry-2, …, so that it is found again. A named job that exists is
+// a repeated request, whatever came after it. Fails with effects_repeated: the newest of the chain has not failed, so that
+// another retry would make its calls again.
 Result<std::string> retry_job_id(const Options& options, const app::StoreUrl& store) {
   if (!options.idempotency_key.empty()) return options.job_id;
   const Retried known = retried(store, options.id);
-  const bool same = !known.last.empty() && options.job_id == known.last;
-  if (!known.may_retry() && !same && !options.repeat_effects) {
+  if (!known.may_retry() && !options.repeat_effects && !exists(options.job_id, store)) {
     return fail(Code::effects_repeated,
                 "job " + options.id + " was retried as " + known.last + " (" + known.status +
                     "); --repeat-effects allows another retry, which makes its calls again");

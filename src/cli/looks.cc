@@ -308,7 +308,7 @@ std::string reason_of(const Value& job) {
 // The reasons of the first jobs of a list that have one, by id: the rows of a list have none.
 std::map<std::string, std::string, std::less<>> reasons_of(const Value& jobs,
                                                            const Options& options) {
-  // What needs somebody is read first.
+  // Jobs that need an operator are read first.
   constexpr std::pair<std::string_view, std::string_view> kRounds[] = {{"failed", "parked"},
                                                                        {"waiting", "queued"}};
   std::map<std::string, std::string, std::less<>> reasons;

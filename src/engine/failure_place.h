@@ -26,7 +26,7 @@ namespace ae::engine {
 Value job_error_view(const State& state);
 // Its `committed`.
 Value committed_nodes(const State& state);
-// The nodes of which a fork or retry has a result of its origin, or of a part of them, in the order of the plan.
+// The nodes whose result, or a part of it, a fork or retry has from its origin, in the order of the plan.
 Value imported_nodes(const State& state);
 
 // How many steps of a trace are evaluated again to find the field: a map may have 100,000 items that fail.
