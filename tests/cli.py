@@ -468,7 +468,24 @@ def without_an_owner_a_command_writes_and_runs_no_job_and_looking_writes_nothing
         expect(h.run("signal", "a", "go-a", "7"), 0)
         job = expect(h.run("job", "a", "--json"), 0).json()
         assert job["status"] == "queued" and job["seq"] > seq, job
-        assert expect(h.run("run", "agents.yaml", "--job-id", "a"), 0).json() == 7, "the lock is free again"
+        last = expect(h.run("run", "agents.yaml", "--job-id", "a"), 0)
+        assert last.json() == 7, "the lock is free again"
+        assert "resuming job a (queued)\n" in last.err, last
+
+
+@test
+def a_queued_job_whose_agent_the_owner_of_the_store_does_not_run_says_so():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--input", '{"n":1}', "--job-id", "a", "--detach"), 0)
+        (h.path / "other.yaml").write_text("aetheris: 1\nagents:\n  nap:\n    plan:\n"
+                                           "      - { id: w, wait: { type: timer, for: 10ms } }\n")
+        server = h.start("serve", "other.yaml", "--listen", "127.0.0.1:0", "--json")
+        assert "listening" in json.loads(server.stdout.readline())
+        job = expect(h.run("job", "a", "--json"), 0).json()
+        assert job["status"] == "queued" and job["unattended"]["message"].startswith("no worker runs the agent echo;"), job
+        assert "answer: aetheris serve FILE\n" in expect(h.run("job", "a"), 0).out
+        nap = expect(h.run("run", "other.yaml", "--job-id", "n", "--json"), 0).json()
+        assert nap["unattended"] is None, nap
 
 
 @test

@@ -148,9 +148,16 @@ Value Api::job_json(const runtime::Runtime::Read& read) {
   const Value body = job_body(read, store_.now());
   const store::AgentVersion* const version =
       registry_.registry().with_plan(body.text("agent"), body.text("plan_hash"));
-  const bool left = store::may_run(read.row.status) && nobody_is_there();
+  std::optional<Value> unattended;
+  if (store::may_run(read.row.status)) {
+    if (nobody_is_there()) {
+      unattended = unattended_json(read.row);
+    } else if (store_.owned() && options_.runs && runtime_.options().claims && !read.row.claim) {
+      unattended = not_offered_json(read.row, worker_offers({}));
+    }
+  }
   return body.with("agent_version", version == nullptr ? Value() : Value(version->version))
-      .with("unattended", left ? unattended_json(read.row) : Value());
+      .with("unattended", unattended.value_or(Value()));
 }
 
 // ---------------------------------------------------------------- registering

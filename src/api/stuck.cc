@@ -119,6 +119,15 @@ Value unattended_json(const store::JobRow& row) {
       {{"commands", Value::array(unattended_commands(row))}, {"message", unattended(row).message}});
 }
 
+std::optional<Value> not_offered_json(const store::JobRow& row,
+                                      const std::vector<WorkerOffer>& offers) {
+  const auto why = nobody(row, offers);
+  if (!why) return std::nullopt;
+  return Value::object({{"commands", Value::array({Value("aetheris serve FILE")})},
+                        {"message", why->message + "; stop the process that owns this store, then "
+                                                   "start one with a file that has it"}});
+}
+
 std::vector<WorkerOffer> Api::worker_offers(const store::Census& census) const {
   std::vector<WorkerOffer> all;
   for (const auto& [name, worker] : census.workers) {

@@ -36,5 +36,8 @@ Stuck unattended(const store::JobRow& row);
 std::vector<Value> unattended_commands(const store::JobRow& row);
 // The same as the job's page says it: {message, commands}.
 Value unattended_json(const store::JobRow& row);
+// In the same form, for a store whose one owner offers `offers`: why it cannot take the job; nullopt: it can.
+std::optional<Value> not_offered_json(const store::JobRow& row,
+                                      const std::vector<WorkerOffer>& offers);
 
 }  // namespace ae::api

@@ -227,10 +227,13 @@ api::ApiRequest creation(const Wish& wish, const Options& options, const std::st
   return request;
 }
 
-// The job had ended before this command.
-void say_had_ended(const Value& job, const Options& options, Terminal& terminal) {
-  if (!has_ended(job) || options.sought || options.detach || options.command != "run") return;
+// The job existed before this command: what becomes of it.
+void say_exists(const Value& job, const Options& options, Terminal& terminal) {
+  if (options.sought || options.detach || options.command != "run") return;
   const std::string status(job.text("status"));
+  if (!has_ended(job)) {
+    return terminal.note("resuming job " + safe(job.text("id")) + " (" + status + ")");
+  }
   terminal.note("job " + safe(job.text("id")) + " had already " +
                 (status == "cancelled" ? "been " : "") + status +
                 "; this command ran nothing and shows its recorded end");
@@ -260,7 +263,7 @@ Result<Value> find_or_make(const Wish& wish, const Options& options, const agent
     AE_ASSIGN(const api::ApiResponse found, ask(get_job(options.job_id)));
     if (found.status == 200) {
       AE_TRY(is_meant(wish, options, file, found.body));
-      say_had_ended(found.body, options, terminal);
+      say_exists(found.body, options, terminal);
       say_plan_differs(found.body, wish, file, terminal);
       return found.body;
     }
@@ -274,7 +277,7 @@ Result<Value> find_or_make(const Wish& wish, const Options& options, const agent
   }
   AE_ASSIGN(const api::ApiResponse made, ask(creation(wish, options, plan_hash)));
   if (made.status >= 400) return std::unexpected(api::error_of_problem(made.body, made.status));
-  say_had_ended(made.body, options, terminal);  // of an --idempotency-key
+  if (made.status == 200) say_exists(made.body, options, terminal);  // by its --idempotency-key
   return made.body;
 }
 
