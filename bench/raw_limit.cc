@@ -55,7 +55,7 @@ RawResult raw_sqlite(const std::string& path, std::size_t group, std::size_t ste
   for (sqlite3_int64 round = 1; done < steps; ++round) {
     exec("BEGIN IMMEDIATE");
     for (std::size_t i = 0; i < group; ++i, ++done) {
-      const auto job = static_cast<sqlite3_int64>(i + 1);
+      const auto job = static_cast<sqlite3_int64>(i) + 1;
       sqlite3_bind_int64(update, 1, job);
       sqlite3_bind_int64(update, 2, round);
       sqlite3_bind_blob(update, 3, head.data(), static_cast<int>(head.size()), SQLITE_STATIC);
