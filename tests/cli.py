@@ -1076,8 +1076,10 @@ agents:
         assert len(told.read_text().splitlines()) == 3, "nothing new waits"
         for kind in ("wait", "approval"):
             expect(h.run(*shlex.split(items[kind]["command"])[1:]), 0)
-        words = shlex.split(items["in_doubt"]["command"].split("|")[0])[1:]
-        expect(h.run(*words), 0)
+        assert items["in_doubt"]["command"] == "aetheris job j", "no answer is a default"
+        assert expect(pasted(h, items["in_doubt"]["command"]), 0).out.count("aetheris resolve j ") == 3
+        key = items["in_doubt"]["key"].removeprefix("resolve/")
+        expect(h.run("resolve", "j", key[:12], "happened"), 0)
         expect(h.run("run", "people.yaml", "--job-id", "j"), 0)
         expect(h.run("verify", "j"), 0)
 
@@ -1810,7 +1812,9 @@ def every_command_that_is_printed_can_be_pasted():
                 trace = expect(h.run("trace", id, *store), 0).out
                 for command in commands[:3]:
                     assert command in trace, trace
-                expect(pasted(h, commands[how]), 0)
+                if how == 0:
+                    assert pasted(h, commands[0]).code == 2, "a form that is not filled in is rejected"
+                expect(pasted(h, commands[how].replace(" RESULT", " '{}'")), 0)
                 assert pasted(h, commands[3]).code == [0, 4, 1][how]
 
 
@@ -1869,7 +1873,7 @@ def a_recovered_job_that_blocks_is_told_with_its_answer():
         parked = next(line for line in lines if "job left is parked" in line)
         waiting = next(line for line in lines if "job asked is waiting" in line)
         expect(pasted(h, re.search(r"aetheris signal \S+ \S+ '[^']*'", waiting)[0]), 0)
-        expect(pasted(h, re.search(r"aetheris resolve \S+ \S+ happened '[^']*'", parked)[0]), 0)
+        expect(pasted(h, re.search(r"aetheris resolve \S+ \S+ happened ", parked)[0] + "'{}'"), 0)
         said = expect(h.run("run", "agents.yaml", "echo", "--json"), 0)  # nothing blocks any more
         assert "answer" not in said.err
         for id in ("left", "asked", "fine"):

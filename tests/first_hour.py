@@ -263,7 +263,7 @@ def run_says_when_the_file_differs_from_the_plan_of_the_job():
         broken(h)
         fix(h)
         again = expect(h.run("run", "trip.yaml", "--job-id", "x1"), 1)
-        assert "trip.yaml differs from the plan of job x1" in again.err, again
+        assert "trip.yaml, or a variable that it reads, differs from the plan of job x1" in again.err, again
         assert "aetheris retry x1 trip.yaml --job-id x1-retry-1" in again.err, again
 
 

@@ -134,8 +134,9 @@ AE_TEST("job_view/a job that is being cancelled says so") {
   EXPECT_TRUE(end["ending"].is_null());
   EXPECT_EQ(
       end["error"],
-      json("{'code':'cancelled','committed':['a'],'expression':null,'field':null,'item':null,'"
-           "message':'enough',"
+      json("{'code':'cancelled','committed':['a'],'expression':null,'field':null,'idempotency_key':"
+           "null,'item':null,"
+           "'message':'enough',"
            "'model':null,'node_id':null,'reads_input':null,'reads_kept':[],'summary':'enough',"
            "'tool':null,'turn':null}"));
 }

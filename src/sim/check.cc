@@ -144,7 +144,7 @@ bool is_expired_request(const JobEvidence& e, std::string_view act) {
   if (!end) return false;
   const Value listed = std::visit(
       [](const auto& ended) {
-        if constexpr (requires { ended.is_expired_request; }) return ended.is_expired_request;
+        if constexpr (requires { ended.undelivered; }) return ended.undelivered;
         return Value();
       },
       end->body);

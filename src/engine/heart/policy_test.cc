@@ -86,7 +86,9 @@ AE_TEST("policy/a call that another plan denies before its next try fails, and n
     EXPECT_EQ(job.state.error->code, "denied");
     EXPECT_NE(job.state.error->message.find("not any more"), std::string::npos);
     EXPECT_EQ(job.sent.size(), 1u);
-    EXPECT_EQ(job.last<WaitOpened>().correlation_key.find("approval/"), std::string_view::npos);
+    for (const WaitOpened& wait : job.all<WaitOpened>()) {
+      EXPECT_FALSE(wait.correlation_key.starts_with("approval/"));
+    }
     expect_verified(job);
   }
 }
