@@ -1077,7 +1077,7 @@ agents:
         for kind in ("wait", "approval"):
             expect(h.run(*shlex.split(items[kind]["command"])[1:]), 0)
         assert items["in_doubt"]["command"] == "aetheris job j", "no answer is a default"
-        assert expect(pasted(h, items["in_doubt"]["command"]), 0).out.count("aetheris resolve j ") == 3
+        assert "aetheris resolve j " in expect(pasted(h, items["in_doubt"]["command"]), 0).out
         key = items["in_doubt"]["key"].removeprefix("resolve/")
         expect(h.run("resolve", "j", key[:12], "happened"), 0)
         expect(h.run("run", "people.yaml", "--job-id", "j"), 0)
