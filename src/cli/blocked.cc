@@ -205,7 +205,8 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
   // For a blocked job, print_blocked lists them with its waits.
   if (status == "waiting" || status == "parked" || !job["in_doubt"].is_array()) return all;
   for (const Value& doubt : job["in_doubt"].items()) {
-    if (!ended && !(doubt["given_up"] == Value(true))) continue;
+    const bool is_open = doubt["commands"].is_array() && doubt["commands"].size() > 0;
+    if (!ended && !is_open && !(doubt["given_up"] == Value(true))) continue;
     for (std::string& line : doubt_lines(doubt, columns)) all.push_back(std::move(line));
     all.push_back("  call: " + safe(doubt.text("idempotency_key")));
     if (const std::string noted = noted_text(doubt); !noted.empty()) {
