@@ -459,7 +459,10 @@ std::vector<std::string> repeated_nodes(const Value& job) {
     }
   }
   const Value& error = job["error"];
-  if (error["idempotency_key"].is_string()) add(error.text("node_id"));
+  if (error.text("code") != "tool_output_invalid" || !error["committed"].is_array()) return nodes;
+  for (const Value& node : error["committed"].items()) {
+    if (node.as_string() == error.text("node_id")) add(node.as_string());
+  }
   return nodes;
 }
 
@@ -500,9 +503,10 @@ std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file) 
     }
   }
   for (std::string& node : repeated_nodes(job)) {
+    const bool applied = code == "tool_output_invalid" && node == error.text("node_id");
     next.push_back({"repeat",
                     "To make the call of node " + node + " again, which " +
-                        (refused.empty() ? "may have taken" : "took") + " effect, add: ",
+                        (applied ? "took" : "may have taken") + " effect, add: ",
                     "--repeat " + quoted(node), true});
   }
   if (code == "http_429" && error["tool"].is_string()) {

@@ -231,6 +231,7 @@ AE_TEST("plan/a plan says what wrote it, also one that replaces another or goes 
   std::get<PlanGenerated>(job.log[1].body).planner_version.reset();
   const JobFixture unknown(*job.fork(2), "third");
   EXPECT_EQ(planners_of(unknown), (Words{""}));
+  EXPECT_FALSE(unknown.last<PlanGenerated>().planner_version);
 }
 
 }  // namespace

@@ -61,6 +61,12 @@ void write_canonical_field(const Id<Tag>& id, std::string& out) {
 
 // ---- stored bytes
 
+// Is it exact as a JSON number?
+constexpr bool is_exact_integer(std::int64_t n) {
+  constexpr std::int64_t kMax = (std::int64_t{1} << 53) - 1;
+  return n >= -kMax && n <= kMax;
+}
+
 inline void put_hex(std::string_view hex, std::size_t size, std::string& out) {
   const auto bytes = from_hex(hex);
   AE_CHECK(bytes && bytes->size() == size, "an id or a hash of an event is not hex");
@@ -76,11 +82,13 @@ void put_field(const T& member, std::string& out) {
     put_byte(number, out);
     if (number == 0) put_text(member, out);
   } else if constexpr (Kind == FieldKind::integer) {
+    AE_CHECK(is_exact_integer(member), "an integer of an event is too large");
     put_varint(zig_zag(member), out);
   } else if constexpr (Kind == FieldKind::boolean) {
     put_byte(member ? 1 : 0, out);
   } else if constexpr (Kind == FieldKind::instant) {
-    put_big_endian64(static_cast<std::uint64_t>(member.us), out);
+    put_big_endian64(static_cast<std::uint64_t>(std::clamp(member, kInstantMin, kInstantMax).us),
+                     out);
   } else if constexpr (std::is_same_v<T, Hash>) {
     out += bytes_of(member);
   } else if constexpr (std::is_same_v<T, std::string>) {
@@ -103,8 +111,7 @@ std::string_view read_field(ByteReader& in, T& member) {
     member = word;
   } else if constexpr (Kind == FieldKind::integer) {
     member = un_zig_zag(in.varint());
-    constexpr std::int64_t kMax = (std::int64_t{1} << 53) - 1;
-    if (member < -kMax || member > kMax) return " is too large a number";
+    if (!is_exact_integer(member)) return " is too large a number";
   } else if constexpr (Kind == FieldKind::boolean) {
     const std::uint8_t bit = in.byte();
     if (bit > 1) return " is neither true nor false";

@@ -229,7 +229,10 @@ class Sealer {
                               event.step_id.text, event.idempotency_key.text, input_.attempt_id);
         if (slot.form == kKeyAsText) put_text(member.text, stored_);
       } else if constexpr (kKind != FieldKind::json) {
-        if constexpr (!is_narrative(E::kType)) put_field<kKind>(member, stored_);
+        // A narrative event is stored by its canonical text; its fields are checked all the same.
+        const std::size_t size = stored_.size();
+        put_field<kKind>(member, stored_);
+        if constexpr (is_narrative(E::kType)) stored_.resize(size);
       }
       slot.stored_end = stored_.size();
     }

@@ -589,6 +589,11 @@ AE_TEST("log/seal/a payload that does not fit its kind is a bug of ours") {
                "is_utf8");
   EXPECT_DEATH(log.add({event_of(EventType::job_completed, Value::object({{"result", "\xff"}}))}),
                "is_utf8");
+  EXPECT_DEATH(log.add({JobResumed{.by = "\xff"}}), "is_utf8");
+  EXPECT_DEATH(log.add({StepCommitted{.step_id = StepId("x")}}), "not hex");
+  EXPECT_DEATH(log.add({OutcomeNoted{}}), "not hex");
+  EXPECT_DEATH(log.add({JobRunning{.attempt_id = "a", .epoch = std::int64_t{1} << 53}}),
+               "too large");
   EXPECT_DEATH(log.add({}), "empty");
 }
 

@@ -261,7 +261,7 @@ void messages_keep_order(const JobEvidence& e, Checker& checker) {
         if (first) here.kept.pop_front();
         checker.mark("message.delivered");
       }
-      std::erase_if(here.waiting, [&](const Channel::Waiting& wait) { return wait.key == key; });
+      std::erase_if(here.waiting, [&](const Channel::Waiting& one) { return one.key == key; });
     }
   }
   const bool ended = end_of(e) != nullptr;

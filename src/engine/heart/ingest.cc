@@ -454,6 +454,7 @@ Status note_late_results(const State& state, const std::vector<StoredEffect>& ef
 
 bool is_result_refused(const State& state, const Step& step) {
   if (!step.call || step.call->open || !step.failure || step.role != Role::node) return false;
+  if (step.result_type == ResultType::compensated || step.undo != kNoStep) return false;
   return step.call->outcome == OutcomeKind::success &&
          step.failure->code == code_name(Code::tool_output_invalid) &&
          state.tool_of(step).effect != EffectClass::read && !state.tool_of(step).is_model();
@@ -570,7 +571,9 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
     event.caught_up = true;
     event.source = kEffectStoreSource;
     if (!is_certain(outcome)) {
-      AE_ASSIGN(event.at, instant_from_text(record.text("created_at")));
+      const auto at = instant_from_text(record.text("created_at"));
+      if (!at) return fail(Code::log_corrupt, "an effect record without the time of its writing");
+      event.at = *at;
     }
     events.emplace_back(std::move(event));
     if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);

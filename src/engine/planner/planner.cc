@@ -239,13 +239,14 @@ Result<PlanGenerated> plan_generated_payload(const State& state) {
   } else if (last != nullptr && last->imported) {
     asked = last->imported->arguments_hash;
   }
-  if (asked.size() != 64) asked = state.hash_of(state.input);
+  auto input_hash = hash_from_hex(asked);
+  if (!input_hash) input_hash = hash_from_hex(state.hash_of(state.input));
   AE_ASSIGN(const Replan replan, replan_of(state, plan, {}));
   return PlanGenerated{.carried = carried_list(state, replan),
                        .decision_id = plan->decision,
                        .decision_locked = true,
                        .plan_hash = plan->hash,
-                       .plan_input_hash = *hash_from_hex(asked),
+                       .plan_input_hash = *input_hash,
                        .planned_by = plan_author_of(state),
                        .planner_version = std::string(kLoweringVersion),
                        .schema_version = 1,

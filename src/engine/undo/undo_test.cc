@@ -380,6 +380,7 @@ AE_TEST("undo/an output that broke a rule is an effect that was done: it is undo
   job.ok("a/compensate");
   EXPECT_EQ(job.last<JobFailed>().code, "tool_output_invalid");
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
+  EXPECT_EQ(job.resolve("a", "happened").refused, Code::job_terminal) << "there is nothing to keep";
   expect_proved(job);
 }
 

@@ -34,7 +34,7 @@ namespace {
 
 constexpr Duration kStuckTimeout = std::chrono::seconds(5);  // of SIGKILLs without effect
 constexpr int kKillIntervalMs = 10;
-constexpr int kPollMs =
+constexpr int kStopPollMs =
     1000;  // poll's clock stops during suspend, so deadlines are checked this often
 
 // Sent by the new process before it becomes the program; the pipe closes on exec.
@@ -188,7 +188,7 @@ int Supervisor::poll_timeout_ms() const {
   if (!next_deadline_) return -1;
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(*next_deadline_ - boot_now()).count();
-  return static_cast<int>(std::clamp<std::int64_t>(left, 0, kPollMs));
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, kStopPollMs));
 }
 
 void Supervisor::poll_once() {
