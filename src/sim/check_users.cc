@@ -254,7 +254,9 @@ void messages_keep_order(const JobEvidence& e, Checker& checker) {
       if (end->outcome == "signalled") {
         const std::string& id = or_empty(end->signal_id);
         const bool first = !here.kept.empty() && here.kept.front() == id;
-        checker.fail_if(!first, key + " got " + id + ", which is not the oldest that was left");
+        std::string got = key;
+        got += " got " + id;
+        checker.fail_if(!first, got + ", which is not the oldest that was left");
         const std::string* const receiver = here.receiver(event.created_at);
         checker.fail_if(!receiver || *receiver != key,
                         key + " got what somebody had waited for longer");
