@@ -77,10 +77,10 @@ Value answer_of(const Limits& limits, bool raised) {
 
 }  // namespace
 
-Result<AppliedRequest> apply_budget_request(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_budget_request(const State& state, const ControlRequest& request,
                                             const DecisionContext& context) {
   if (!state.plan) return fail(Code::plan_missing, "the job's log holds no plan");
-  auto wish = limits_of(act.payload);
+  auto wish = limits_of(request.payload);
   if (!wish || !wish->any()) {
     return fail(Code::input_invalid,
                 wish ? "give at least one limit: tokens, cost, model_calls, tool_calls or wall"
@@ -111,14 +111,14 @@ Result<AppliedRequest> apply_budget_request(const State& state, const ControlReq
   wish->soft = 0;
   const std::string name = "budget/" + std::to_string(state.seq) + "#raised";
   taken.events.emplace_back(DecisionRecorded{.at = context.now,
-                                             .by = none_if_empty(act.by),
+                                             .by = none_if_empty(request.by),
                                              .decision_id = decision_at(state, name),
                                              .kind = "budget",
                                              .payload = to_json(*wish),
-                                             .reason = none_if_empty(act.reason),
+                                             .reason = none_if_empty(request.reason),
                                              .state = "raised"});
   if (state.awaits_budget()) {
-    taken.events.emplace_back(JobResumed{.by = act.by.empty() ? "somebody" : act.by});
+    taken.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
   }
   return taken;
 }

@@ -199,23 +199,23 @@ AE_TEST(
 AE_TEST("early/what its wait cannot take once it is open is kept, and never taken for its answer") {
   JobFixture job("[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'k'}}]");
   job.claim();
-  ControlRequest act{.kind = ControlRequest::Kind::signal,
+  ControlRequest request{.kind = ControlRequest::Kind::signal,
                      .id = "s1",
                      .correlation_key = "k",
                      .buffer = true,
                      .payload = json("{'note':'hm'}")};
-  ASSERT_EQ(job.act(act).refused, Code::input_invalid);
-  const auto kept = expire_request(job.state, act);  // it was accepted before the wait opened
+  ASSERT_EQ(job.act(request).refused, Code::input_invalid);
+  const auto kept = expire_request(job.state, request);  // it was accepted before the wait opened
   ASSERT_EQ(kept.size(), 1u);
   job.add(kept);
-  EXPECT_TRUE(expire_request(job.state, act).empty()) << "once";
+  EXPECT_TRUE(expire_request(job.state, request).empty()) << "once";
   // The same user sends a valid answer with the same id.
-  act.payload = json("{'decision':'approve'}");
-  EXPECT_EQ(job.act(act).status(), "completed");
+  request.payload = json("{'decision':'approve'}");
+  EXPECT_EQ(job.act(request).status(), "completed");
   EXPECT_EQ(job.state.result, json("{'w':{'decision':'approve'}}"));
   EXPECT_EQ(job.last<JobCompleted>().undelivered,
             json("[{'correlation_key':'k','signal_id':'s1'}]"));
-  EXPECT_TRUE(expire_request(job.state, act).empty()) << "it has ended";
+  EXPECT_TRUE(expire_request(job.state, request).empty()) << "it has ended";
 }
 
 AE_TEST("early/one that comes to a wait that has its answer is kept, the answer itself is not") {
@@ -223,15 +223,15 @@ AE_TEST("early/one that comes to a wait that has its answer is kept, the answer 
       "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},"
       " {'id':'x', 'kind':'wait', 'wait':{'type':'signal', 'key':'other'}}]");
   job.claim().early("k", "1", "s1");
-  ControlRequest act{.kind = ControlRequest::Kind::signal,
+  ControlRequest request{.kind = ControlRequest::Kind::signal,
                      .id = "s1",
                      .correlation_key = "k",
                      .buffer = true,
                      .payload = json("1")};
-  EXPECT_TRUE(expire_request(job.state, act).empty());
-  act.id = "s2";
-  ASSERT_EQ(expire_request(job.state, act).size(), 1u);
-  job.add(expire_request(job.state, act));
+  EXPECT_TRUE(expire_request(job.state, request).empty());
+  request.id = "s2";
+  ASSERT_EQ(expire_request(job.state, request).size(), 1u);
+  job.add(expire_request(job.state, request));
   job.signal("other");
   EXPECT_EQ(job.last<JobCompleted>().undelivered,
             json("[{'correlation_key':'k','signal_id':'s2'}]"));

@@ -25,19 +25,19 @@ Value error_value(std::string_view code, std::string_view message) {
   return Value::object({{"code", code}, {"message", message}});
 }
 
-Result<AppliedRequest> apply_cancel_request(const State& state, const ControlRequest& act) {
+Result<AppliedRequest> apply_cancel_request(const State& state, const ControlRequest& request) {
   if (is_terminal(state.status)) {
     return fail(Code::job_terminal, "the job has ended (" + std::string(to_text(state.status)) +
                                         "); nothing to cancel");
   }
   const Value answer = Value::object({{"cancel_requested", true}});
-  const bool keeps = act.compensate == false;
+  const bool keeps = request.compensate == false;
   if (state.ending && state.ending->cancelled && (!keeps || !state.ending->compensate)) {
     return AppliedRequest{{}, answer};
   }
-  return AppliedRequest{{JobCancelRequested{.by = none_if_empty(act.by),
-                                            .compensate = act.compensate,
-                                            .reason = none_if_empty(act.reason)}},
+  return AppliedRequest{{JobCancelRequested{.by = none_if_empty(request.by),
+                                            .compensate = request.compensate,
+                                            .reason = none_if_empty(request.reason)}},
                         answer};
 }
 
@@ -73,18 +73,18 @@ Result<AppliedRequest> apply_due_timers(const State& state, const DecisionContex
 
 // The resolve wait of the call that the request names.
 Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State& state,
-                                                                    const ControlRequest& act) {
+                                                                    const ControlRequest& request) {
   const std::pair<const std::string, Wait>* found = nullptr;
-  if (act.idempotency_key.size() >= 8) {
+  if (request.idempotency_key.size() >= 8) {
     for (const auto& entry : state.waits) {
       if (!entry.second.resolve) continue;
       const Step& step = state.steps[entry.second.step];
-      if (!state.key_of(step).text.starts_with(act.idempotency_key)) continue;
-      if (act.try_no != 0 && (!step.call || act.try_no != step.call->try_no)) continue;
+      if (!state.key_of(step).text.starts_with(request.idempotency_key)) continue;
+      if (request.try_no != 0 && (!step.call || request.try_no != step.call->try_no)) continue;
       if (found) {
         return fail(Code::input_invalid,
                     "more than one call with an unknown outcome has a key that begins with \"" +
-                        act.idempotency_key + "\"; give more of the key");
+                        request.idempotency_key + "\"; give more of the key");
       }
       found = &entry;
     }
@@ -99,13 +99,13 @@ Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State&
 
 // Does the result given by an operator match the tool's result_schema? A tool that is not in the
 // plan any more has no schema.
-Status given_result_fits(const State& state, const std::string& tool, const ControlRequest& act) {
+Status given_result_fits(const State& state, const std::string& tool, const ControlRequest& request) {
   const auto policy = std::ranges::find(state.plan->tools, tool, &ToolPolicy::name);
   if (policy == state.plan->tools.end() || !policy->result_schema) return {};
-  auto fits = policy->result_schema->check(act.result.value_or(Value()));
+  auto fits = policy->result_schema->check(request.result.value_or(Value()));
   if (fits) return {};
   return std::unexpected(std::move(fits).error().with_context(
-      act.result ? "the result for \"" + tool + "\""
+      request.result ? "the result for \"" + tool + "\""
                  : "`happened` needs the result of \"" + tool + "\""));
 }
 
@@ -120,17 +120,17 @@ std::vector<UnknownCall> open_calls(const State& state) {
 
 // The open call that the request names, after the end of the job. Fails with
 // job_terminal if there is none, input_invalid if the key matches several.
-Result<UnknownCall> find_unknown_call(const State& state, const ControlRequest& act) {
+Result<UnknownCall> find_unknown_call(const State& state, const ControlRequest& request) {
   std::optional<UnknownCall> found;
   for (UnknownCall& call : open_calls(state)) {
-    const bool named = act.idempotency_key.size() >= 8 &&
-                       call.key.text.starts_with(act.idempotency_key) &&
-                       (act.try_no == 0 || act.try_no == call.try_no);
+    const bool named = request.idempotency_key.size() >= 8 &&
+                       call.key.text.starts_with(request.idempotency_key) &&
+                       (request.try_no == 0 || request.try_no == call.try_no);
     if (!named) continue;
     if (found) {
       return fail(Code::input_invalid,
                   "more than one call with an unknown outcome has a key that begins with \"" +
-                      act.idempotency_key + "\"; give more of the key");
+                      request.idempotency_key + "\"; give more of the key");
     }
     found = std::move(call);
   }
@@ -169,10 +169,10 @@ bool was_result_refused(const State& state, const UnknownCall& call) {
 
 // After the end an operator can only note an outcome. The end and the result
 // of the job do not change.
-Result<AppliedRequest> apply_late_resolution(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_late_resolution(const State& state, const ControlRequest& request,
                                              const DecisionContext& context) {
-  AE_ASSIGN(const UnknownCall call, find_unknown_call(state, act));
-  if (act.resolution == "fail") {
+  AE_ASSIGN(const UnknownCall call, find_unknown_call(state, request));
+  if (request.resolution == "fail") {
     return fail(Code::job_terminal,
                 "the job has ended: the outcome of its call can only be noted, as happened or "
                 "not_happened");
@@ -180,50 +180,50 @@ Result<AppliedRequest> apply_late_resolution(const State& state, const ControlRe
   if (state.noted.contains(call.invocation.text)) {
     return fail(Code::not_in_doubt, "the outcome of this call is noted already");
   }
-  const Instant looked_at = std::min(context.now, act.looked_at.value_or(context.now));
-  if (act.resolution == "not_happened") AE_TRY(check_settled(call.checkable_at, looked_at));
+  const Instant looked_at = std::min(context.now, request.looked_at.value_or(context.now));
+  if (request.resolution == "not_happened") AE_TRY(check_settled(call.checkable_at, looked_at));
   const bool refused = was_result_refused(state, call);
-  if (refused && (act.resolution != "happened" || !act.result)) {
+  if (refused && (request.resolution != "happened" || !request.result)) {
     return fail(Code::input_invalid,
                 "this call took effect and its result was refused: resolve it as happened, with "
                 "its result");
   }
   // A refused result broke this schema, which the file of a retry may correct.
-  if (act.result && !refused) AE_TRY(given_result_fits(state, call.tool, act));
-  OutcomeNoted event = noted(call, context.now, act.resolution, act.by);
-  if (!act.reason.empty()) event.note = Value(act.reason);
-  if (act.result) event.result = *act.result;
+  if (request.result && !refused) AE_TRY(given_result_fits(state, call.tool, request));
+  OutcomeNoted event = noted(call, context.now, request.resolution, request.by);
+  if (!request.reason.empty()) event.note = Value(request.reason);
+  if (request.result) event.result = *request.result;
   Value answer = Value::object({{"idempotency_key", call.key.text},
                                 {"node_id", call.node_id},
                                 {"noted", true},
-                                {"resolution", act.resolution}});
-  if (act.result) answer = answer.with("result", *act.result);
+                                {"resolution", request.resolution}});
+  if (request.result) answer = answer.with("result", *request.result);
   return AppliedRequest{.events = {std::move(event)}, .answer = std::move(answer)};
 }
 
-Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest& request,
                                         const DecisionContext& context) {
-  const bool happened = act.resolution == "happened";
-  const bool not_happened = act.resolution == "not_happened";
-  if (!happened && !not_happened && act.resolution != "fail") {
+  const bool happened = request.resolution == "happened";
+  const bool not_happened = request.resolution == "not_happened";
+  if (!happened && !not_happened && request.resolution != "fail") {
     return fail(Code::input_invalid, "a resolution is happened, not_happened or fail");
   }
-  if (act.result && !happened) {
+  if (request.result && !happened) {
     return fail(Code::input_invalid, "only `happened` takes a result");
   }
-  if (is_terminal(state.status)) return apply_late_resolution(state, act, context);
-  AE_ASSIGN(const auto* entry, find_resolve_wait(state, act));
+  if (is_terminal(state.status)) return apply_late_resolution(state, request, context);
+  AE_ASSIGN(const auto* entry, find_resolve_wait(state, request));
   const auto& [key, wait] = *entry;
   const Step& step = state.steps[wait.step];
   const std::string call_key = state.key_of(step).text;
   const std::uint32_t try_no = step.call ? step.call->try_no : 0;
   const bool under_way = step.call && (step.call->open || step.call->outcome_unknown);
-  const Instant looked_at = std::min(context.now, act.looked_at.value_or(context.now));
+  const Instant looked_at = std::min(context.now, request.looked_at.value_or(context.now));
   if (not_happened && under_way) AE_TRY(check_settled(state.checkable_at(step), looked_at));
   ExtractedChanges changed;
   if (happened && step.call) {
-    AE_TRY(given_result_fits(state, state.tool_of(step).name, act));
-    changed = changes_of(state, step, act.result.value_or(Value()));
+    AE_TRY(given_result_fits(state, state.tool_of(step).name, request));
+    changed = changes_of(state, step, request.result.value_or(Value()));
     if (!changed.whole) {
       return fail(Code::input_invalid, "the result does not show what the call changed: " +
                                            changed.whole.error().message);
@@ -231,7 +231,7 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
   }
   AppliedRequest taken;
   taken.try_no = try_no;
-  const bool fails = act.resolution == "fail";
+  const bool fails = request.resolution == "fail";
   if ((happened || fails) && step.call && step.call->open) {  // a later result is late
     taken.events.emplace_back(ToolInvocationFinished{.invocation_id = step.call->id,
                                                      .outcome = "unknown",
@@ -241,31 +241,31 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
   }
   taken.events.emplace_back(DecisionRecorded{
       .at = context.now,
-      .by = none_if_empty(act.by),
+      .by = none_if_empty(request.by),
       .decision_id = decision_at(state, state.path_of(step) + "#in_doubt" + std::to_string(try_no)),
       .kind = "in_doubt",
       .node_id = state.node_of(step).id,
-      .payload = Value::object({{"idempotency_key", call_key}, {"resolution", act.resolution}}),
-      .reason = none_if_empty(act.reason),
-      .state = act.resolution,
+      .payload = Value::object({{"idempotency_key", call_key}, {"resolution", request.resolution}}),
+      .reason = none_if_empty(request.reason),
+      .state = request.resolution,
       .step_id = step.id});
   if (happened && step.call) {
     for (StateChanged& change : changed.events) taken.events.emplace_back(std::move(change));
     taken.events.emplace_back(CommandCommitted{.command_id = step.id,
                                                .node_id = state.node_of(step).id,
-                                               .result = act.result.value_or(Value()),
+                                               .result = request.result.value_or(Value()),
                                                .step_id = step.id});
   }
   WaitCompleted completed = wait_closed(state, key, wait, fails ? "rejected" : "signalled");
-  completed.by = none_if_empty(act.by);
-  completed.signal_id = none_if_empty(act.id);
+  completed.by = none_if_empty(request.by);
+  completed.signal_id = none_if_empty(request.id);
   taken.events.emplace_back(std::move(completed));
   taken.answer = Value::object({{"idempotency_key", call_key},
                                 {"node_id", state.node_of(step).id},
-                                {"resolution", act.resolution}});
+                                {"resolution", request.resolution}});
   // The answer shows the recorded result, in case the operator gave none.
   if (happened && step.call)
-    taken.answer = taken.answer.with("result", act.result.value_or(Value()));
+    taken.answer = taken.answer.with("result", request.result.value_or(Value()));
   return taken;
 }
 
@@ -690,7 +690,7 @@ Value ControlRequest::to_json() const {
 }
 
 Result<ControlRequest> ControlRequest::from_json(const Value& json) {
-  ControlRequest act;
+  ControlRequest request;
   const std::string_view kind = json.text("kind");
   const auto known = std::ranges::find(kRequestKinds, kind);
   if (known == std::end(kRequestKinds)) {
@@ -702,55 +702,55 @@ Result<ControlRequest> ControlRequest::from_json(const Value& json) {
     return fail(Code::needs_version, "an act (" + std::string(kind) +
                                          ") with the unknown member \"" + member.first + "\"");
   }
-  act.kind = static_cast<Kind>(known - std::begin(kRequestKinds));
-  act.id = json.text("id");
-  act.by = json.text("by");
-  act.correlation_key = json.text("correlation_key");
-  act.wait_type = json.text("wait_type");
-  act.approval = json.text("approval");
-  act.channel = json.text("channel");
-  act.buffer = json["buffer"] == Value(true);
-  act.reason = json.text("reason");
-  act.idempotency_key = json.text("idempotency_key");
-  act.resolution = json.text("resolution");
-  act.step_id = json.text("step_id");
-  act.traceparent = json.text("traceparent");
-  act.payload = json["payload"];
-  if (json["compensate"].is_bool()) act.compensate = json["compensate"].as_bool();
-  if (const Value* result = json.find("result")) act.result = *result;
-  if (const Value* arguments = json.find("arguments")) act.arguments = *arguments;
-  if (json["try"].is_integer()) act.try_no = static_cast<std::uint32_t>(json["try"].as_int());
+  request.kind = static_cast<Kind>(known - std::begin(kRequestKinds));
+  request.id = json.text("id");
+  request.by = json.text("by");
+  request.correlation_key = json.text("correlation_key");
+  request.wait_type = json.text("wait_type");
+  request.approval = json.text("approval");
+  request.channel = json.text("channel");
+  request.buffer = json["buffer"] == Value(true);
+  request.reason = json.text("reason");
+  request.idempotency_key = json.text("idempotency_key");
+  request.resolution = json.text("resolution");
+  request.step_id = json.text("step_id");
+  request.traceparent = json.text("traceparent");
+  request.payload = json["payload"];
+  if (json["compensate"].is_bool()) request.compensate = json["compensate"].as_bool();
+  if (const Value* result = json.find("result")) request.result = *result;
+  if (const Value* arguments = json.find("arguments")) request.arguments = *arguments;
+  if (json["try"].is_integer()) request.try_no = static_cast<std::uint32_t>(json["try"].as_int());
   if (json.find("looked_at") != nullptr) {
-    AE_ASSIGN(act.looked_at, instant_from_text(json.text("looked_at")));
+    AE_ASSIGN(request.looked_at, instant_from_text(json.text("looked_at")));
   }
-  return act;
+  return request;
 }
 
-Result<AppliedRequest> apply_request(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const DecisionContext& context) {
-  switch (act.kind) {
+  switch (request.kind) {
     case ControlRequest::Kind::signal:
-      if (answers_confirmation(state, act)) return apply_confirmation_answer(state, act, context);
-      return apply_signal_request(state, act, context);
+      if (answers_confirmation(state, request)) return apply_confirmation_answer(state, request, context);
+      return apply_signal_request(state, request, context);
     case ControlRequest::Kind::cancel:
-      return apply_cancel_request(state, act);
+      return apply_cancel_request(state, request);
     case ControlRequest::Kind::resolve:
-      if (answers_confirmation(state, act)) return apply_confirmation_answer(state, act, context);
-      return apply_resolution(state, act, context);
+      if (answers_confirmation(state, request)) return apply_confirmation_answer(state, request, context);
+      return apply_resolution(state, request, context);
     case ControlRequest::Kind::timers:
       return apply_due_timers(state, context);
     case ControlRequest::Kind::message:
-      return apply_message_request(state, act, context);
+      return apply_message_request(state, request, context);
     case ControlRequest::Kind::pause:
-      return apply_pause_request(state, act);
+      return apply_pause_request(state, request);
     case ControlRequest::Kind::resume:
-      return apply_resume_request(state, act);
+      return apply_resume_request(state, request);
     case ControlRequest::Kind::plan:
-      return apply_plan_request(state, act, context);
+      return apply_plan_request(state, request, context);
     case ControlRequest::Kind::budget:
-      return apply_budget_request(state, act, context);
+      return apply_budget_request(state, request, context);
     case ControlRequest::Kind::version:
-      return apply_version_offer(state, act, context);
+      return apply_version_offer(state, request, context);
   }
   return fail(Code::needs_version, "an unknown act");
 }

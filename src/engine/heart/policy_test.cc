@@ -684,15 +684,15 @@ AE_TEST("edit/a log in which other arguments were sent than the approver's is re
 }
 
 AE_TEST("edit/an act that holds one is not taken for a plain yes by a program that knows none") {
-  ControlRequest act{.kind = ControlRequest::Kind::signal, .approval = "0123456789abcdef"};
-  act.arguments = json("{'n':1}");
-  act.payload = json("{'decision':'approve'}");
-  const Value stored = act.to_json();
+  ControlRequest request{.kind = ControlRequest::Kind::signal, .approval = "0123456789abcdef"};
+  request.arguments = json("{'n':1}");
+  request.payload = json("{'decision':'approve'}");
+  const Value stored = request.to_json();
   EXPECT_NE(stored.find("arguments"), nullptr) << "a member of its own, which it would refuse";
   EXPECT_EQ(stored["payload"].find("arguments"), nullptr);
   const auto read = ControlRequest::from_json(stored);
   ASSERT_TRUE(read);
-  EXPECT_EQ(read->arguments, act.arguments);
+  EXPECT_EQ(read->arguments, request.arguments);
 }
 
 AE_TEST("edit/a checkpoint keeps what was made of a call") {

@@ -260,12 +260,12 @@ class RandomWorld {
 
   // An operator who checks the outcome of the call and resolves it correctly.
   ControlRequest answer(const Invocation& call) const {
-    ControlRequest act{.kind = ControlRequest::Kind::resolve,
+    ControlRequest request{.kind = ControlRequest::Kind::resolve,
                        .by = "someone",
                        .idempotency_key = call.key.text,
                        .resolution = happened(call) ? "happened" : "not_happened"};
-    if (happened(call)) act.result = result(call);
-    return act;
+    if (happened(call)) request.result = result(call);
+    return request;
   }
 
   // The calls that the model of a loop requests, by its arguments: none, or up to three tools, some

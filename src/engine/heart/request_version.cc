@@ -5,12 +5,12 @@
 namespace ae::engine {
 
 // Also for a job that waits for no version: then there is nothing to write.
-Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequest& request,
                                            const DecisionContext& context) {
   AppliedRequest taken;
   taken.answer = Value::object({{"resumed", false}});
   if (state.status != JobStatus::parked || has_wrong_version(state, context)) return taken;
-  const std::string by = act.by.empty() ? "runtime" : act.by;
+  const std::string by = request.by.empty() ? "runtime" : request.by;
   if (state.awaits_version()) {
     taken.events.emplace_back(JobResumed{.by = by});
   } else if (state.parked_until == "resolve") {

@@ -827,12 +827,12 @@ AE_TEST("resolve/not_happened counts from when its giver looked, not from when i
   job.claim().crash();
   const Instant settles = *job.state.settles_at(job.step("a"));
   const auto says = [&](std::string resolution, Instant looked_at) {
-    const ControlRequest act{.kind = ControlRequest::Kind::resolve,
+    const ControlRequest request{.kind = ControlRequest::Kind::resolve,
                              .by = "someone",
                              .idempotency_key = job.sent[0].key,
                              .resolution = std::move(resolution),
                              .looked_at = looked_at};
-    return job.act(*ControlRequest::from_json(act.to_json())).refused;  // as kept in the inbox
+    return job.act(*ControlRequest::from_json(request.to_json())).refused;  // as kept in the inbox
   };
   EXPECT_EQ(says("not_happened", settles + 1h), Code::not_settled) << "a clock that is ahead";
   job.now = settles + 60s;

@@ -405,11 +405,11 @@ AE_TEST("cancel/a job that backs off is ended at once") {
 // ---------------------------------------------------------------- control requests as JSON
 
 AE_TEST("act/what goes through the inbox comes out as it went in") {
-  ControlRequest act;
+  ControlRequest request;
   // A new member is a compile error here: fill it in, and extend ControlRequest::from_json.
   auto& [kind, id, by, traceparent, correlation_key, wait_type, approval, arguments, buffer,
          payload, channel, reason, compensate, idempotency_key, resolution, try_no, result,
-         looked_at, step_id] = act;
+         looked_at, step_id] = request;
   kind = ControlRequest::Kind::resolve;
   for (std::string* text : {&id, &by, &traceparent, &correlation_key, &wait_type, &approval,
                             &channel, &reason, &idempotency_key, &resolution, &step_id}) {
@@ -422,10 +422,10 @@ AE_TEST("act/what goes through the inbox comes out as it went in") {
   result = json("{'x':1}");
   arguments = json("{'n':1}");
   looked_at = Instant{1'700'000'000'000'000};
-  auto back = ControlRequest::from_json(act.to_json());
+  auto back = ControlRequest::from_json(request.to_json());
   ASSERT_TRUE(back);
-  EXPECT_EQ(back->to_json(), act.to_json());
-  EXPECT_EQ(act.to_json().size(), 19u) << canonical(act.to_json());
+  EXPECT_EQ(back->to_json(), request.to_json());
+  EXPECT_EQ(request.to_json().size(), 19u) << canonical(request.to_json());
   EXPECT_EQ(ControlRequest::from_json(json("{'kind':'dance'}")).error().code, Code::needs_version);
   EXPECT_EQ(ControlRequest::from_json(json("{'kind':'cancel','unless':'paid'}")).error().code,
             Code::needs_version);

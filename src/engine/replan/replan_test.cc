@@ -90,12 +90,12 @@ AE_TEST("replan/a request to drop a kept result counts as applied when it is dro
   const auto other = plan_of({kA, kB});
   job.replan(other);
   ASSERT_FALSE(job.refused) << job.refusal;
-  const ControlRequest act{.kind = ControlRequest::Kind::plan,
+  const ControlRequest request{.kind = ControlRequest::Kind::plan,
                            .payload = Value::object({{"drop", Value::array({Value("a")})},
                                                      {"task_graph", other->task_graph}})};
-  EXPECT_FALSE(is_handled(job.state, act)) << "the plan is the job's, and a is kept";
+  EXPECT_FALSE(is_handled(job.state, request)) << "the plan is the job's, and a is kept";
   job.replan(other, {"a"});
-  EXPECT_TRUE(is_handled(job.state, act));
+  EXPECT_TRUE(is_handled(job.state, request));
 }
 
 AE_TEST("replan/the plan that the job has changes nothing") {
