@@ -132,7 +132,7 @@ bool Applier::may_resume() const {
   if (s_.parked_until == "resume" || s_.parked_until == "version") return true;
   if (s_.parked_until == "budget") return !s_.budget.exceeded || s_.ending;
   // The unknown outcome does not block the end of the job: its resolve wait stays open meanwhile.
-  if (s_.parked_until == "resolve") return s_.ending && !s_.awaits_person_before_end();
+  if (s_.parked_until == "resolve") return s_.ending && !s_.awaits_operator_before_end();
   return s_.parked_until == "confirmation" &&
          (s_.escalated == 0 || s_.ending || s_.parked_reason == kVerifierUnreachable);
 }

@@ -112,10 +112,10 @@ Status Applier::apply(const ToolInvocationStarted& event) {
   // answers (API §1, SPEC §6).
   const bool repeats =
       step->phase == StepPhase::backoff && call.outcome != OutcomeKind::input_required;
-  const bool counted_tries = call.try_no == 0 || repeats || call.error.code == "not_sent";
+  const bool is_counted = call.try_no == 0 || repeats || call.error.code == "not_sent";
   call.tool_version = event.tool_version;
   call.try_no++;
-  if (counted_tries) call.counted_tries++;
+  if (is_counted) call.counted_tries++;
   call.open = true;
   s_.open_tries++;
   s_.tries_started++;

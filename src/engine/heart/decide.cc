@@ -68,7 +68,7 @@ void Decider::visit(const std::set<std::uint32_t>& steps) {
       stopped_ = {.startable = startable,
                   .step = *it,
                   .added_events = has_events || (from_ && from_->added_events),
-                  .over = over_,
+                  .over = exceeded_limits_,
                   .limit_reached = !has_events && limit_reached_,
                   .revisit_at = revisit_at_,
                   .decide_again_at = decision_.decide_again_at};
@@ -81,7 +81,7 @@ void Decider::visit(const std::set<std::uint32_t>& steps) {
 
 void Decider::resume(const DecisionCursor& from) {
   from_ = from;
-  over_ = from.over;
+  exceeded_limits_ = from.over;
   if (from.added_events) return;
   limit_reached_ = from.limit_reached;
   revisit_at_ = from.revisit_at;

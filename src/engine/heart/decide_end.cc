@@ -112,7 +112,7 @@ void Decider::end_job(const Ending& ending) {
     if (!context_.owned && context_.now < step.call->deadline) {
       // No worker would continue an idle job.
       if (s_.status == JobStatus::parked &&
-          (s_.parked_until != "resolve" || !s_.awaits_person_before_end())) {
+          (s_.parked_until != "resolve" || !s_.awaits_operator_before_end())) {
         emit(JobResumed{.by = "runtime"});
       }
       return decide_again_at(step.call->deadline);
@@ -211,7 +211,7 @@ void Decider::become_idle() {
   if (revisit_at_ && (!backoff || *revisit_at_ < *backoff)) backoff = revisit_at_;
   // Tries that only need a resend are resent before the job parks, so that no operator
   // has to check their outcome.
-  if (!over_.empty() && (!backoff || *backoff <= context_.now)) return park_for_budget();
+  if (!exceeded_limits_.empty() && (!backoff || *backoff <= context_.now)) return park_for_budget();
   if (release_until(backoff)) return;
   AE_CHECK(!s_.waits.empty(), "nothing can move, nothing is awaited: " + s_.job.text);
   const bool all_resolve =

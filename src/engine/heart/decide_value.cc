@@ -19,7 +19,7 @@ void Decider::record_value(const Declaration& d) {
   }
   const std::string effect = effect_id(d.step, records);
   emit_command(d, effect);
-  emit(recorded_event_type(records, effect, draw_value(records, d.args, context_, d.step)));
+  emit(make_recorded_event(records, effect, draw_value(records, d.args, context_, d.step)));
   commit_value(d.step, d.node.id);
   finish_value(d.step, d.node.id);
 }

@@ -217,9 +217,9 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
   const Step& step = state.steps[wait.step];
   const std::string call_key = state.key_of(step).text;
   const std::uint32_t try_no = step.call ? step.call->try_no : 0;
-  const bool under_way = step.call && (step.call->open || step.call->outcome_unknown);
+  const bool maybe_called = step.call && (step.call->open || step.call->outcome_unknown);
   const Instant looked_at = std::min(context.now, request.looked_at.value_or(context.now));
-  if (not_happened && under_way) AE_TRY(check_settled(state.checkable_at(step), looked_at));
+  if (not_happened && maybe_called) AE_TRY(check_settled(state.checkable_at(step), looked_at));
   ExtractedChanges changed;
   if (happened && step.call) {
     AE_TRY(given_result_fits(state, state.tool_of(step).name, request));
@@ -406,7 +406,7 @@ Result<Outcome> outcome_of_record(const Value& record) {
 }
 
 // The schema that the recorded result was validated with.
-std::optional<Hash> with_result_schema(const Value& record) {
+std::optional<Hash> result_schema_hash_of(const Value& record) {
   return hash_from_hex(record.text("response_schema_hash"));
 }
 
@@ -543,20 +543,20 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
     const Step& step = state.steps[found->second];
     const Invocation& call = *step.call;
     const bool open = call.open && call.try_no == effect.try_no;
-    const bool unheard = !open && effect.try_no <= call.try_no && effect.try_no > call.late;
-    if (!open && (!unheard || effect.record.find(R"("late":true)") == effect.record.npos)) continue;
+    const bool awaits_late_result = !open && effect.try_no <= call.try_no && effect.try_no > call.late;
+    if (!open && (!awaits_late_result || effect.record.find(R"("late":true)") == effect.record.npos)) continue;
     AE_ASSIGN(const Value record,
               read_side_record(effect_location(state.job, effect.invocation, effect.try_no),
                                effect.record));
     AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
-    if (unheard) {
+    if (awaits_late_result) {
       // A result that is in the log is not late, although its attempt could not
       // know that it was committed.
       const bool known = !call.uncertain_tries.contains(effect.try_no);
       if (record["late"] == Value(true) && !known && !is_terminal(state.status) &&
           is_certain(outcome)) {
         ToolInvocationFinished event = finished(step, effect.try_no, outcome);
-        event.response_schema_hash = with_result_schema(record);
+        event.response_schema_hash = result_schema_hash_of(record);
         event.late = true;
         event.source = kEffectStoreSource;
         events.emplace_back(std::move(event));
@@ -567,7 +567,7 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
     const bool outcome_unknown = step.phase == StepPhase::in_doubt;
     if (outcome_unknown && !is_certain(outcome)) continue;
     ToolInvocationFinished event = finished(step, effect.try_no, outcome);
-    event.response_schema_hash = with_result_schema(record);
+    event.response_schema_hash = result_schema_hash_of(record);
     event.caught_up = true;
     event.source = kEffectStoreSource;
     if (!is_certain(outcome)) {
@@ -591,7 +591,7 @@ Result<ToolInvocationFinished> finished_payload(const Value& record) {
   ToolInvocationFinished event =
       finished(InvocationId(std::string(record.text("invocation_id"))),
                StepId(std::string(record.text("command_id"))), n, outcome);
-  event.response_schema_hash = with_result_schema(record);
+  event.response_schema_hash = result_schema_hash_of(record);
   return event;
 }
 

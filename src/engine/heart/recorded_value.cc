@@ -128,7 +128,7 @@ EventType recorded_event_type(RecordedKind records) {
   AE_CHECK(false, "a tool that makes a call records no value");
 }
 
-EventBody recorded_event_type(RecordedKind records, std::string effect_id, Value value) {
+EventBody make_recorded_event(RecordedKind records, std::string effect_id, Value value) {
   switch (records) {
     case RecordedKind::time:
       return TimeRecorded{std::move(effect_id), std::move(value)};

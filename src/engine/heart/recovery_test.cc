@@ -8,7 +8,7 @@
 namespace ae::engine::testing {
 namespace {
 
-Value counts(const JobFixture& job, Found found = {}) {
+Value counts(const JobFixture& job, RecoveryCounts found = {}) {
   const EventBody note = recovery_completed_event(job.state, AttemptId("next"), found);
   return std::get<RecoveryCompleted>(note).detail;
 }

@@ -42,7 +42,7 @@ WaitCompleted wait_closed(const State& state, const std::string& key, const Wait
                           std::string_view outcome);
 
 // The same event with the request that ended it and its payload.
-WaitCompleted answered(WaitCompleted event, const ControlRequest& request, const Value& payload);
+WaitCompleted with_answer(WaitCompleted event, const ControlRequest& request, const Value& payload);
 
 // The outcome of a wait of this node with this payload: signalled, approved or rejected. Fails with
 // input_invalid: a human answer without a decision.

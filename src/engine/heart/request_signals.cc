@@ -248,7 +248,7 @@ DecisionRecorded approval_decision(const State& state, const Wait& wait, const C
 
 }  // namespace
 
-WaitCompleted answered(WaitCompleted event, const ControlRequest& request, const Value& payload) {
+WaitCompleted with_answer(WaitCompleted event, const ControlRequest& request, const Value& payload) {
   event.by = none_if_empty(request.by);
   event.payload = payload;
   event.signal_id = none_if_empty(request.id);
@@ -306,13 +306,13 @@ std::vector<EventBody> expire_request(const State& state, const ControlRequest& 
   const bool signal = request.kind == ControlRequest::Kind::signal;
   const auto wait = find_named_wait(state, request);
   if (signal && state.ending && wait != state.waits.end() && !wait->second.resolve) {
-    return {answered(wait_closed(state, wait->first, wait->second, "cancelled"), request, request.payload)};
+    return {with_answer(wait_closed(state, wait->first, wait->second, "cancelled"), request, request.payload)};
   }
   const std::string& key = request.correlation_key;
   const bool early =
       signal && request.buffer && !is_reserved_key(key) && !key.empty() && key.size() <= kKeyMax;
-  const bool pending_messages = request.kind == ControlRequest::Kind::message && state.ending;
-  if (!early && !pending_messages) return {};
+  const bool late_message = request.kind == ControlRequest::Kind::message && state.ending;
+  if (!early && !late_message) return {};
   if (state.message_keys.contains(message_key(request.channel, key, request.id))) return {};
   const auto closed = state.closed_waits.find(key);
   const bool taken =
@@ -396,7 +396,7 @@ Result<AppliedRequest> apply_signal_request(const State& state, const ControlReq
   if (wait->second.approval) {
     taken.events.push_back(approval_decision(state, wait->second, request, context, outcome));
   }
-  taken.events.emplace_back(answered(wait_closed(state, wait->first, wait->second, outcome), request,
+  taken.events.emplace_back(with_answer(wait_closed(state, wait->first, wait->second, outcome), request,
                                      edited ? recorded_answer(state, request) : request.payload));
   taken.answer =
       Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}});

@@ -109,10 +109,10 @@ Status Applier::re_plan(const PlanGenerated& event, std::shared_ptr<const Plan> 
   if (auto may = may_replan(s_); !may) return corrupt_event(may.error().message);
   AE_ASSIGN(const auto carried, this->carried(event.carried, *plan));
   // Of carried steps: node of the old plan → node of the new one.
-  std::map<std::uint32_t, std::uint32_t> start_node;
+  std::map<std::uint32_t, std::uint32_t> new_node_of_step;
   std::set<std::uint32_t> kept;
   for (const auto& [node, step] : carried) {
-    start_node.emplace(step, node);
+    new_node_of_step.emplace(step, node);
     kept.insert(step);
   }
   AE_TRY(check_abandoned(event.drop, kept));
@@ -137,7 +137,7 @@ Status Applier::re_plan(const PlanGenerated& event, std::shared_ptr<const Plan> 
     if (old[i].role != Role::node || !kept.contains(old[i].node)) continue;
     moved.emplace(i, static_cast<std::uint32_t>(s_.steps.size()));
     Step& step = s_.steps.emplace_back(std::move(old[i]));
-    move_step(step, start_node.at(step.node));
+    move_step(step, new_node_of_step.at(step.node));
     if (step.is_loop_call()) AE_TRY(move_tool(step, *before));
   }
   for (const Node& node : s_.plan->nodes) {

@@ -73,7 +73,7 @@ bool State::must_settle_before_end(const Step& call) const {
   return !undoable.empty() || blocks_ending(call);
 }
 
-bool State::awaits_person_before_end() const {
+bool State::awaits_operator_before_end() const {
   return std::ranges::any_of(waits, [&](const auto& entry) {
     return entry.second.resolve && must_settle_before_end(steps[entry.second.step]);
   });

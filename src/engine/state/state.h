@@ -449,7 +449,7 @@ class State {
   // Must this call with an unknown outcome be resolved before the job ends?
   bool must_settle_before_end(const Step& call) const;
   // Is an operator asked about a call that must be resolved before the job ends?
-  bool awaits_person_before_end() const;
+  bool awaits_operator_before_end() const;
   // Is there a step to undo, or a call with an unknown outcome that may need it?
   bool needs_undo() const;
   // Must the job undo a step before it ends?

@@ -34,7 +34,7 @@ void Decider::requeue_for_claim() {
     }
     return;
   }
-  if (s_.status == JobStatus::parked && !s_.awaits_person_before_end())
+  if (s_.status == JobStatus::parked && !s_.awaits_operator_before_end())
     emit(JobResumed{.by = "runtime"});
 }
 
@@ -88,7 +88,7 @@ void Decider::settle_unknown_call(const Step& step) {
   // It is resent or left to an operator, by the same rules as in a job that continues.
   if (s_.blocks_ending(step) && !attempts_exhausted()) {
     decide_call(step);
-    return !over_.empty() ? open_resolve_wait(step, code_name(Code::budget_exceeded)) : void();
+    return !exceeded_limits_.empty() ? open_resolve_wait(step, code_name(Code::budget_exceeded)) : void();
   }
   if (!code.empty()) return open_resolve_wait(step, code);
   open_resolve_wait(step, step.call->open ? "the runtime stopped during the call" : "unknown");
@@ -162,7 +162,7 @@ void Decider::park_before_end() {
     if (!backoff || step.not_before < *backoff) backoff = step.not_before;
   }
   if (s_.has_live_call() || release_until(backoff)) return;
-  if (!s_.awaits_person_before_end()) return;
+  if (!s_.awaits_operator_before_end()) return;
   emit(JobParked{.reason = std::string(code_name(Code::invocation_in_doubt)), .until = "resolve"});
   decision_.release = true;
 }
