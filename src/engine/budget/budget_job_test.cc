@@ -544,7 +544,7 @@ AE_TEST("budget/a fork has the limits and has spent what its origin had, and had
   const auto before_raise = job.log.size();
   job.raise("{'tokens': 200}").ok("b", used(40, 2));
   ASSERT_EQ(job.status(), "completed");
-  JobFixture early(*job.fork(2), "job-2");
+  JobFixture signal_early(*job.fork(2), "job-2");
   EXPECT_EQ(of(early).spent.tokens, 0u);
   EXPECT_EQ(early.last<JobCreated>().budget.find("spent"), nullptr);
   JobFixture fork(*job.fork(before_raise), "job-3");

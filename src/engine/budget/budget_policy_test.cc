@@ -48,7 +48,7 @@ AE_TEST("budget/what a person made of the arguments is what waits for room, and 
   job.claim().act({.kind = ControlRequest::Kind::signal,
                    .by = "ann",
                    .wait_type = "human",
-                   .approval = job.asked("a"),
+                   .approval = job.open_request_id("a"),
                    .arguments = json("{'n': 100}"),
                    .payload = json("{'decision': 'approve'}")});
   ASSERT_FALSE(job.refused);
@@ -80,7 +80,7 @@ AE_TEST("budget/an answer that comes while the job is parked for it is taken, an
                          " {'id': 'b', 'kind': 'tool', 'tool': 'buy', 'args': {'n': 1}}]");
   job.claim();
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
-  ASSERT_FALSE(job.asked("b").empty());
+  ASSERT_FALSE(job.open_request_id("b").empty());
   job.approve("b");
   EXPECT_FALSE(job.refused);
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
@@ -110,7 +110,7 @@ AE_TEST("budget/a call that a loop's model asked for waits for a person, and the
   const std::string more = "{'budget': {'tool_calls': 1}, " + std::string(kTools.substr(1));
   JobFixture job = loop_job("", {.more = more});
   job.claim().ok("chat/0", tool_calls_answer({{"x", "refund"}, {"y", "look"}}));
-  EXPECT_EQ(job.asked("chat/0/0").empty(), false) << job.log_text();
+  EXPECT_EQ(job.open_request_id("chat/0/0").empty(), false) << job.log_text();
   job.ok("chat/0/1", "1").approve("chat/0/0");
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.raise("{'tool_calls': 2}").ok("chat/0/0", "2").ok("chat/1", text_answer("Done"));

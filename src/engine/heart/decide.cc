@@ -158,10 +158,10 @@ Decision Decider::run() {
   return std::move(decision_);
 }
 
-Verdict admit(const State& state, const CallRequest& ask) {
-  const Step& step = state.steps[ask.step];
+Verdict admit(const State& state, const CallRequest& request) {
+  const Step& step = state.steps[request.step];
   if (step.call &&
-      (step.call->tool != ask.tool || step.call->arguments_hash != ask.arguments_hash)) {
+      (step.call->tool != request.tool || step.call->arguments_hash != request.arguments_hash)) {
     return Verdict::non_determinism;
   }
   // A success is recorded, whatever happens to the job; a failed call is not repeated either.
@@ -175,9 +175,9 @@ Verdict admit(const State& state, const CallRequest& ask) {
   // In an ending job only a call with an unknown outcome that could be undone may be resent.
   const bool ends = state.ending && step.role == Role::node && !state.blocks_ending(step);
   if (ends || is_terminal(state.status)) return Verdict::refuse;
-  const bool approved = !ask.arguments || is_approved(state, &step, state.tool_of(step), ask);
+  const bool approved = !request.arguments || is_approved(state, &step, state.tool_of(step), request);
   const bool fits =
-      ask.use == nullptr || step.role != Role::node || state.budget.exceeded_by(*ask.use).empty();
+      request.use == nullptr || step.role != Role::node || state.budget.exceeded_by(*request.use).empty();
   const Verdict may_declare = !approved ? Verdict::unapproved
                               : fits    ? Verdict::declare
                                         : Verdict::over_budget;

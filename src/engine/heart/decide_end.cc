@@ -152,9 +152,9 @@ bool Decider::release_until(std::optional<Instant> backoff) {
   const bool settles = revisit_at_ && *revisit_at_ == *backoff;
   // A death during this wait would count as a lost claim. After one lost claim the
   // job is released at once.
-  const Duration held_max =
+  const Duration wait_max =
       settles && s_.lost_claims > 0 ? Duration(0) : limits_.leased_backoff_max;
-  if (*backoff - context_.now > held_max) {
+  if (*backoff - context_.now > wait_max) {
     decision_.events.push_back(requeued_event(settles ? "settling" : "backoff", backoff));
     decision_.release = true;
   }

@@ -46,9 +46,9 @@ void Decider::skip(const Step& step) {
 // Fails a step before any call, or permanently after one.
 void Decider::fail_step(const Step& step, std::string_view code, std::string_view message) {
   if (step.role == Role::probe) {
-    const Step& asked = s_.steps[step.of];
+    const Step& probed = s_.steps[step.of];
     if (step.call->open) finish_as_unknown(step);
-    return open_resolve_wait(asked, "the probe failed (" + std::string(code) + ")");
+    return open_resolve_wait(probed, "the probe failed (" + std::string(code) + ")");
   }
   if (step.role == Role::undo)
     return open_resolve_wait(step, "it failed (" + std::string(code) + ")");

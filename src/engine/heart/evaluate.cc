@@ -176,7 +176,7 @@ Result<Value> opening_messages_of(const State& state, const Node& node, Work* wo
   }
   const LoopSpec& loop = *node.loop;
   std::vector<Value> messages;
-  const auto say = [&](const char* role, const Template& source) -> Status {
+  const auto add_message = [&](const char* role, const Template& source) -> Status {
     AE_ASSIGN(Value content, source.eval(PlanScope(state, work)));
     messages.push_back(Value::object({{"content", std::move(content)}, {"role", role}}));
     return {};
@@ -184,8 +184,8 @@ Result<Value> opening_messages_of(const State& state, const Node& node, Work* wo
   if (!loop.told.empty()) {
     messages.push_back(Value::object({{"content", loop.told}, {"role", "system"}}));
   }
-  if (loop.system) AE_TRY(say("system", *loop.system));
-  AE_TRY(say("user", loop.prompt));
+  if (loop.system) AE_TRY(add_message("system", *loop.system));
+  AE_TRY(add_message("user", loop.prompt));
   AE_ASSIGN(
       const Value request,
       build_model_request({}, Value::object({{"messages", Value::array(std::move(messages))}})));
@@ -319,7 +319,7 @@ std::optional<FailedField> failed_arguments(const State& state, const Node& node
 std::optional<FailedField> failed_wait(const State& state, const Node& node, const Value& written,
                                        std::string_view code) {
   const PlanScope scope(state, nullptr);
-  const auto look = [&](const std::optional<Template>& source, const char* name,
+  const auto check_field = [&](const std::optional<Template>& source, const char* name,
                         bool fits) -> std::optional<FailedField> {
     if (!source) return std::nullopt;
     const std::string field = std::string("wait.") + name;
@@ -329,15 +329,15 @@ std::optional<FailedField> failed_wait(const State& state, const Node& node, con
   };
   const bool reused = code == code_name(Code::correlation_key_reused);
   const bool has_due = node.wait_for || node.wait_until;
-  if (auto found = look(node.wait_key, "key", !reused && node.wait_key && wait_key_of(state, node)))
+  if (auto found = check_field(node.wait_key, "key", !reused && node.wait_key && wait_key_of(state, node)))
     return found;
   if (auto found =
-          look(node.wait_channel, "channel", node.wait_channel && channel_of(state, node))) {
+          check_field(node.wait_channel, "channel", node.wait_channel && channel_of(state, node))) {
     return found;
   }
   const bool due = has_due && due_of(state, node, state.updated_at);
-  if (auto found = look(node.wait_for, "for", due)) return found;
-  return look(node.wait_until, "until", due);
+  if (auto found = check_field(node.wait_for, "for", due)) return found;
+  return check_field(node.wait_until, "until", due);
 }
 
 }  // namespace

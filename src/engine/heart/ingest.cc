@@ -141,12 +141,12 @@ Result<UnknownCall> find_unknown_call(const State& state, const ControlRequest& 
   return *std::move(found);
 }
 
-// Can `not_happened` be decided with knowledge from `looked_at`? Not while a try may still take
+// Can `not_happened` be decided with knowledge from `checked_at`? Not while a try may still take
 // effect, and not with a check from before the newest try was sent.
-Status check_settled(const std::optional<Instant>& checkable_at, Instant looked_at) {
-  if (!checkable_at || looked_at >= *checkable_at) return {};
+Status check_settled(const std::optional<Instant>& checkable_at, Instant checked_at) {
+  if (!checkable_at || checked_at >= *checkable_at) return {};
   return fail(Code::not_settled,
-              "at " + to_text(looked_at) + " the call could still be running, until " +
+              "at " + to_text(checked_at) + " the call could still be running, until " +
                   to_text(*checkable_at) + "; check it after that, then resolve it");
 }
 
@@ -180,8 +180,8 @@ Result<AppliedRequest> apply_late_resolution(const State& state, const ControlRe
   if (state.noted.contains(call.invocation.text)) {
     return fail(Code::not_in_doubt, "the outcome of this call is noted already");
   }
-  const Instant looked_at = std::min(context.now, request.looked_at.value_or(context.now));
-  if (request.resolution == "not_happened") AE_TRY(check_settled(call.checkable_at, looked_at));
+  const Instant checked_at = std::min(context.now, request.checked_at.value_or(context.now));
+  if (request.resolution == "not_happened") AE_TRY(check_settled(call.checkable_at, checked_at));
   const bool refused = was_result_refused(state, call);
   if (refused && (request.resolution != "happened" || !request.result)) {
     return fail(Code::input_invalid,
@@ -218,8 +218,8 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
   const std::string call_key = state.key_of(step).text;
   const std::uint32_t try_no = step.call ? step.call->try_no : 0;
   const bool maybe_called = step.call && (step.call->open || step.call->outcome_unknown);
-  const Instant looked_at = std::min(context.now, request.looked_at.value_or(context.now));
-  if (not_happened && maybe_called) AE_TRY(check_settled(state.checkable_at(step), looked_at));
+  const Instant checked_at = std::min(context.now, request.checked_at.value_or(context.now));
+  if (not_happened && maybe_called) AE_TRY(check_settled(state.checkable_at(step), checked_at));
   ExtractedChanges changed;
   if (happened && step.call) {
     AE_TRY(given_result_fits(state, state.tool_of(step).name, request));
@@ -271,11 +271,11 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
 
 // The source of results that were caught up or arrived late.
 constexpr std::string_view kEffectStoreSource = "effect_store";
-constexpr std::size_t kHeadMax = 256, kReasonMax = 512;  // bytes
+constexpr std::size_t kPreviewMax = 256, kReasonMax = 512;  // bytes
 
 Value invalid_result_summary(const Value& result, std::string_view reason, bool shown) {
   const std::string text = canonical(result);
-  return Value::object({{"head", shown ? truncate_utf8(text, kHeadMax) : std::string_view()},
+  return Value::object({{"head", shown ? truncate_utf8(text, kPreviewMax) : std::string_view()},
                         {"invalid", true},
                         {"reason", truncate_utf8(reason, kReasonMax)},
                         {"sha256", to_hex(sha256(text))},
@@ -416,7 +416,7 @@ Status note_late_results(const State& state, const std::vector<StoredEffect>& ef
                          std::vector<EventBody>& events) {
   struct Late {
     UnknownCall call;
-    std::size_t refused = 0;  // tries
+    std::size_t failed_tries = 0;  // tries
   };
   std::unordered_map<std::string, Late> calls;
   for (UnknownCall& call : state.unknown()) {
@@ -437,7 +437,7 @@ Status note_late_results(const State& state, const std::vector<StoredEffect>& ef
     Late& late = found->second;
     if (!(record["late"] == Value(true)) || !is_certain(outcome)) continue;
     const bool happened = outcome.kind == OutcomeKind::success;
-    if (!happened && ++late.refused < late.call.uncertain_tries.size()) continue;
+    if (!happened && ++late.failed_tries < late.call.uncertain_tries.size()) continue;
     const Value& result = result_of(outcome);
     const auto at = instant_from_text(record.text("created_at"));
     if (!at) return fail(Code::log_corrupt, "an effect record without the time of its writing");
@@ -685,7 +685,7 @@ Value ControlRequest::to_json() const {
   if (arguments) p.emplace_back("arguments", *arguments);
   if (buffer) p.emplace_back("buffer", true);
   if (try_no != 0) p.emplace_back("try", std::uint64_t{try_no});
-  if (looked_at) p.emplace_back("looked_at", to_text(*looked_at));
+  if (checked_at) p.emplace_back("looked_at", to_text(*checked_at));
   return Value::object(std::move(p));
 }
 
@@ -721,7 +721,7 @@ Result<ControlRequest> ControlRequest::from_json(const Value& json) {
   if (const Value* arguments = json.find("arguments")) request.arguments = *arguments;
   if (json["try"].is_integer()) request.try_no = static_cast<std::uint32_t>(json["try"].as_int());
   if (json.find("looked_at") != nullptr) {
-    AE_ASSIGN(request.looked_at, instant_from_text(json.text("looked_at")));
+    AE_ASSIGN(request.checked_at, instant_from_text(json.text("looked_at")));
   }
   return request;
 }

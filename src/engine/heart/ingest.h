@@ -121,7 +121,7 @@ struct ControlRequest {
   std::optional<Value> result;
   // When the check was made, by the store's clock: decides whether
   // `not_happened` is valid. Absent = now.
-  std::optional<Instant> looked_at;
+  std::optional<Instant> checked_at;
   // resolve, for the changes of a step: accept | fail
   std::string step_id;
 

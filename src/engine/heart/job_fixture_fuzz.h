@@ -125,8 +125,8 @@ class FuzzJob {
     add(record_outcome(state, step, outcome, now));
     go();
   }
-  void act(const ControlRequest& what) {
-    if (auto taken = apply_request(state, what, context())) add(taken->events);
+  void act(const ControlRequest& request) {
+    if (auto taken = apply_request(state, request, context())) add(taken->events);
     go();
   }
 };

@@ -276,7 +276,7 @@ class JobFixture {
   }
   JobFixture& resolve(std::string_view node, std::string_view resolution,
                       std::optional<std::string_view> result = std::nullopt) {
-    ControlRequest what{.kind = ControlRequest::Kind::resolve,
+    ControlRequest request{.kind = ControlRequest::Kind::resolve,
                         .by = "someone",
                         .idempotency_key = state.key_of(step(node)).text,
                         .resolution = std::string(resolution)};
@@ -284,8 +284,8 @@ class JobFixture {
     if (const auto settles = waits ? state.settles_at(step(node)) : std::nullopt) {
       now = std::max(now, *settles);
     }
-    if (result) what.result = json(*result);
-    return act(what);
+    if (result) request.result = json(*result);
+    return act(request);
   }
   // A signal that may arrive before its wait.
   JobFixture& early(std::string_view key, std::string_view payload, std::string_view id,
@@ -332,7 +332,7 @@ class JobFixture {
   }
   // Answers an open approval or question of a node, by its id in the list of approvals.
   JobFixture& approve(std::string_view node, std::string_view decision = "approve") {
-    return answer_approval(asked(node), decision);
+    return answer_approval(open_request_id(node), decision);
   }
   JobFixture& reject(std::string_view node) { return approve(node, "reject"); }
   JobFixture& answer_approval(std::string_view id, std::string_view decision) {
@@ -343,16 +343,16 @@ class JobFixture {
                 .payload = Value::object({{"decision", decision}})});
   }
   // The id of the open approval or question of a node; "" = none.
-  std::string asked(std::string_view node) const {
+  std::string open_request_id(std::string_view node) const {
     for (const auto& [key, wait] : state.waits) {
       if (wait.step == index_of(node)) return state.approval_id(wait);
     }
     return {};
   }
-  JobFixture& act(const ControlRequest& what) {
+  JobFixture& act(const ControlRequest& request) {
     reply = {};
     refused.reset();
-    auto taken = apply_request(state, what, context());
+    auto taken = apply_request(state, request, context());
     if (!taken) {
       refused = taken.error().code;
       refusal = taken.error().message;
@@ -381,13 +381,13 @@ class JobFixture {
       decide_again_at = decision.decide_again_at;
       requested_checks = decision.confirm;
       if (decision.events.empty() && !decision.confirm.empty() && answers_checks) {
-        for (const std::string& key : decision.confirm) looked_at(key);
+        for (const std::string& key : decision.confirm) record_check(key);
         continue;
       }
       if (decision.events.empty() && from) continue;
       if (decision.events.empty()) break;
       add(decision.events);
-      for (const StepId& id : decision.perform) performed(id);
+      for (const StepId& id : decision.perform) record_sent(id);
       if (decision.release) {
         releases++;
         if (claims_when_free && state.status == JobStatus::queued && !state.not_before)
@@ -532,7 +532,7 @@ class JobFixture {
   std::vector<std::string> versions;  // of the offered tools; empty = as planned
   std::string execution_version = "v1";  // that the process offers
   // The result of verifying a resource, by its id; missing = unchanged.
-  std::map<std::string, CheckResult> outside;
+  std::map<std::string, CheckResult> external_checks;
   std::vector<std::string> checked;  // the ids of verified resources, in order
   bool answers_checks = true;        // false: verifiers never answer
   std::vector<std::string> requested_checks;
@@ -549,15 +549,15 @@ class JobFixture {
   void commit() {
     if (commits.empty() || commits.back() != log.size()) commits.push_back(log.size());
   }
-  void looked_at(const std::string& key) {
+  void record_check(const std::string& key) {
     const Change& change = state.changes.at(key);
     checked.push_back(change.resource_id);
-    auto found = outside.find(change.resource_id);
+    auto found = external_checks.find(change.resource_id);
     const CheckResult as_it_was{
         .verdict = CheckVerdict::match, .expected = {}, .observed = {}, .reason = {}};
-    confirmations[key] = {change.seq, found == outside.end() ? as_it_was : found->second};
+    confirmations[key] = {change.seq, found == external_checks.end() ? as_it_was : found->second};
   }
-  void performed(const StepId& id) {
+  void record_sent(const StepId& id) {
     const std::uint32_t index = state.by_id.at(id);
     const Invocation& call = *state.steps[index].call;
     sent.push_back(

@@ -497,7 +497,7 @@ AE_TEST("policy/a model is told that its call was denied, and goes on") {
 AE_TEST("policy/a model is told with which arguments its call was really made") {
   JobFixture job = loop_job("", {.more = kLoopRules});
   job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{'amount': 500}"}}));
-  edit(job, job.asked("chat/0/0"), "{'amount': 50}");
+  edit(job, job.open_request_id("chat/0/0"), "{'amount': 50}");
   EXPECT_EQ(job.sent.back().arguments, json("{'amount': 50}"));
   job.ok("chat/0/0", "'paid'");
   EXPECT_EQ(last_message(job, "chat/1").text("content"),
@@ -521,7 +521,7 @@ AE_TEST("edit/what is sent is what the approver made of it, under keys of its ow
   JobFixture job = buys(kAsked);
   job.claim();
   const std::size_t before = job.log.size();
-  edit(job, job.asked("a"), "{'n':100}");
+  edit(job, job.open_request_id("a"), "{'n':100}");
   EXPECT_EQ(job.reply["outcome"], "edited");
   const auto decided = std::get<DecisionRecorded>(job.log[before].body);
   EXPECT_EQ(decided.state, "edited");
@@ -544,7 +544,7 @@ AE_TEST("edit/what is sent is what the approver made of it, under keys of its ow
 AE_TEST("edit/the arguments as they were asked for are no edit") {
   JobFixture job = buys(kAsked);
   job.claim();
-  edit(job, job.asked("a"), "{'n':250}");
+  edit(job, job.open_request_id("a"), "{'n':250}");
   EXPECT_EQ(job.reply["outcome"], "approved");
   EXPECT_EQ(job.sent.size(), 1u);
 }
@@ -552,7 +552,7 @@ AE_TEST("edit/the arguments as they were asked for are no edit") {
 AE_TEST("edit/what the schema or a policy refuses is not approved, and the question stays open") {
   JobFixture job = buys(kAsked);
   job.claim();
-  const std::string id = job.asked("a");
+  const std::string id = job.open_request_id("a");
   edit(job, id, "{'n':'many'}");
   EXPECT_EQ(job.refused, Code::input_invalid);
   edit(job, id, "{'n':2000}");
@@ -566,14 +566,14 @@ AE_TEST("edit/what the schema or a policy refuses is not approved, and the quest
            .payload = json("{'decision':'approve', 'arguments':{'n':1}}")});
   EXPECT_EQ(job.refused, Code::input_invalid) << "never approved as it was, in silence";
   EXPECT_TRUE(job.sent.empty());
-  EXPECT_EQ(job.asked("a"), id);
+  EXPECT_EQ(job.open_request_id("a"), id);
   EXPECT_EQ(job.approve("a").sent.size(), 1u);
 }
 
 AE_TEST("edit/whoever answers to the arguments of before is told so, and nothing more is sent") {
   JobFixture job = buys(kAsked);
   job.claim();
-  const std::string id = job.asked("a");
+  const std::string id = job.open_request_id("a");
   edit(job, id, "{'n':100}");
   job.answer_approval(id, "approve");
   EXPECT_EQ(job.refused, Code::approval_edited);
@@ -590,7 +590,7 @@ AE_TEST("edit/whoever answers to the arguments of before is told so, and nothing
 AE_TEST("edit/an edit that comes after a plain yes changes nothing, and is told so") {
   JobFixture job = buys(kAsked);
   job.claim();
-  const std::string id = job.asked("a");
+  const std::string id = job.open_request_id("a");
   job.approve("a");
   edit(job, id, "{'n':100}");
   EXPECT_EQ(job.reply["duplicate"], Value(true));
@@ -602,7 +602,7 @@ AE_TEST("edit/an edit that comes after a plain yes changes nothing, and is told 
 AE_TEST("edit/one that expired before the call began is asked for again, as it was edited") {
   JobFixture job = buys(kAsked);
   job.claim().pause();
-  edit(job, job.asked("a"), "{'n':100}");
+  edit(job, job.open_request_id("a"), "{'n':100}");
   job.after(2h).resume();
   EXPECT_EQ(job.status(), "waiting") << job.log_text();
   EXPECT_TRUE(job.sent.empty());
@@ -621,7 +621,7 @@ AE_TEST("edit/a call that was sent once keeps its arguments") {
   const auto asked = approvals_view(job.state);
   ASSERT_EQ(asked.size(), 1u) << job.log_text();
   EXPECT_EQ(asked[0]["editable"], Value(false));
-  edit(job, job.asked("a"), "{'n':1}");
+  edit(job, job.open_request_id("a"), "{'n':1}");
   EXPECT_EQ(job.refused, Code::input_invalid);
 }
 
@@ -633,7 +633,7 @@ AE_TEST("edit/a crash at any commit sends the edited arguments, under one key") 
     };
     job.claim();
     may_crash();
-    edit(job, job.asked("a"), "{'n':100}");
+    edit(job, job.open_request_id("a"), "{'n':100}");
     may_crash();
     if (!job.in_flight.empty()) job.ok("a");
     EXPECT_EQ(job.status(), "completed") << job.log_text();
@@ -649,7 +649,7 @@ AE_TEST("edit/a crash at any commit sends the edited arguments, under one key") 
 AE_TEST("edit/a log in which other arguments were sent than the approver's is refused") {
   JobFixture job = buys(kAsked);
   job.claim();
-  edit(job, job.asked("a"), "{'n':100}");
+  edit(job, job.open_request_id("a"), "{'n':100}");
   const auto fault = [&](const std::vector<Event>& log) {
     State state;
     state.job = job.state.job;
@@ -698,7 +698,7 @@ AE_TEST("edit/an act that holds one is not taken for a plain yes by a program th
 AE_TEST("edit/a checkpoint keeps what was made of a call") {
   JobFixture job = loop_job("", {.more = kLoopRules});
   job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{'amount': 500}"}}));
-  edit(job, job.asked("chat/0/0"), "{'amount': 50}");
+  edit(job, job.open_request_id("chat/0/0"), "{'amount': 50}");
   job.ok("chat/0/0", "'paid'");
   for (std::size_t at = 2; at <= job.log.size(); ++at) {
     const std::string bytes = checkpoint(job.folded(at), {});

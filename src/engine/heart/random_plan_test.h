@@ -316,17 +316,17 @@ inline void come_early(JobFixture& job, Dice& dice) {
     return;
   }
   const bool human = node.wait_type == WaitType::human;
-  job.early("key-" + node.id, human ? "{'decision':'approve'}" : "'key-" + node.id + "'", "e");
+  job.signal_early("key-" + node.id, human ? "{'decision':'approve'}" : "'key-" + node.id + "'", "e");
 }
 
 // Changes a resource externally, or makes its verification fail.
 inline void meddle(JobFixture& job, Dice& dice) {
-  job.outside.clear();
+  job.external_checks.clear();
   for (const auto& [key, change] : job.state.changes) {
     if (!dice.one_in(8)) continue;
     const CheckVerdict verdict =
         dice.one_in(3) ? CheckVerdict::unreachable : CheckVerdict::mismatch;
-    job.outside[change.resource_id] = {.verdict = verdict,
+    job.external_checks[change.resource_id] = {.verdict = verdict,
                                        .expected = change.version,
                                        .observed = verdict == CheckVerdict::mismatch ? "other" : "",
                                        .reason = {}};

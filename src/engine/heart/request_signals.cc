@@ -49,7 +49,7 @@ Value recorded_answer(const State& state, const ControlRequest& request) {
 
 // The answer for a closed wait. If other arguments than the client's were approved, the
 // client must check them first.
-Result<Value> answer_again(const State& state, const std::string& key, const ClosedWait& closed,
+Result<Value> answer_for_closed_wait(const State& state, const std::string& key, const ClosedWait& closed,
                            const ControlRequest& request) {
   const Value payload = recorded_answer(state, request);
   if (closed.outcome == "edited" &&
@@ -182,10 +182,10 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
   const ToolPolicy& tool = state.tool_of(step);
   if (tool.args_schema) AE_TRY(tool.args_schema->check(*request.arguments));
   AE_TRY(check_recorded_args(tool.records, *request.arguments));
-  AE_ASSIGN(const PolicyDecision said, evaluate_policy(state, tool, *request.arguments));
-  if (said.action == PolicyAction::deny) {
+  AE_ASSIGN(const PolicyDecision policy_decision, evaluate_policy(state, tool, *request.arguments));
+  if (policy_decision.action == PolicyAction::deny) {
     return fail(Code::denied, "a policy denies the call with these arguments" +
-                                  (said.reason.empty() ? "" : ": " + said.reason));
+                                  (policy_decision.reason.empty() ? "" : ": " + policy_decision.reason));
   }
   return request.arguments;
 }
@@ -369,7 +369,7 @@ Result<AppliedRequest> apply_signal_request(const State& state, const ControlReq
   AE_ASSIGN(const std::string key, named_wait_key(state, request));
   if (auto closed = state.closed_waits.find(key);
       closed != state.closed_waits.end() && !key.starts_with("resolve/")) {
-    AE_ASSIGN(Value before, answer_again(state, key, closed->second, request));
+    AE_ASSIGN(Value before, answer_for_closed_wait(state, key, closed->second, request));
     return AppliedRequest{.events = {}, .answer = std::move(before)};
   }
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
@@ -466,9 +466,9 @@ Result<AppliedRequest> apply_resume_request(const State& state, const ControlReq
   const std::string by = request.by.empty() ? "somebody" : request.by;
   const Value answer = Value::object({{"resumed", true}});
   // Earlier builds parked until confirmation in cases that now park until resume.
-  const bool looks_again =
+  const bool parked_by_older_build =
       state.awaits_confirmation() && state.parked_reason == kVerifierUnreachable;
-  if (state.is_paused() || looks_again) {
+  if (state.is_paused() || parked_by_older_build) {
     return AppliedRequest{.events = {JobResumed{.by = by}}, .answer = answer};
   }
   if (state.pausing) {  // before the job is parked

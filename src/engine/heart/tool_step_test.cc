@@ -826,12 +826,12 @@ AE_TEST("resolve/not_happened counts from when its giver looked, not from when i
   JobFixture job(one("pay"));
   job.claim().crash();
   const Instant settles = *job.state.settles_at(job.step("a"));
-  const auto says = [&](std::string resolution, Instant looked_at) {
+  const auto says = [&](std::string resolution, Instant checked_at) {
     const ControlRequest request{.kind = ControlRequest::Kind::resolve,
                              .by = "someone",
                              .idempotency_key = job.sent[0].key,
                              .resolution = std::move(resolution),
-                             .looked_at = looked_at};
+                             .checked_at = checked_at};
     return job.act(*ControlRequest::from_json(request.to_json())).refused;  // as kept in the inbox
   };
   EXPECT_EQ(says("not_happened", settles + 1h), Code::not_settled) << "a clock that is ahead";
@@ -848,13 +848,13 @@ AE_TEST(
   JobFixture job(one("pay"));
   job.claim().times_out("a");
   const Instant settles = *job.state.settles_at(job.step("a"));
-  const auto says = [&](Instant looked_at) {
+  const auto says = [&](Instant checked_at) {
     return job
         .act({.kind = ControlRequest::Kind::resolve,
               .by = "someone",
               .idempotency_key = job.sent[0].key,
               .resolution = "not_happened",
-              .looked_at = looked_at})
+              .checked_at = checked_at})
         .refused;
   };
   job.now = settles + 60s;
@@ -874,13 +874,13 @@ AE_TEST("resolve/not_happened from a check before the newest try was sent is ref
   JobFixture job(one("pay"));
   job.claim().times_out("a");
   const Instant settles = *job.state.settles_at(job.step("a"));
-  const auto says = [&](Instant looked_at) {
+  const auto says = [&](Instant checked_at) {
     return job
         .act({.kind = ControlRequest::Kind::resolve,
               .by = "someone",
               .idempotency_key = job.sent[0].key,
               .resolution = "not_happened",
-              .looked_at = looked_at})
+              .checked_at = checked_at})
         .refused;
   };
   job.now = settles + 60s;
@@ -905,7 +905,7 @@ AE_TEST("resolve/when its giver looked does not matter where a look cannot be to
     job.act({.kind = ControlRequest::Kind::resolve,
              .idempotency_key = job.sent[0].key,
              .resolution = resolution,
-             .looked_at = job.step("a").call->deadline - 1h});
+             .checked_at = job.step("a").call->deadline - 1h});
     EXPECT_EQ(job.refused, std::nullopt) << resolution;
   }
 }

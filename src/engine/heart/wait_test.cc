@@ -409,7 +409,7 @@ AE_TEST("act/what goes through the inbox comes out as it went in") {
   // A new member is a compile error here: fill it in, and extend ControlRequest::from_json.
   auto& [kind, id, by, traceparent, correlation_key, wait_type, approval, arguments, buffer,
          payload, channel, reason, compensate, idempotency_key, resolution, try_no, result,
-         looked_at, step_id] = request;
+         checked_at, step_id] = request;
   kind = ControlRequest::Kind::resolve;
   for (std::string* text : {&id, &by, &traceparent, &correlation_key, &wait_type, &approval,
                             &channel, &reason, &idempotency_key, &resolution, &step_id}) {
@@ -421,7 +421,7 @@ AE_TEST("act/what goes through the inbox comes out as it went in") {
   try_no = 2;
   result = json("{'x':1}");
   arguments = json("{'n':1}");
-  looked_at = Instant{1'700'000'000'000'000};
+  checked_at = Instant{1'700'000'000'000'000};
   auto back = ControlRequest::from_json(request.to_json());
   ASSERT_TRUE(back);
   EXPECT_EQ(back->to_json(), request.to_json());

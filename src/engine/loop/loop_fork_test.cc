@@ -337,7 +337,7 @@ AE_TEST("loop fork/what people said no to, and what they edited, is told as it w
   origin.act({.kind = ControlRequest::Kind::signal,
               .by = "ann",
               .wait_type = "human",
-              .approval = origin.asked("chat/0/1"),
+              .approval = origin.open_request_id("chat/0/1"),
               .arguments = json("{'n': 3}"),
               .payload = json("{'decision': 'approve'}")});
   origin.ok("chat/0/1", "'back'");

@@ -41,7 +41,7 @@ JobFixture& fills_in(JobFixture& job, std::string_view node, std::string_view co
   return job.act({.kind = ControlRequest::Kind::signal,
                   .by = "ann",
                   .wait_type = "human",
-                  .approval = job.asked(node),
+                  .approval = job.open_request_id(node),
                   .arguments = json(content),
                   .payload = json("{'decision':'approve'}")});
 }
@@ -215,10 +215,10 @@ AE_TEST("question/of several each is a wait of its own, one after the other") {
   job.claim();
   job.answer("a", asks(Value::object({{"go", json(kGo)}, {"how", json(kHow)}})));
   EXPECT_EQ(approvals_view(job.state)[0]["question"], json(kGo));
-  const std::string first = job.asked("a");
+  const std::string first = job.open_request_id("a");
   job.approve("a");
   ASSERT_EQ(job.status(), "waiting");
-  EXPECT_NE(job.asked("a"), first);
+  EXPECT_NE(job.open_request_id("a"), first);
   EXPECT_EQ(approvals_view(job.state)[0]["question"], json(kHow));
   fills_in(job, "a", "{'n':1}");
   EXPECT_EQ(inputs_of(*job.step("a").call)["answers"],

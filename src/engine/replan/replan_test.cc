@@ -332,17 +332,17 @@ AE_TEST("replan/a request for an approval is carried when the call is the same")
   constexpr std::string_view kSign = "{'id':'s','kind':'tool','tool':'sign','args':{'n':1}}";
   JobFixture job(nodes({kSign}), {.more = kTool});
   job.claim();
-  const std::string asked = job.asked("s");
+  const std::string asked = job.open_request_id("s");
   job.replan(plan_of({kSign, "{'id':'t','kind':'tool','tool':'put','needs':['s']}"}, kTool));
   ASSERT_FALSE(job.refused);
-  EXPECT_EQ(job.asked("s"), asked);
+  EXPECT_EQ(job.open_request_id("s"), asked);
   job.approve("s").ok("s").ok("t");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   expect_proved(job);
   JobFixture other(nodes({kSign}), {.more = kTool});
   other.claim().replan(plan_of({"{'id':'s','kind':'tool','tool':'sign','args':{'n':2}}"}, kTool));
   ASSERT_FALSE(other.refused);
-  EXPECT_NE(other.asked("s"), asked) << "another call, another request";
+  EXPECT_NE(other.open_request_id("s"), asked) << "another call, another request";
   expect_proved(other);
 }
 
@@ -454,7 +454,7 @@ AE_TEST("replan/a fork of a job with another plan begins with the plan of that e
   const std::size_t before = origin.log.size();
   origin.replan(plan_of({kA, "{'id':'c','kind':'tool','tool':'put','needs':['a']}"})).fails("c");
   ASSERT_EQ(origin.status(), "failed");
-  JobFixture early(*origin.fork(before), "job-2");
+  JobFixture signal_early(*origin.fork(before), "job-2");
   EXPECT_EQ(early.plan->nodes.size(), 3u);
   JobFixture late(*origin.fork(origin.log.size()), "job-3");
   EXPECT_EQ(late.plan->nodes.size(), 2u);
