@@ -96,7 +96,7 @@ std::string_view to_text(Charge charge) {
 Value questions_view(const Questions* questions) {
   if (questions == nullptr) return {};
   return Value::object({{"answers", questions->answers},
-                        {"asked", questions->asked},
+                        {"asked", questions->input_required},
                         {"number", number(questions->number)},
                         {"rounds", number(questions->rounds)}});
 }
@@ -137,7 +137,7 @@ std::string_view to_text(ApprovalState state) {
 Value approval_view(const Approval& approval) {
   return Value::object({{"arguments", approval.arguments},
                         {"arguments_hash", approval.arguments_hash},
-                        {"asked", number(approval.asked)},
+                        {"asked", number(approval.request_count)},
                         {"by", or_null(approval.by)},
                         {"edited_from", or_null(approval.edited_from)},
                         {"expires_at", or_null(approval.expires_at)},

@@ -69,7 +69,7 @@ Status Applier::approval_requested(const DecisionRecorded& event, Step* step) {
   approval->schema_digest = payload.text("schema_digest");
   approval->expires_at = maybe_instant(payload, "expires_at");
   approval->from = step->phase;
-  approval->payload = step->approval ? step->approval->payload + 1 : 1;
+  approval->request_count = step->approval ? step->approval->request_count + 1 : 1;
   if (step->approval) approval->edited_from = step->approval->edited_from;
   if (approval->tool != s_.tool_of(*step).name) {
     return corrupt_event("another tool than the plan's");

@@ -80,7 +80,7 @@ void Decider::request_approval(const Declaration& d, const Value& args, std::str
   const Step* step = existing_step(d);
   const Approval* earlier = step ? step->approval.get() : nullptr;
   const auto policy_decision = evaluate_policy(s_, step, s_.plan->tools[d.tool], args, &work_);
-  const std::string number = std::to_string(earlier ? earlier->number + 1 : 1);
+  const std::string number = std::to_string(earlier ? earlier->request_count + 1 : 1);
   std::vector<Member> request = call_members(d, args, hash);
   std::optional<Instant> expires;
   if (policy_decision && policy_decision->expires) {

@@ -9,7 +9,7 @@ namespace ae::engine {
 void Applier::await_answers(Step& step, const Erasable& result) {
   Invocation& call = *step.call;
   if (!call.questions) call.questions = std::make_unique<Questions>();
-  call.questions->asked = result.value;
+  call.questions->input_required = result.value;
   call.questions->erased = result.erased;
   call.questions->answers = Value::object({});
   call.questions->rounds++;

@@ -40,7 +40,7 @@ bool is_question_wait_key(std::string_view key) {
 Value inputs_of(const Invocation& call) {
   if (!call.questions || call.questions->rounds == 0) return {};
   std::vector<Member> inputs{{"answers", call.questions->answers}};
-  if (const Value* state = call.questions->asked.find("state"))
+  if (const Value* state = call.questions->input_required.find("state"))
     inputs.emplace_back("state", *state);
   return Value::object(std::move(inputs));
 }

@@ -98,8 +98,8 @@ void parts(A& a, Part<A, Invocation>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Questions>& x) {
-  auto& [asked, answers, erased, rounds, number] = x;
-  all(a, asked, answers, erased, rounds, number);
+  auto& [input_required, answers, erased, rounds, number] = x;
+  all(a, input_required, answers, erased, rounds, number);
 }
 
 template <class A>
@@ -179,9 +179,9 @@ void parts(A& a, Part<A, Step>& x) {
 template <class A>
 void parts(A& a, Part<A, Approval>& x) {
   auto& [id, state, arguments, arguments_hash, tool, tool_version, schema_digest, expires_at, from,
-         asked, used, by, note, edited_from] = x;
+         request_count, used, by, note, edited_from] = x;
   all(a, id, state, arguments, arguments_hash, tool, tool_version, schema_digest, expires_at, from,
-      asked, used, by, note, edited_from);
+      request_count, used, by, note, edited_from);
 }
 
 template <class A>

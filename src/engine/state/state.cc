@@ -288,7 +288,7 @@ std::vector<std::uint32_t> not_undone(const State& state) {
 
 const Member* open_question(const Invocation& call) {
   if (call.open || call.outcome != OutcomeKind::input_required || !call.questions) return nullptr;
-  const Value& requests = call.questions->asked["requests"];
+  const Value& requests = call.questions->input_required["requests"];
   if (!requests.is_object()) return nullptr;
   for (const Member& request : requests.members()) {
     if (call.questions->answers.find(request.first) == nullptr) return &request;

@@ -73,9 +73,9 @@ enum class Charge : std::uint8_t { none, reserved, spent };
 // The questions with which a try of a call ended, and the user's answers (schema/question.h). Only
 // the newest round counts; every later try sends it.
 struct Questions {
-  Value asked;          // {requests, state?}
+  Value input_required;          // {requests, state?}
   Value answers;        // by key of a request
-  bool erased = false;  // `asked` was erased from the log (log/redacted.h)
+  bool erased = false;  // `input_required` was erased from the log (log/redacted.h)
   std::uint32_t rounds = 0;
   std::uint32_t number = 0;  // of the newest question, over all rounds
 };
@@ -161,7 +161,7 @@ struct Approval {
   std::string arguments_hash, tool, tool_version, schema_digest;
   std::optional<Instant> expires_at;
   StepPhase from = StepPhase::ready;  // the phase to return to when it is approved
-  std::uint32_t asked = 1;            // how often approval was requested for this command
+  std::uint32_t request_count = 1;    // how often approval was requested for this command
   bool used = false;                  // an invocation was declared with it
   std::string by, note;               // the approver and their note; of a denial, the reason
   // The approver edited the arguments: the digest of the requested ones; "" = not edited.
