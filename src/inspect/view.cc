@@ -482,7 +482,7 @@ std::vector<Value> in_doubt_view(const State& state) {
   std::vector<Value> views;
   views.reserve(doubts.size());
   for (auto& [step, view] : doubts) views.push_back(std::move(view));
-  for (const UnknownCall& call : state.unknown()) {
+  for (const UnknownCall& call : state.unknown_calls()) {
     if (!call.given_up && !is_terminal(state.status)) continue;
     views.push_back(unknown_call_view(state, call, nullptr));
   }

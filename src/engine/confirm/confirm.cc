@@ -31,22 +31,22 @@ Result<std::optional<std::string>> text_of(const Value& entry, std::string_view 
 
 Result<StateChanged> changed(const State& state, const Step& step, const Value& entry) {
   StateChanged event{.node_id = state.node_of(step).id, .step_id = step.id};
-  const auto take = [&](std::string_view key, std::size_t most, auto& field) -> Status {
+  const auto read_text = [&](std::string_view key, std::size_t most, auto& field) -> Status {
     AE_ASSIGN(auto text, text_of(entry, key, most));
     if (text) field = *std::move(text);
     return {};
   };
-  const auto need = [&](std::string_view key, std::size_t most, std::string& field) -> Status {
-    AE_TRY(take(key, most, field));
+  const auto require_text = [&](std::string_view key, std::size_t most, std::string& field) -> Status {
+    AE_TRY(read_text(key, most, field));
     if (!field.empty()) return {};
     return fail(Code::tool_output_invalid, "`" + std::string(key) + "` is missing");
   };
-  AE_TRY(need("type", kTypeMax, event.resource_type));
-  AE_TRY(need("id", kIdMax, event.resource_id));
-  AE_TRY(need("op", kTypeMax, event.operation));
-  AE_TRY(take("version", kTextMax, event.version));
-  AE_TRY(take("etag", kTextMax, event.etag));
-  AE_TRY(take("ref", kTextMax, event.external_ref));
+  AE_TRY(require_text("type", kTypeMax, event.resource_type));
+  AE_TRY(require_text("id", kIdMax, event.resource_id));
+  AE_TRY(require_text("op", kTypeMax, event.operation));
+  AE_TRY(read_text("version", kTextMax, event.version));
+  AE_TRY(read_text("etag", kTextMax, event.etag));
+  AE_TRY(read_text("ref", kTextMax, event.external_ref));
   return event;
 }
 

@@ -47,7 +47,7 @@ void Decider::complete_job() {
   if (!result) {
     return end_with_error(code_name(result.error().code), "output: " + result.error().message);
   }
-  emit(JobCompleted{.in_doubt = list_or_absent(s_.unknown_calls()),
+  emit(JobCompleted{.in_doubt = list_or_absent(s_.unknown_call_keys()),
                     .result = std::move(*result),
                     .undelivered = list_or_absent(undelivered())});
   decision_.release = true;
@@ -122,7 +122,7 @@ void Decider::end_job(const Ending& ending) {
     return park_for_version();
   }
   if (s_.must_undo()) return decide_undo();
-  std::vector<Value> in_doubt = s_.unknown_calls();
+  std::vector<Value> in_doubt = s_.unknown_call_keys();
   for (const Step& step : s_.steps) {
     if (step.call && step.call->open) finish_as_unknown(step);
   }

@@ -111,7 +111,7 @@ Status given_result_fits(const State& state, const std::string& tool, const Cont
 
 // The calls that can be resolved after the end: those whose outcome or whose result is unknown.
 std::vector<UnknownCall> open_calls(const State& state) {
-  std::vector<UnknownCall> calls = state.unknown();
+  std::vector<UnknownCall> calls = state.unknown_calls();
   for (const Step& step : state.steps) {
     if (is_result_refused(state, step)) calls.push_back(state.call_of(step));
   }
@@ -419,7 +419,7 @@ Status note_late_results(const State& state, const std::vector<StoredEffect>& ef
     std::size_t failed_tries = 0;  // tries
   };
   std::unordered_map<std::string, Late> calls;
-  for (UnknownCall& call : state.unknown()) {
+  for (UnknownCall& call : state.unknown_calls()) {
     const bool over = is_terminal(state.status) || call.given_up;
     if (!over || state.noted.contains(call.invocation.text)) continue;
     const std::string id = call.invocation.text;

@@ -29,22 +29,22 @@ Step* Applier::next_loop_part(Step& loop, const StepId& named) {
   LoopProgress& progress = *loop.loop;
   if (progress.failure) return nullptr;
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
-  const bool asks = may_begin_turn(s_, loop);
-  if (!asks) {
+  const bool begins_turn = may_begin_turn(s_, loop);
+  if (!begins_turn) {
     if (progress.turns.empty() || !progress.turns.back().chosen ||
         progress.next >= progress.turns.back().calls.size() ||
         progress.turns.size() >= turns_max(s_, loop)) {
       return nullptr;
     }
   }
-  const auto turn = static_cast<std::uint32_t>(progress.turns.size() - (asks ? 0 : 1));
-  const std::uint32_t nth = asks ? kNoTurn : progress.next;
+  const auto turn = static_cast<std::uint32_t>(progress.turns.size() - (begins_turn ? 0 : 1));
+  const std::uint32_t nth = begins_turn ? kNoTurn : progress.next;
   const StepId id = s_.part_step_id(loop, turn, nth);
   if (id != named) return nullptr;
   Step& fresh = new_loop_part(loop, turn, nth, id);
   fresh.phase = StepPhase::ready;
   progress.active++;
-  if (asks) {
+  if (begins_turn) {
     progress.turns.push_back({.step = index});
     progress.next = 0;
   } else {
@@ -84,9 +84,9 @@ Status Applier::tool_choice_decided(const DecisionRecorded& event, Step* step) {
 Status Applier::apply_tool_choice(Step& step, const Value& choice) {
   LoopProgress& loop = *step.loop;
   LoopTurn& newest = loop.turns.back();
-  const Step& asked = s_.steps[newest.step];
+  const Step& turn_step = s_.steps[newest.step];
   if (maybe_int(choice, "turn") != static_cast<std::int64_t>(loop.turns.size() - 1) ||
-      !choice["calls"].is_array() || choice.text("of") != answer_of(asked).text) {
+      !choice["calls"].is_array() || choice.text("of") != answer_of(turn_step).text) {
     return corrupt_event("it is about another answer");
   }
   const LoopSpec& spec = *s_.node_of(step).loop;

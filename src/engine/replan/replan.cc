@@ -33,7 +33,7 @@ class ReplanBuilder {
   Result<Replan> run();
 
  private:
-  const Step* same(const Node& node) const;
+  const Step* carried_step(const Node& node) const;
   bool same_branch(const Step& step, const Node& node) const;
   bool same_call(const Step& step, const Node& node) const;
   bool same_value(const Step& step, const Node& node) const;
@@ -126,12 +126,12 @@ bool ReplanBuilder::same_map(const Step& step, const Node& node) const {
 // A completed loop, or an imported one that has not started here: same model, same messages, same
 // tools. The maximum number of turns may differ: it does not affect completed turns.
 bool ReplanBuilder::same_loop(const Step& step, const Node& node) const {
-  const bool goes_on = step.phase == StepPhase::ready && step.loop;
-  if (step.phase != StepPhase::done && !goes_on) return false;
+  const bool is_imported_loop = step.phase == StepPhase::ready && step.loop;
+  if (step.phase != StepPhase::done && !is_imported_loop) return false;
   const Value& was = graph_of(*s_.plan, s_.node_of(step));
   const Value& is = graph_of(*next_.plan, node);
   for (const char* name : {"loop", "args", "repair"}) {
-    const bool turns = goes_on && is[name].is_object() && was[name].is_object();
+    const bool turns = is_imported_loop && is[name].is_object() && was[name].is_object();
     const Value then = turns ? was[name].with("max_turns", {}) : was[name];
     if (then != (turns ? is[name].with("max_turns", {}) : is[name])) return false;
   }
@@ -148,16 +148,16 @@ bool ReplanBuilder::same_loop(const Step& step, const Node& node) const {
 }
 
 // The step that this node of the new plan continues; nullptr: it starts again.
-const Step* ReplanBuilder::same(const Node& node) const {
+const Step* ReplanBuilder::carried_step(const Node& node) const {
   const auto known = s_.plan->by_id.find(node.id);
   if (known == s_.plan->by_id.end() || drop_.contains(node.id)) return nullptr;
   const Step& step = s_.steps[known->second];
   if (!has_begun(step) || s_.node_of(step).kind != node.kind) return nullptr;
   const bool done = step.phase == StepPhase::done;
-  const bool may_stand = done || std::ranges::all_of(node.needs, [&](std::uint32_t need) {
+  const bool needs_done = done || std::ranges::all_of(node.needs, [&](std::uint32_t need) {
                            return bool{done_[need]};
                          });
-  if (!may_stand || !same_branch(step, node)) return nullptr;
+  if (!needs_done || !same_branch(step, node)) return nullptr;
   if (step.skipped) return &step;
   if (done && step.failure && !node.continue_on_error) return nullptr;
   // A new planner must make a new plan; the plan that a planner made carries
@@ -189,7 +189,7 @@ Result<Replan> ReplanBuilder::run() {
   for (const Node& node : next_.plan->nodes) needs.push_back(node.needs);
   std::vector<bool> kept(s_.plan->nodes.size());
   for (const std::uint32_t index : topological_order(needs).order) {
-    const Step* step = same(next_.plan->nodes[index]);
+    const Step* step = carried_step(next_.plan->nodes[index]);
     if (work_ > work_max_) {
       return fail(Code::plan_invalid,
                   "to compare the new plan with what the job has done takes more than " +

@@ -209,7 +209,7 @@ class Applier {
   void settle_answer(const Step& step, const Value& usage);
   static void record_notices(LoopProgress& loop, const Value& arguments);
   Status wall_passed(const TimerFired& event);
-  bool has_room(const Value& said) const;
+  bool has_room(const Value& payload) const;
   static bool fired_before(const TimerFired& event, Instant due);
   Status may_end() const;
   bool ends_own_park() const;

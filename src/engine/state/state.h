@@ -457,9 +457,9 @@ class State {
   // The call of a step, for display.
   UnknownCall call_of(const Step& step) const;
   // The calls whose outcome is unknown.
-  std::vector<UnknownCall> unknown() const;
+  std::vector<UnknownCall> unknown_calls() const;
   // Their idempotency keys.
-  std::vector<Value> unknown_calls() const;
+  std::vector<Value> unknown_call_keys() const;
   // The command that probes the newest try of a step's call, or that undoes the call.
   StepId side_step_id(const Step& step, Role role) const;
   // The role of the command with this id that may start for `step`; nullopt = none may.

@@ -40,13 +40,13 @@ void Decider::requeue_for_claim() {
 
 // Nothing is undone while a call may still take effect. True: an outcome is unknown.
 bool Decider::settle_unknown_calls() {
-  bool doubts = false;
+  bool has_unknown = false;
   const auto settle = [&](const Step& step) {
     const bool matters =
         s_.must_settle_before_end(step.role == Role::probe ? s_.steps[step.of] : step);
     if (step.role == Role::probe) {
       if (!matters) return;
-      doubts = true;
+      has_unknown = true;
       return decide_probe(step);
     }
     const bool over = step.phase == StepPhase::refused ||
@@ -59,7 +59,7 @@ bool Decider::settle_unknown_calls() {
       return;
     }
     if (step.role == Role::undo || !matters || !s_.may_have_happened(step)) return;
-    doubts = true;
+    has_unknown = true;
     settle_unknown_call(step);
   };
   for (std::uint32_t index : s_.calling) {
@@ -72,9 +72,9 @@ bool Decider::settle_unknown_calls() {
   }
   for (const auto& [key, wait] : s_.waits) {
     const Step& step = s_.steps[wait.step];
-    doubts = doubts || (wait.resolve && step.role == Role::node && s_.must_settle_before_end(step));
+    has_unknown = has_unknown || (wait.resolve && step.role == Role::node && s_.must_settle_before_end(step));
   }
-  return doubts || !decision_.events.empty();
+  return has_unknown || !decision_.events.empty();
 }
 
 void Decider::settle_unknown_call(const Step& step) {
