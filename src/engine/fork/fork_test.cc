@@ -495,7 +495,7 @@ AE_TEST(
     RandomWorld world(failing);
     origin.claim();
     const std::uint64_t moments = dice.below(60);
-    for (std::uint64_t i = 0; i < moments && step_on(origin, world, dice); ++i) {
+    for (std::uint64_t i = 0; i < moments && advance_randomly(origin, world, dice); ++i) {
     }
     const std::uint64_t at = 2 + dice.below(origin.log.size() - 1);
     const auto fork = origin.fork(at);
@@ -522,7 +522,7 @@ AE_TEST(
     }
     job.claim();
     int steps = 0;
-    while (step_on(job, world, dice)) {
+    while (advance_randomly(job, world, dice)) {
       ASSERT_LT(++steps, 5000) << job.log_text();
       if (dice.one_in(10) && job.state.status == JobStatus::running) job.crash();
     }
@@ -546,7 +546,7 @@ AE_TEST("property/a retry of any failed job lists only what is in doubt, undone 
     origin.waits_for_settling = true;
     RandomWorld world(FailureMode::ends);
     origin.claim();
-    for (int steps = 0; step_on(origin, world, dice); ++steps) {
+    for (int steps = 0; advance_randomly(origin, world, dice); ++steps) {
       ASSERT_LT(steps, 5000) << origin.log_text();
     }
     if (origin.status() != "failed") continue;

@@ -76,7 +76,7 @@ class Moves {
   std::size_t size_, at_ = 0;
 };
 
-void look_at(const engine::State& state, const std::vector<ae::Event>& log) {
+void exercise_state(const engine::State& state, const std::vector<ae::Event>& log) {
   const ae::Value view = engine::state_view(state);
   static_cast<void>(engine::job_view(state));
   static_cast<void>(engine::approvals_view(state));
@@ -136,6 +136,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   input.events = log;
   static_cast<void>(engine::verify(input, plans).to_json());
   // A state that refused an event is unusable (state.h).
-  if (whole && !applied.empty()) look_at(state, applied);
+  if (whole && !applied.empty()) exercise_state(state, applied);
   return 0;
 }

@@ -60,7 +60,7 @@ AE_TEST(
 }
 
 // The same job with a changed choice of the first turn, continued from there.
-JobFixture said_so(const JobFixture& whole, const auto& change) {
+JobFixture with_choice(const JobFixture& whole, const auto& change) {
   JobFixture job = loop_job(kMended);
   const auto choice = std::ranges::find_if(whole.log, [](const Event& event) {
     const auto* decision = as<DecisionRecorded>(event);
@@ -82,7 +82,7 @@ AE_TEST(
     "not") {
   JobFixture whole = loop_job(kMended);
   whole.claim().ok("chat/0", text_answer("no JSON"));
-  JobFixture job = said_so(whole, [](const Value& p) { return p.with("repair", "is gibberish"); });
+  JobFixture job = with_choice(whole, [](const Value& p) { return p.with("repair", "is gibberish"); });
   EXPECT_NE(last_message(job, "chat/1").text("content").find("is gibberish"),
             std::string_view::npos);
   completes(job.ok("chat/1", kGood));
@@ -95,8 +95,8 @@ AE_TEST(
       return p.with("calls", Value::array({p["calls"].items()[0].with("refused", refused)}));
     };
   };
-  completes(said_so(calls, reworded("tool_not_granted")).ok("chat/1", kGood));
-  const JobFixture other = said_so(calls, reworded("input_invalid"));
+  completes(with_choice(calls, reworded("tool_not_granted")).ok("chat/1", kGood));
+  const JobFixture other = with_choice(calls, reworded("input_invalid"));
   EXPECT_FALSE(verify({.job = other.state.job, .events = other.log, .last_seq = {}, .head = {}},
                       uncached_plan_source())
                    .replay.ok);

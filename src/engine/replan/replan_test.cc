@@ -530,7 +530,7 @@ AE_TEST(
     const bool changed = !dice.one_in(3);
     for (int rounds = 0; rounds < 3; ++rounds) {
       const std::uint64_t moments = dice.below(12);
-      for (std::uint64_t i = 0; i < moments && step_on(job, world, dice); ++i) {
+      for (std::uint64_t i = 0; i < moments && advance_randomly(job, world, dice); ++i) {
       }
       if (is_terminal(job.state.status)) break;
       const auto next = compiled(next_graph(graph, dice, changed));
@@ -563,7 +563,7 @@ AE_TEST(
       if (dice.one_in(2) && job.state.status == JobStatus::running) job.crash();
     }
     int steps = 0;
-    while (step_on(job, world, dice)) {
+    while (advance_randomly(job, world, dice)) {
       ASSERT_LT(++steps, 5000) << job.log_text();
       if (dice.one_in(10) && job.state.status == JobStatus::running) job.crash();
     }
