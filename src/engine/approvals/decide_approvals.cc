@@ -30,7 +30,7 @@ const Step* Decider::existing_step(const Declaration& d) const {
   return found == s_.by_id.end() ? nullptr : &s_.steps[found->second];
 }
 
-bool Decider::approved(const Declaration& d, const Value& args, std::string_view hash) const {
+bool Decider::is_call_approved(const Declaration& d, const Value& args, std::string_view hash) const {
   if (d.of != nullptr) return true;  // probes and compensations belong to their call
   const Step* step = existing_step(d);
   const ToolPolicy& tool = s_.plan->tools[d.tool];

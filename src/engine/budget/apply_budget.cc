@@ -134,7 +134,7 @@ bool Applier::has_room(const Value& payload) const {
   return budget.exceeded_by(use).empty();
 }
 
-Status Applier::budget_decided(const DecisionRecorded& event) {
+Status Applier::apply_budget_decision(const DecisionRecorded& event) {
   Budget& budget = s_.budget;
   const Value& payload = event.payload.value;
   if (event.state == "exceeded") {

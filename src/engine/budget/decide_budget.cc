@@ -55,7 +55,7 @@ bool Decider::fits_budget(Declaration& d, const Value& args) {
   if (!counts_against_budget(d)) return true;
   if (!always_allowed(s_, s_.plan->tools[d.tool])) {
     digest(d);
-    if (!approved(d, args, d.hash)) return true;
+    if (!is_call_approved(d, args, d.hash)) return true;
   }
   if (!exceeded_limits_.empty()) return false;
   if (answered_) {  // the cost of an answer in this decision is known once it is applied

@@ -104,13 +104,13 @@ Result<AppliedRequest> apply_budget_request(const State& state, const ControlReq
   }
   AE_ASSIGN(const bool longer, raise_wall(next, wanted->wall, context.now));
   if (!longer) wanted->wall.reset();
-  AppliedRequest taken;
-  taken.answer = answer_of(next.limits, raised || longer);
-  if (!raised && !longer) return taken;
+  AppliedRequest applied;
+  applied.answer = answer_of(next.limits, raised || longer);
+  if (!raised && !longer) return applied;
   AE_TRY(check_covers_call(state, next));
   wanted->soft = 0;
   const std::string name = "budget/" + std::to_string(state.seq) + "#raised";
-  taken.events.emplace_back(DecisionRecorded{.at = context.now,
+  applied.events.emplace_back(DecisionRecorded{.at = context.now,
                                              .by = none_if_empty(request.by),
                                              .decision_id = decision_at(state, name),
                                              .kind = "budget",
@@ -118,9 +118,9 @@ Result<AppliedRequest> apply_budget_request(const State& state, const ControlReq
                                              .reason = none_if_empty(request.reason),
                                              .state = "raised"});
   if (state.awaits_budget()) {
-    taken.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
+    applied.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
   }
-  return taken;
+  return applied;
 }
 
 bool is_budget_granted(const State& state, const Value& wanted) {

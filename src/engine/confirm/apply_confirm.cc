@@ -50,7 +50,7 @@ void Applier::withdraw_escalations() {
   s_.escalated = 0;
 }
 
-Status Applier::confirmation_decided(const DecisionRecorded& event, Step* step) {
+Status Applier::apply_confirmation_decision(const DecisionRecorded& event, Step* step) {
   const std::string& decision = or_empty(event.state);
   const Value& resources = event.payload.value["resources"];
   const auto each = [&](auto&& of) {

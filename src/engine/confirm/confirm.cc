@@ -29,7 +29,7 @@ Result<std::optional<std::string>> text_of(const Value& entry, std::string_view 
   return text;
 }
 
-Result<StateChanged> changed(const State& state, const Step& step, const Value& entry) {
+Result<StateChanged> changed_event(const State& state, const Step& step, const Value& entry) {
   StateChanged event{.node_id = state.node_of(step).id, .step_id = step.id};
   const auto read_text = [&](std::string_view key, std::size_t most, auto& field) -> Status {
     AE_ASSIGN(auto text, text_of(entry, key, most));
@@ -80,7 +80,7 @@ ExtractedChanges changes_of(const State& state, const Step& step, const Value& r
   const ToolPolicy& tool = state.tool_of(step);
   for (std::size_t i = 0; i < tool.changes.size(); ++i) {
     auto entry = change_of(state, step, i, result, work);
-    auto event = entry ? changed(state, step, *entry)
+    auto event = entry ? changed_event(state, step, *entry)
                        : Result<StateChanged>(std::unexpected(std::move(entry).error()));
     if (event) {
       out.events.push_back(*std::move(event));

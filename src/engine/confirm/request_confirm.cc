@@ -70,8 +70,8 @@ Result<AppliedRequest> apply_confirmation_answer(const State& state, const Contr
   std::vector<Value> resources = resources_of(state, index);
   const bool last = resources.size() == state.escalated;
   const std::string note = listed ? std::string(request.payload.text("note")) : request.reason;
-  AppliedRequest taken;
-  taken.events.emplace_back(DecisionRecorded{
+  AppliedRequest applied;
+  applied.events.emplace_back(DecisionRecorded{
       .at = context.now,
       .by = none_if_empty(request.by),
       .decision_id =
@@ -84,14 +84,14 @@ Result<AppliedRequest> apply_confirmation_answer(const State& state, const Contr
       .step_id = step.id});
   // A park until `resume` stays: the next verification finds the answer.
   if (last && resolution == "accept" && state.awaits_confirmation()) {
-    taken.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
+    applied.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
   }
-  taken.answer = Value::object(
+  applied.answer = Value::object(
       {{"node_id", state.node_of(step).id}, {"resolution", resolution}, {"step_id", step.id.text}});
   if (last && resolution == "accept" && !state.awaits_confirmation()) {
-    taken.answer = taken.answer.with("next", "aetheris resume " + state.job.text);
+    applied.answer = applied.answer.with("next", "aetheris resume " + state.job.text);
   }
-  return taken;
+  return applied;
 }
 
 }  // namespace ae::engine

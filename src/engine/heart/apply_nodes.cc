@@ -183,7 +183,7 @@ void Applier::begin_map(Step& map, Value over) {
   map.map->finished.resize(map.map->over.size());
 }
 
-Status Applier::branch_decided(const DecisionRecorded& event, Step* step) {
+Status Applier::apply_branch_decision(const DecisionRecorded& event, Step* step) {
   if (!step || step->phase != StepPhase::ready) return corrupt_event("no such step to branch");
   if (s_.node_of(*step).when && !step->branch) {
     if (!event.payload.value.is_bool()) return corrupt_event("a branch that is not a boolean");
@@ -206,7 +206,7 @@ Status Applier::branch_decided(const DecisionRecorded& event, Step* step) {
   return {};
 }
 
-Status Applier::retry_decided(const DecisionRecorded& event, Step* step) {
+Status Applier::apply_retry_decision(const DecisionRecorded& event, Step* step) {
   if (!step || step->phase != StepPhase::settled || step->call->outcome == OutcomeKind::success) {
     return corrupt_event("no such try to repeat");
   }
@@ -220,15 +220,15 @@ Status Applier::retry_decided(const DecisionRecorded& event, Step* step) {
 Status Applier::apply(const DecisionRecorded& event) {
   const std::string& kind = event.kind;
   Step* step = event.step_id ? this->step(*event.step_id) : nullptr;
-  if (kind == "branch") return branch_decided(event, step);
-  if (kind == "tool_choice") return tool_choice_decided(event, step);
-  if (kind == "retry") return retry_decided(event, step);
+  if (kind == "branch") return apply_branch_decision(event, step);
+  if (kind == "tool_choice") return apply_tool_choice_decision(event, step);
+  if (kind == "retry") return apply_retry_decision(event, step);
   if (kind == "in_doubt") {
-    return step ? in_doubt_decided(event, *step) : corrupt_event("no call has an unknown outcome");
+    return step ? apply_in_doubt_decision(event, *step) : corrupt_event("no call has an unknown outcome");
   }
-  if (kind == "end") return end_decided(event);
-  if (kind == "budget") return budget_decided(event);
-  if (kind == "confirmation") return confirmation_decided(event, step);
+  if (kind == "end") return apply_end_decision(event);
+  if (kind == "budget") return apply_budget_decision(event);
+  if (kind == "confirmation") return apply_confirmation_decision(event, step);
   if (kind == "approval") {
     if (event.state == "requested") return approval_requested(event, step);
     return event.state == "denied" ? approval_denied(event, step) : approval_answered(event, step);

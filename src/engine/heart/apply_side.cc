@@ -46,7 +46,7 @@ Status Applier::apply(const CommandEmitted& event) {
 }
 
 // An operator, or the call's probe, resolves its outcome.
-Status Applier::in_doubt_decided(const DecisionRecorded& event, Step& step) {
+Status Applier::apply_in_doubt_decision(const DecisionRecorded& event, Step& step) {
   const bool by_probe = step.phase == StepPhase::probing && event.by == "probe";
   if (step.phase != StepPhase::in_doubt && !by_probe)
     return corrupt_event("no call has an unknown outcome");
@@ -97,7 +97,7 @@ Status Applier::apply(const StepCompensated& event) {
 }
 
 // The job must end, for a reason that is in no other event, and must undo something first.
-Status Applier::end_decided(const DecisionRecorded& event) {
+Status Applier::apply_end_decision(const DecisionRecorded& event) {
   if (s_.ending) return corrupt_event("it ends already");
   begin_ending({.cancelled = false,
                 .code = std::string(event.payload.left().text("code")),

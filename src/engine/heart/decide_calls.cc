@@ -51,7 +51,7 @@ std::string describe_failure(const State& state, const Step& step, std::string_v
 
 }  // namespace
 
-bool tries_left(const ToolPolicy& tool, const Invocation& call) {
+bool has_tries_left(const ToolPolicy& tool, const Invocation& call) {
   return call.counted_tries < tool.retry.max_attempts &&
          (tool.retry.covers(call.error.code) || still_running(tool, call));
 }
@@ -108,7 +108,7 @@ void Decider::digest(Declaration& d) const {
 bool Decider::begin_call(Declaration d) {
   digest(d);
   if (deny_if_forbidden(d, d.args, d.hash)) return false;
-  if (!approved(d, d.args, d.hash)) {
+  if (!is_call_approved(d, d.args, d.hash)) {
     request_approval(d, d.args, d.hash);
     return false;
   }
@@ -194,7 +194,7 @@ void Decider::declare_try(const Step& step, bool close_earlier) {
   if (replaces) open_--;
   if (close_earlier && step.call->open) finish_as_unknown(step);
   const Invocation& call = *step.call;
-  if (!approved(again, call.arguments, call.arguments_hash)) {
+  if (!is_call_approved(again, call.arguments, call.arguments_hash)) {
     // The plan was replaced since the earlier try. A call that its policies
     // deny cannot be approved.
     const auto policy_decision = evaluate_policy(s_, &step, s_.tool_of(step), call.arguments, &work_);
@@ -271,7 +271,7 @@ void Decider::handle_definite_failure(const Step& step) {
     // Another process could not send it. This one tries at once, then with increasing delays.
     return call.attempt == s_.attempt ? schedule_retry(step) : declare_try(step, false);
   }
-  if (tries_left(tool, call)) return schedule_retry(step);
+  if (has_tries_left(tool, call)) return schedule_retry(step);
   fail_step(step, call.error.code,
             describe_failure(s_, step, call.error.message, call.counted_tries));
 }
@@ -280,7 +280,7 @@ void Decider::handle_definite_failure(const Step& step) {
 void Decider::handle_unknown_outcome(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
-  const bool again = tries_left(tool, call) || call.unsent_tries > 0;
+  const bool again = has_tries_left(tool, call) || call.unsent_tries > 0;
   const bool waits =
       step.phase != StepPhase::backoff && (call.unsent_tries == 0 || call.attempt == s_.attempt);
   if (again && !waits && !has_room()) return;  // before evaluating its policies
@@ -370,7 +370,7 @@ bool Decider::may_repeat(const Step& step) const {
                          context_.now - declared >= *tool.dedupe_window;
   const Declaration again{
       .step = step.id, .node = s_.node_of(step), .tool = index, .args = {}, .item = step.item};
-  return !forgotten && approved(again, call.arguments, call.arguments_hash);
+  return !forgotten && is_call_approved(again, call.arguments, call.arguments_hash);
 }
 
 // Closes a try whose outcome never arrived.

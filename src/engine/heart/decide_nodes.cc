@@ -198,7 +198,7 @@ void Decider::start_items(const Step& step) {
     active++;
     emit(NodeStarted{.node_id = node.id, .step_id = id, .try_no = 1});
     if (!args) {
-      emit(NodeFinished{.error = recorded(args.error()),
+      emit(NodeFinished{.error = recorded_error(args.error()),
                         .node_id = node.id,
                         .result_type = "permanent_failure",
                         .step_id = id,

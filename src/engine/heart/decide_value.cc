@@ -11,7 +11,7 @@ void Decider::record_value(const Declaration& d) {
   // Arguments from the plan were checked before. Those of a call that a model requested under an
   // earlier plan, of another tool with this name, were not.
   if (const auto taken = check_recorded_args(records, d.args); !taken) {
-    return emit(NodeFinished{.error = recorded(taken.error()),
+    return emit(NodeFinished{.error = recorded_error(taken.error()),
                              .node_id = d.node.id,
                              .result_type = "permanent_failure",
                              .step_id = d.step,

@@ -26,7 +26,7 @@
 
 namespace ae::engine {
 
-inline RecordedError recorded(const Error& error) {
+inline RecordedError recorded_error(const Error& error) {
   return {std::string(code_name(error.code)), Value(error.message)};
 }
 
@@ -37,7 +37,7 @@ inline std::unexpected<Error> too_large(std::string_view what) {
 }
 
 // By the tool's `retry`.
-bool tries_left(const ToolPolicy& tool, const Invocation& call);
+bool has_tries_left(const ToolPolicy& tool, const Invocation& call);
 
 class Decider {
  public:
@@ -155,7 +155,7 @@ class Decider {
   std::vector<Member> call_members(const Declaration& d, const Value& args,
                                    std::string_view hash) const;
   bool deny_if_forbidden(const Declaration& d, const Value& args, std::string_view hash);
-  bool approved(const Declaration& d, const Value& args, std::string_view hash) const;
+  bool is_call_approved(const Declaration& d, const Value& args, std::string_view hash) const;
   void request_approval(const Declaration& d, const Value& args, std::string_view hash);
   static std::string denied_text(const std::string& tool, const std::string& reason);
   void finish_refused(const Step& step);

@@ -248,7 +248,7 @@ std::string sole_expression(const Value& source) {
 
 namespace {
 
-FailedField failed(std::string field, std::string expression, bool gives_null = false) {
+FailedField failed_field(std::string field, std::string expression, bool gives_null = false) {
   return {.field = std::move(field), .expression = std::move(expression), .gives_null = gives_null};
 }
 
@@ -256,7 +256,7 @@ std::optional<FailedField> find_failed_field(const Template& source, const std::
                                              const ExprScope& scope) {
   auto failure = source.failure(scope);
   if (!failure) return std::nullopt;
-  return failed(field_at(field, failure->pointer), failure->expression, failure->gives_null);
+  return failed_field(field_at(field, failure->pointer), failure->expression, failure->gives_null);
 }
 
 const Value& at_pointer(const Value& value, std::string_view pointer) {
@@ -313,7 +313,7 @@ std::optional<FailedField> failed_arguments(const State& state, const Node& node
   const auto faults = tool.args_schema->validate(*args);
   if (faults.empty()) return std::nullopt;
   const std::string& pointer = faults.front().instance_path;
-  return failed(field_at("args", pointer), sole_expression(at_pointer(written, pointer)));
+  return failed_field(field_at("args", pointer), sole_expression(at_pointer(written, pointer)));
 }
 
 std::optional<FailedField> failed_wait(const State& state, const Node& node, const Value& written,
@@ -325,7 +325,7 @@ std::optional<FailedField> failed_wait(const State& state, const Node& node, con
     const std::string field = std::string("wait.") + name;
     if (auto found = find_failed_field(*source, field, scope)) return found;
     if (fits) return std::nullopt;
-    return failed(field, sole_expression(written["wait"][name]));
+    return failed_field(field, sole_expression(written["wait"][name]));
   };
   const bool reused = code == code_name(Code::correlation_key_reused);
   const bool has_due = node.wait_for || node.wait_until;
@@ -361,7 +361,7 @@ std::optional<FailedField> failed_field_of(const State& state, const Step& step,
     case NodeKind::map: {
       if (auto found = find_failed_field(node.over, "map", scope)) return found;
       if (over_of(state, node)) return std::nullopt;
-      return failed("map", sole_expression(written["over"]));
+      return failed_field("map", sole_expression(written["over"]));
     }
     case NodeKind::loop:
     case NodeKind::planner:

@@ -17,7 +17,7 @@
 namespace ae::engine {
 namespace {
 
-RecordedError recorded(std::string_view code, std::string_view message) {
+RecordedError recorded_error(std::string_view code, std::string_view message) {
   return {std::string(code), Value(message)};
 }
 
@@ -43,10 +43,10 @@ Result<AppliedRequest> apply_cancel_request(const State& state, const ControlReq
 
 // The timers, expiries and deadline that are due.
 Result<AppliedRequest> apply_due_timers(const State& state, const DecisionContext& context) {
-  AppliedRequest taken;
-  if (is_terminal(state.status)) return taken;
+  AppliedRequest applied;
+  if (is_terminal(state.status)) return applied;
   const auto fired = [&](std::string effect, Instant due) {
-    taken.events.emplace_back(TimerFired{
+    applied.events.emplace_back(TimerFired{
         .due_at = due, .effect_id = std::move(effect), .value = Value(to_text(context.now))});
   };
   if (state.deadline && !state.deadline_fired && *state.deadline <= context.now) {
@@ -60,15 +60,15 @@ Result<AppliedRequest> apply_due_timers(const State& state, const DecisionContex
     for (const auto& [key, wait] : state.waits) {
       if (wait.due_at && *wait.due_at <= context.now) {
         fired(state.steps[wait.step].id.text, *wait.due_at);
-        taken.events.emplace_back(wait_closed(state, key, wait, "fired"));
+        applied.events.emplace_back(wait_closed(state, key, wait, "fired"));
       } else if (wait.expires_at && *wait.expires_at <= context.now) {
         fired(state.steps[wait.step].id.text + ":expiry", *wait.expires_at);
-        taken.events.emplace_back(wait_closed(state, key, wait, "timed_out"));
+        applied.events.emplace_back(wait_closed(state, key, wait, "timed_out"));
       }
     }
   }
-  taken.answer = Value::object({{"fired", static_cast<std::uint64_t>(taken.events.size())}});
-  return taken;
+  applied.answer = Value::object({{"fired", static_cast<std::uint64_t>(applied.events.size())}});
+  return applied;
 }
 
 // The resolve wait of the call that the request names.
@@ -151,7 +151,7 @@ Status check_settled(const std::optional<Instant>& checkable_at, Instant checked
 }
 
 // The outcome of a call that was given up, or whose job has ended.
-OutcomeNoted noted(const UnknownCall& call, Instant at, std::string_view resolution,
+OutcomeNoted noted_event(const UnknownCall& call, Instant at, std::string_view resolution,
                    std::string_view by) {
   return {.at = at,
           .by = none_if_empty(by),
@@ -190,7 +190,7 @@ Result<AppliedRequest> apply_late_resolution(const State& state, const ControlRe
   }
   // A refused result broke this schema, which the file of a retry may correct.
   if (request.result && !refused) AE_TRY(given_result_fits(state, call.tool, request));
-  OutcomeNoted event = noted(call, context.now, request.resolution, request.by);
+  OutcomeNoted event = noted_event(call, context.now, request.resolution, request.by);
   if (!request.reason.empty()) event.note = Value(request.reason);
   if (request.result) event.result = *request.result;
   Value answer = Value::object({{"idempotency_key", call.key.text},
@@ -229,17 +229,17 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
                                            changed.whole.error().message);
     }
   }
-  AppliedRequest taken;
-  taken.try_no = try_no;
+  AppliedRequest applied;
+  applied.try_no = try_no;
   const bool fails = request.resolution == "fail";
   if ((happened || fails) && step.call && step.call->open) {  // a later result is late
-    taken.events.emplace_back(ToolInvocationFinished{.invocation_id = step.call->id,
+    applied.events.emplace_back(ToolInvocationFinished{.invocation_id = step.call->id,
                                                      .outcome = "unknown",
                                                      .source = "person",
                                                      .step_id = step.id,
                                                      .try_no = step.call->try_no});
   }
-  taken.events.emplace_back(DecisionRecorded{
+  applied.events.emplace_back(DecisionRecorded{
       .at = context.now,
       .by = none_if_empty(request.by),
       .decision_id = decision_at(state, state.path_of(step) + "#in_doubt" + std::to_string(try_no)),
@@ -250,8 +250,8 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
       .state = request.resolution,
       .step_id = step.id});
   if (happened && step.call) {
-    for (StateChanged& change : changed.events) taken.events.emplace_back(std::move(change));
-    taken.events.emplace_back(CommandCommitted{.command_id = step.id,
+    for (StateChanged& change : changed.events) applied.events.emplace_back(std::move(change));
+    applied.events.emplace_back(CommandCommitted{.command_id = step.id,
                                                .node_id = state.node_of(step).id,
                                                .result = request.result.value_or(Value()),
                                                .step_id = step.id});
@@ -259,14 +259,14 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
   WaitCompleted completed = wait_closed(state, key, wait, fails ? "rejected" : "signalled");
   completed.by = none_if_empty(request.by);
   completed.signal_id = none_if_empty(request.id);
-  taken.events.emplace_back(std::move(completed));
-  taken.answer = Value::object({{"idempotency_key", call_key},
+  applied.events.emplace_back(std::move(completed));
+  applied.answer = Value::object({{"idempotency_key", call_key},
                                 {"node_id", state.node_of(step).id},
                                 {"resolution", request.resolution}});
   // The answer shows the recorded result, in case the operator gave none.
   if (happened && step.call)
-    taken.answer = taken.answer.with("result", request.result.value_or(Value()));
-  return taken;
+    applied.answer = applied.answer.with("result", request.result.value_or(Value()));
+  return applied;
 }
 
 // The source of results that were caught up or arrived late.
@@ -283,38 +283,38 @@ Value invalid_result_summary(const Value& result, std::string_view reason, bool 
 }
 
 // Probes and compensations must not ask a user, and no call may ask invalid questions.
-Outcome validated_questions(Outcome seen, bool may_ask_user) {
-  seen.definite = true;
-  auto good = check_questions(seen.result);
-  if (may_ask_user && good) return seen;
-  seen.kind = OutcomeKind::failure;
-  seen.result = Value();
-  seen.error_code = to_text(OutcomeKind::input_required);
-  seen.error_message = good ? "it asks a person something, which only the call of a step may"
+Outcome validated_questions(Outcome outcome, bool may_ask_user) {
+  outcome.definite = true;
+  auto good = check_questions(outcome.result);
+  if (may_ask_user && good) return outcome;
+  outcome.kind = OutcomeKind::failure;
+  outcome.result = Value();
+  outcome.error_code = to_text(OutcomeKind::input_required);
+  outcome.error_message = good ? "it asks a person something, which only the call of a step may"
                             : "it asks what nobody can answer: " + good.error().message;
-  return seen;
+  return outcome;
 }
 
 // The only place that validates a result. A success whose result is too large, or breaks the plan's
 // schema, has still happened: the summary `invalid` replaces the result from here on.
 Outcome validated_outcome(const Outcome& outcome, const std::optional<Schema>& schema,
                           bool may_ask_user) {
-  Outcome seen = outcome;
-  if (seen.kind == OutcomeKind::input_required)
-    return validated_questions(std::move(seen), may_ask_user);
-  if (seen.kind != OutcomeKind::success || seen.invalid) return seen;
-  if (canonical_exceeds(seen.result, kValueMax)) {
+  Outcome validated = outcome;
+  if (validated.kind == OutcomeKind::input_required)
+    return validated_questions(std::move(validated), may_ask_user);
+  if (validated.kind != OutcomeKind::success || validated.invalid) return validated;
+  if (canonical_exceeds(validated.result, kValueMax)) {
     const std::string most = std::to_string(kValueMax >> 20);
-    seen.invalid = invalid_result_summary(
-        seen.result, "is longer than " + most + " MiB as canonical JSON", false);
+    validated.invalid = invalid_result_summary(
+        validated.result, "is longer than " + most + " MiB as canonical JSON", false);
   } else if (schema) {
-    if (const auto fits = schema->check(seen.result); !fits) {
-      seen.invalid = invalid_result_summary(
-          seen.result, "breaks the result_schema: " + fits.error().message, true);
+    if (const auto fits = schema->check(validated.result); !fits) {
+      validated.invalid = invalid_result_summary(
+          validated.result, "breaks the result_schema: " + fits.error().message, true);
     }
   }
-  if (seen.invalid) seen.result = Value();
-  return seen;
+  if (validated.invalid) validated.result = Value();
+  return validated;
 }
 
 const Value& result_of(const Outcome& outcome) {
@@ -328,7 +328,7 @@ std::string invalid_reason(const Value& invalid) {
 }
 
 // The event for the outcome of a try. REQUIRES: the outcome is validated.
-ToolInvocationFinished finished(const InvocationId& invocation, const StepId& step,
+ToolInvocationFinished finished_event(const InvocationId& invocation, const StepId& step,
                                 std::int64_t try_no, const Outcome& outcome) {
   ToolInvocationFinished event{.external_id = none_if_empty(outcome.external_id),
                                .invocation_id = invocation,
@@ -339,7 +339,7 @@ ToolInvocationFinished finished(const InvocationId& invocation, const StepId& st
   if (outcome.kind == OutcomeKind::success) {
     event.result = result_of(outcome);
     if (outcome.invalid) {
-      event.error = recorded(code_name(Code::tool_output_invalid),
+      event.error = recorded_error(code_name(Code::tool_output_invalid),
                              "the call succeeded, but " + invalid_reason(*outcome.invalid));
     }
     return event;
@@ -349,15 +349,15 @@ ToolInvocationFinished finished(const InvocationId& invocation, const StepId& st
     event.result = outcome.result;
     return event;
   }
-  event.error = recorded(outcome.error_code, outcome.error_message);
+  event.error = recorded_error(outcome.error_code, outcome.error_message);
   event.retryable = outcome.retryable;
   if (outcome.settled) event.settled = true;
   if (outcome.retry_after) event.retry_after_ms = outcome.retry_after->count() / 1000;
   return event;
 }
 
-ToolInvocationFinished finished(const Step& step, std::uint32_t try_no, const Outcome& outcome) {
-  return finished(step.call->id, step.id, try_no, outcome);
+ToolInvocationFinished finished_event(const Step& step, std::uint32_t try_no, const Outcome& outcome) {
+  return finished_event(step.call->id, step.id, try_no, outcome);
 }
 
 // The events of a success: its changes, and the commit of its command. REQUIRES:
@@ -441,7 +441,7 @@ Status note_late_results(const State& state, const std::vector<StoredEffect>& ef
     const Value& result = result_of(outcome);
     const auto at = instant_from_text(record.text("created_at"));
     if (!at) return fail(Code::log_corrupt, "an effect record without the time of its writing");
-    OutcomeNoted event = noted(late.call, *at, happened ? "happened" : "not_happened", "runtime");
+    OutcomeNoted event = noted_event(late.call, *at, happened ? "happened" : "not_happened", "runtime");
     // A job whose values were erased gets no new ones.
     if (happened && !state.blind_erased) event.result = result;
     events.emplace_back(std::move(event));
@@ -470,13 +470,13 @@ WaitCompleted wait_closed(const State& state, const std::string& key, const Wait
           .wait_type = std::string(to_text(wait.type))};
 }
 
-std::vector<EventBody> record_outcome(const State& state, std::uint32_t index, const Outcome& seen,
+std::vector<EventBody> record_outcome(const State& state, std::uint32_t index, const Outcome& observed,
                                       Instant at) {
   const Step& step = state.steps[index];
   AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
   const ToolPolicy& tool = state.tool_of(step);
-  const Outcome outcome = validated_outcome(seen, tool.result_schema, step.role == Role::node);
-  ToolInvocationFinished event = finished(step, step.call->try_no, outcome);
+  const Outcome outcome = validated_outcome(observed, tool.result_schema, step.role == Role::node);
+  ToolInvocationFinished event = finished_event(step, step.call->try_no, outcome);
   if (outcome.kind == OutcomeKind::success && tool.result_schema) {
     event.response_schema_hash = hash_from_hex(tool.result_digest);
   }
@@ -555,7 +555,7 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
       const bool known = !call.uncertain_tries.contains(effect.try_no);
       if (record["late"] == Value(true) && !known && !is_terminal(state.status) &&
           is_certain(outcome)) {
-        ToolInvocationFinished event = finished(step, effect.try_no, outcome);
+        ToolInvocationFinished event = finished_event(step, effect.try_no, outcome);
         event.response_schema_hash = result_schema_hash_of(record);
         event.late = true;
         event.source = kEffectStoreSource;
@@ -566,7 +566,7 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
     if (record.text("attempt_id") != call.attempt.text) continue;
     const bool outcome_unknown = step.phase == StepPhase::in_doubt;
     if (outcome_unknown && !is_certain(outcome)) continue;
-    ToolInvocationFinished event = finished(step, effect.try_no, outcome);
+    ToolInvocationFinished event = finished_event(step, effect.try_no, outcome);
     event.response_schema_hash = result_schema_hash_of(record);
     event.caught_up = true;
     event.source = kEffectStoreSource;
@@ -589,7 +589,7 @@ Result<ToolInvocationFinished> finished_payload(const Value& record) {
   AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
   const std::int64_t n = record["try"].is_integer() ? record["try"].as_int() : 0;
   ToolInvocationFinished event =
-      finished(InvocationId(std::string(record.text("invocation_id"))),
+      finished_event(InvocationId(std::string(record.text("invocation_id"))),
                StepId(std::string(record.text("command_id"))), n, outcome);
   event.response_schema_hash = result_schema_hash_of(record);
   return event;
@@ -612,9 +612,9 @@ std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const 
   return std::pair(call->id, call->try_no);
 }
 
-Value effect_record(const JobId& job, const SentTry& sent, const Outcome& seen, Instant at,
+Value effect_record(const JobId& job, const SentTry& sent, const Outcome& observed, Instant at,
                     Arrival arrival) {
-  const Outcome outcome = validated_outcome(seen, sent.result_schema, sent.may_ask_user);
+  const Outcome outcome = validated_outcome(observed, sent.result_schema, sent.may_ask_user);
   std::vector<Member> p{{"attempt_id", sent.attempt.text},
                         {"command_id", sent.step.text},
                         {"created_at", to_text(at)},

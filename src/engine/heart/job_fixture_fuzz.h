@@ -126,7 +126,7 @@ class FuzzJob {
     go();
   }
   void act(const ControlRequest& request) {
-    if (auto taken = apply_request(state, request, context())) add(taken->events);
+    if (auto applied = apply_request(state, request, context())) add(applied->events);
     go();
   }
 };

@@ -352,14 +352,14 @@ class JobFixture {
   JobFixture& act(const ControlRequest& request) {
     reply = {};
     refused.reset();
-    auto taken = apply_request(state, request, context());
-    if (!taken) {
-      refused = taken.error().code;
-      refusal = taken.error().message;
+    auto applied = apply_request(state, request, context());
+    if (!applied) {
+      refused = applied.error().code;
+      refusal = applied.error().message;
       return *this;
     }
-    reply = taken->answer;
-    add(taken->events);
+    reply = applied->answer;
+    add(applied->events);
     return run_until_idle();
   }
 

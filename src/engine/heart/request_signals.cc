@@ -315,9 +315,9 @@ std::vector<EventBody> expire_request(const State& state, const ControlRequest& 
   if (!early && !late_message) return {};
   if (state.message_keys.contains(message_key(request.channel, key, request.id))) return {};
   const auto closed = state.closed_waits.find(key);
-  const bool taken =
+  const bool was_delivered =
       early && closed != state.closed_waits.end() && closed->second.signal_id == request.id;
-  return taken ? std::vector<EventBody>() : std::vector<EventBody>{buffered_event(request)};
+  return was_delivered ? std::vector<EventBody>() : std::vector<EventBody>{buffered_event(request)};
 }
 
 namespace {
@@ -392,23 +392,23 @@ Result<AppliedRequest> apply_signal_request(const State& state, const ControlReq
             outcome_of_answer(state.node_of(state.steps[wait->second.step]), request.payload));
   AE_ASSIGN(const auto edited, edited_arguments(state, wait->second, request, outcome));
   if (edited) outcome = "edited";
-  AppliedRequest taken;
+  AppliedRequest applied;
   if (wait->second.approval) {
-    taken.events.push_back(approval_decision(state, wait->second, request, context, outcome));
+    applied.events.push_back(approval_decision(state, wait->second, request, context, outcome));
   }
-  taken.events.emplace_back(with_answer(wait_closed(state, wait->first, wait->second, outcome), request,
+  applied.events.emplace_back(with_answer(wait_closed(state, wait->first, wait->second, outcome), request,
                                      edited ? recorded_answer(state, request) : request.payload));
-  taken.answer =
+  applied.answer =
       Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}});
   if (outcome == "rejected") {
-    taken.answer =
-        taken.answer.with("then", after_rejection(state, state.steps[wait->second.step]));
+    applied.answer =
+        applied.answer.with("then", after_rejection(state, state.steps[wait->second.step]));
   }
   if (const std::string why = unused_approval_reason(state, wait->second, context, outcome);
       !why.empty()) {
-    taken.answer = taken.answer.with("applied", false).with("reason", why);
+    applied.answer = applied.answer.with("applied", false).with("reason", why);
   }
-  return taken;
+  return applied;
 }
 
 // Messages are kept in order of arrival; the longest open wait for the channel gets it at once.
@@ -417,23 +417,23 @@ Result<AppliedRequest> apply_message_request(const State& state, const ControlRe
   if (request.channel.empty() || request.channel.size() > 256) {
     return fail(Code::input_invalid, "a channel has 1 to 256 bytes");
   }
-  AppliedRequest taken;
-  taken.answer =
+  AppliedRequest applied;
+  applied.answer =
       Value::object({{"accepted", true}, {"channel", request.channel}, {"message_id", request.id}});
   if (state.message_keys.contains(message_key(request.channel, {}, request.id))) {
-    taken.answer = taken.answer.with("duplicate", true);
-    return taken;
+    applied.answer = applied.answer.with("duplicate", true);
+    return applied;
   }
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
   if (state.ending) return fail(Code::job_terminal, "the job is ending");
-  taken.events.push_back(buffered_event(request));
+  applied.events.push_back(buffered_event(request));
   // The payload is in the message event.
   if (const auto* const first = receiving_wait(state, request.channel, context.now)) {
     WaitCompleted delivered = wait_closed(state, first->first, first->second, "signalled");
     delivered.signal_id = request.id;
-    taken.events.emplace_back(std::move(delivered));
+    applied.events.emplace_back(std::move(delivered));
   }
-  return taken;
+  return applied;
 }
 
 Result<AppliedRequest> apply_pause_request(const State& state, const ControlRequest& request) {
@@ -445,17 +445,17 @@ Result<AppliedRequest> apply_pause_request(const State& state, const ControlRequ
   }
   if (state.is_paused())
     return AppliedRequest{.events = {}, .answer = Value::object({{"paused", true}})};
-  AppliedRequest taken;
-  taken.answer = Value::object({{"pause_requested", true}});
+  AppliedRequest applied;
+  applied.answer = Value::object({{"pause_requested", true}});
   if (!state.pausing) {
-    taken.events.emplace_back(
+    applied.events.emplace_back(
         JobPauseRequested{.by = none_if_empty(request.by), .reason = none_if_empty(request.reason)});
   }
   if (state.status == JobStatus::queued || state.status == JobStatus::waiting) {
-    taken.events.push_back(paused_event(request.reason));
-    taken.answer = Value::object({{"paused", true}});
+    applied.events.push_back(paused_event(request.reason));
+    applied.answer = Value::object({{"paused", true}});
   }
-  return taken;
+  return applied;
 }
 
 Result<AppliedRequest> apply_resume_request(const State& state, const ControlRequest& request) {

@@ -69,7 +69,7 @@ bool Applier::loop_wants_decision(const Step& step) const {
 }
 
 // The requested calls, recorded before any of them is made.
-Status Applier::tool_choice_decided(const DecisionRecorded& event, Step* step) {
+Status Applier::apply_tool_choice_decision(const DecisionRecorded& event, Step* step) {
   if (!step || step->phase != StepPhase::looping) return corrupt_event("no such loop");
   LoopProgress& loop = *step->loop;
   if (loop.turns.empty() || loop.turns.back().chosen || loop.active > 0 || loop.failure) {

@@ -59,14 +59,14 @@ Result<AppliedRequest> apply_question_answer(const State& state, const std::stri
         "`aetheris approve ID --arguments JSON` answers it"));
   }
   const std::string_view outcome = action == "accept" ? "approved" : "rejected";
-  AppliedRequest taken{.events = {with_answer(wait_closed(state, key, wait, outcome), request, *answer)},
+  AppliedRequest applied{.events = {with_answer(wait_closed(state, key, wait, outcome), request, *answer)},
                        .answer = Value::object(
                            {{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
   if (outcome == "rejected") {
-    taken.answer = taken.answer.with(
+    applied.answer = applied.answer.with(
         "then", "the tool \"" + step.call->tool + "\" gets the rejection as the answer");
   }
-  return taken;
+  return applied;
 }
 
 bool is_same_answer(const ControlRequest& request, const Value& answer) {

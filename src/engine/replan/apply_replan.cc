@@ -8,7 +8,7 @@
 namespace ae::engine {
 
 // {node of the new plan: step in the current plan}. Fails if one cannot be carried over.
-Result<std::map<std::uint32_t, std::uint32_t>> Applier::carried(const Value& list,
+Result<std::map<std::uint32_t, std::uint32_t>> Applier::parse_carried(const Value& list,
                                                                 const Plan& plan) const {
   std::map<std::uint32_t, std::uint32_t> carried;
   if (!list.is_array()) return corrupt_event("without what is carried");
@@ -105,9 +105,9 @@ bool move_loop(LoopProgress& loop, const Plan& before, const Plan& after,
 
 }  // namespace
 
-Status Applier::re_plan(const PlanGenerated& event, std::shared_ptr<const Plan> plan) {
+Status Applier::apply_replan(const PlanGenerated& event, std::shared_ptr<const Plan> plan) {
   if (auto may = may_replan(s_); !may) return corrupt_event(may.error().message);
-  AE_ASSIGN(const auto carried, this->carried(event.carried, *plan));
+  AE_ASSIGN(const auto carried, this->parse_carried(event.carried, *plan));
   // Of carried steps: node of the old plan → node of the new one.
   std::map<std::uint32_t, std::uint32_t> new_node_of_step;
   std::set<std::uint32_t> kept;

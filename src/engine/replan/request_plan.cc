@@ -34,7 +34,7 @@ std::string joined(const DroppedNodes& names) {
   return text;
 }
 
-DecisionRecorded decision(const State& state, const ControlRequest& request, const Plan& plan,
+DecisionRecorded plan_decision(const State& state, const ControlRequest& request, const Plan& plan,
                           const DecisionContext& context) {
   const std::string number = std::to_string(state.plan_number + 1);
   return {.at = context.now,
@@ -90,31 +90,31 @@ Result<AppliedRequest> apply_plan_request(const State& state, const ControlReque
   }
   std::set<std::uint32_t> kept;
   for (const Replan::Carry& carry : replan.carried) kept.insert(carry.step);
-  AppliedRequest taken;
+  AppliedRequest applied;
   bool closed = false;
   for (const auto& [key, wait] : state.waits) {
     if (kept.contains(state.steps[wait.step].node)) continue;
-    taken.events.emplace_back(wait_closed(state, key, wait, "cancelled"));
+    applied.events.emplace_back(wait_closed(state, key, wait, "cancelled"));
     closed = true;
   }
   const Value carried = carried_list(state, replan);
-  taken.events.push_back(decision(state, request, *plan, context));
-  taken.events.push_back(generated(state, *plan, carried, drop));
+  applied.events.push_back(plan_decision(state, request, *plan, context));
+  applied.events.push_back(generated(state, *plan, carried, drop));
   // The job is released to any worker that has the tools of the new plan.
   const std::string by = request.by.empty() ? "somebody" : request.by;
   if (state.status == JobStatus::running) {
-    taken.events.push_back(requeued_event("re_plan", std::nullopt));
+    applied.events.push_back(requeued_event("re_plan", std::nullopt));
   } else if (state.awaits_version()) {  // the new plan has its own version policy
-    taken.events.emplace_back(JobResumed{.by = by});
+    applied.events.emplace_back(JobResumed{.by = by});
   } else if (state.status == JobStatus::waiting && !closed) {
-    taken.events.push_back(paused_event("re_plan"));
-    taken.events.emplace_back(JobResumed{.by = by});
+    applied.events.push_back(paused_event("re_plan"));
+    applied.events.emplace_back(JobResumed{.by = by});
   }
-  taken.answer = Value::object({{"carried", carried},
+  applied.answer = Value::object({{"carried", carried},
                                 {"drop", list_of(drop)},
                                 {"plan", state.plan_number + std::uint64_t{1}},
                                 {"plan_hash", hash}});
-  return taken;
+  return applied;
 }
 
 }  // namespace ae::engine

@@ -168,7 +168,7 @@ Status Applier::apply(const PlanGenerated& event) {
   const bool by_model = or_empty(event.planned_by).starts_with(kModelToolPrefix);
   if (s_.plan && by_model) AE_TRY(check_follows_from_answer(event, *plan));
   s_.planned_by_model = by_model || plan_author(*plan) != "file";
-  if (s_.plan) return re_plan(event, std::move(plan));
+  if (s_.plan) return apply_replan(event, std::move(plan));
   s_.plan = std::move(plan);
   s_.nodes_left = static_cast<std::uint32_t>(s_.plan->nodes.size());
   for (const Node& node : s_.plan->nodes) {
