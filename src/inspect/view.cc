@@ -167,9 +167,9 @@ Value buffered_view(const std::map<std::string, std::deque<BufferedMessage>>& al
 }
 
 Value pausing_view(const State& state) {
-  if (!state.pausing) return {};
+  if (!state.pause_request) return {};
   return Value::object(
-      {{"by", or_null(state.pausing->by)}, {"reason", or_null(state.pausing->reason)}});
+      {{"by", or_null(state.pause_request->by)}, {"reason", or_null(state.pause_request->reason)}});
 }
 
 Value map_view(const MapProgress& map) {

@@ -221,7 +221,7 @@ Status Applier::apply(const AgentMessage& event) {
     return corrupt_event("it was recorded before");
   }
   s_.signals++;
-  std::deque<BufferedMessage>& kept = key.empty() ? s_.pending_messages[channel] : s_.early[key];
+  std::deque<BufferedMessage>& kept = key.empty() ? s_.pending_messages[channel] : s_.early_signals[key];
   kept.push_back({id, or_empty(event.by), or_empty(event.wait_type), event.payload.value,
                   event.payload.erased});
   return {};
@@ -231,7 +231,7 @@ Status Applier::apply(const AgentMessage& event) {
 std::optional<BufferedMessage> Applier::take_buffered(const std::string& key, const Wait& wait,
                                                       const std::string& signal_id) {
   const bool is_message = wait.type == WaitType::message;
-  auto& all = is_message ? s_.pending_messages : s_.early;
+  auto& all = is_message ? s_.pending_messages : s_.early_signals;
   auto it = all.find(is_message ? wait.channel : key);
   if (it == all.end()) return std::nullopt;
   std::deque<BufferedMessage>& kept = it->second;
@@ -246,13 +246,13 @@ std::optional<BufferedMessage> Applier::take_buffered(const std::string& key, co
 
 Status Applier::apply(const JobPauseRequested& event) {
   if (event.withdrawn.value_or(false)) {
-    if (!s_.pausing) return corrupt_event("no pause is asked for");
-    s_.pausing.reset();
+    if (!s_.pause_request) return corrupt_event("no pause is asked for");
+    s_.pause_request.reset();
     return {};
   }
-  if (s_.pausing) return corrupt_event("a pause is asked for already");
+  if (s_.pause_request) return corrupt_event("a pause is asked for already");
   if (s_.ending) return corrupt_event("the job is ending");
-  s_.pausing = PauseRequest{or_empty(event.by), or_empty(event.reason)};
+  s_.pause_request = PauseRequest{or_empty(event.by), or_empty(event.reason)};
   return {};
 }
 

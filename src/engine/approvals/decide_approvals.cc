@@ -132,11 +132,11 @@ void Decider::finish_refused(const Step& step) {
 }
 
 // A map or loop fails: the open approvals and questions of its other parts are withdrawn.
-void Decider::withdraw_requests(const Step& whole) {
+void Decider::withdraw_requests(const Step& parent) {
   for (const auto& [key, wait] : s_.waits) {
     if (!wait.approval && !wait.question) continue;
     const Step& step = s_.steps[wait.step];
-    if (step.is_part() && step.node == whole.node) cancel_wait(key, wait);
+    if (step.is_part() && step.node == parent.node) cancel_wait(key, wait);
   }
 }
 

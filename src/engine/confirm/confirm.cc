@@ -84,8 +84,8 @@ ExtractedChanges changes_of(const State& state, const Step& step, const Value& r
                        : Result<StateChanged>(std::unexpected(std::move(entry).error()));
     if (event) {
       out.events.push_back(*std::move(event));
-    } else if (out.whole) {
-      out.whole =
+    } else if (out.status) {
+      out.status =
           fail(Code::tool_output_invalid, "the call succeeded, but changes[" + std::to_string(i) +
                                               "] cannot be read: " + event.error().message);
     }

@@ -134,7 +134,7 @@ Status Applier::apply(const ToolInvocationStarted& event) {
 Status Applier::apply(const ToolInvocationFinished& event) {
   Step* step = this->step(event.step_id);
   if (event.late.value_or(false)) {  // for display; its try was closed before
-    if (step && step->call) step->call->late = static_cast<std::uint32_t>(event.try_no);
+    if (step && step->call) step->call->last_late_try = static_cast<std::uint32_t>(event.try_no);
     return {};
   }
   if (!step || !step->call || !step->call->open || step->call->id != event.invocation_id ||

@@ -137,7 +137,7 @@ Decision Decider::run() {
     }
     return std::move(decision_);
   }
-  if (s_.pausing) {
+  if (s_.pause_request) {
     drain_for_pause();
     return std::move(decision_);
   }

@@ -25,7 +25,7 @@ namespace ae::engine {
 // The result of verifying one resource.
 struct Confirmation {
   std::uint64_t seq = 0;  // of the state_changed that it verifies
-  CheckResult seen;
+  CheckResult result;
 };
 // By resource_key.
 using Confirmations = std::map<std::string, Confirmation>;

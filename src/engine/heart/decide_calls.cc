@@ -183,7 +183,7 @@ void Decider::emit_started(const Declaration& d, const Value& args, ToolInvocati
 void Decider::declare_try(const Step& step, bool close_earlier) {
   // An orphaned try counts as open: its resend takes its place.
   const bool replaces = step.phase == StepPhase::calling;
-  if (s_.pausing || (!replaces && !has_room())) return;
+  if (s_.pause_request || (!replaces && !has_room())) return;
   Declaration again{.step = step.id,
                     .node = s_.node_of(step),
                     .tool = s_.tool_index(step),
@@ -404,7 +404,7 @@ void Decider::finish_tool(const Step& step) {
     fail_job_for(step);
     std::string message = step.failure->message;
     if (message == kChangesUnread) {
-      if (auto changes = changes_of(s_, step, step.result, &work_).whole; !changes) {
+      if (auto changes = changes_of(s_, step, step.result, &work_).status; !changes) {
         message = changes.error().message;
       }
     }

@@ -56,7 +56,7 @@ void Decider::complete_job() {
 // Signals that arrived after the end was decided, and signals and messages that no wait took.
 std::vector<Value> Decider::undelivered() const {
   std::vector<Value> left = s_.undelivered;
-  for (const auto& [key, early] : s_.early) {
+  for (const auto& [key, early] : s_.early_signals) {
     for (const BufferedMessage& kept : early) {
       left.push_back(Value::object({{"correlation_key", key}, {"signal_id", kept.id}}));
     }
@@ -192,7 +192,7 @@ void Decider::drain_for_pause() {
     return;
   }
   if (s_.nodes_left == 0) return complete_job();
-  decision_.events.push_back(paused_event(s_.pausing->reason));
+  decision_.events.push_back(paused_event(s_.pause_request->reason));
   decision_.release = true;
 }
 

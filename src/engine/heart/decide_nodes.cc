@@ -124,8 +124,8 @@ void Decider::deliver_early_answer(const Step& step, const std::string& key,
         delivered >= pending_messages->second.size())
       return;
     kept = &pending_messages->second[delivered++];
-  } else if (const auto early = s_.early.find(key);
-             early != s_.early.end() && node.wait_type != WaitType::timer) {
+  } else if (const auto early = s_.early_signals.find(key);
+             early != s_.early_signals.end() && node.wait_type != WaitType::timer) {
     kept = first_fitting_signal(early->second, node);
   }
   if (!kept) return;

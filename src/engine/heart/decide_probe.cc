@@ -13,7 +13,7 @@ bool Decider::may_probe(const Step& step) const {
 }
 
 void Decider::start_probe(const Step& step) {
-  if (s_.pausing) return;
+  if (s_.pause_request) return;
   // The sender may be dead, but its request may still arrive and take effect (SPEC §6).
   if (const auto settles = s_.settles_at(step); settles && context_.now < *settles) {
     return revisit_at(*settles);
@@ -59,7 +59,7 @@ void Decider::handle_probe_answer(const Step& probe) {
     if (const auto fits = schema ? schema->check(*result, &work_) : Status(); !fits) {
       return fail_step(probe, code_name(Code::tool_output_invalid), fits.error().message);
     }
-    if (auto changes = changes_of(s_, probed, *result, &work_).whole; !changes) {
+    if (auto changes = changes_of(s_, probed, *result, &work_).status; !changes) {
       return fail_step(probe, changes.error());
     }
   }

@@ -121,7 +121,7 @@ class Decider {
   void emit_changes(const Step& step, const Value& result);
   bool request_missing_checks(const std::vector<std::string>& keys);
   void record_checks(const std::vector<std::string>& keys);
-  void emit_check(const Change& change, const CheckResult& seen);
+  void emit_check(const Change& change, const CheckResult& check);
   void escalate(const std::vector<std::string>& keys);
   CheckResult check_result_of(const std::string& key) const;
   DecisionId confirmation_id(std::string_view what) const;
@@ -159,7 +159,7 @@ class Decider {
   void request_approval(const Declaration& d, const Value& args, std::string_view hash);
   static std::string denied_text(const std::string& tool, const std::string& reason);
   void finish_refused(const Step& step);
-  void withdraw_requests(const Step& whole);
+  void withdraw_requests(const Step& parent);
   bool start_part(Declaration part);
   // Nothing is scheduled after the job's deadline, which fires first.
   Instant cap_at_deadline(Instant at) const {

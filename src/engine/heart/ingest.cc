@@ -224,9 +224,9 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
   if (happened && step.call) {
     AE_TRY(given_result_fits(state, state.tool_of(step).name, request));
     changed = changes_of(state, step, request.result.value_or(Value()));
-    if (!changed.whole) {
+    if (!changed.status) {
       return fail(Code::input_invalid, "the result does not show what the call changed: " +
-                                           changed.whole.error().message);
+                                           changed.status.error().message);
     }
   }
   AppliedRequest applied;
@@ -543,7 +543,7 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
     const Step& step = state.steps[found->second];
     const Invocation& call = *step.call;
     const bool open = call.open && call.try_no == effect.try_no;
-    const bool awaits_late_result = !open && effect.try_no <= call.try_no && effect.try_no > call.late;
+    const bool awaits_late_result = !open && effect.try_no <= call.try_no && effect.try_no > call.last_late_try;
     if (!open && (!awaits_late_result || effect.record.find(R"("late":true)") == effect.record.npos)) continue;
     AE_ASSIGN(const Value record,
               read_side_record(effect_location(state.job, effect.invocation, effect.try_no),

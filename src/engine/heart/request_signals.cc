@@ -115,8 +115,8 @@ const BufferedMessage* buffered_signal_for(const State& state, const ControlRequ
     const std::string_view decision = payload.text("decision");
     return decision == "approve" || decision == "reject";
   };
-  const auto early = state.early.find(key);
-  if (early == state.early.end()) return nullptr;
+  const auto early = state.early_signals.find(key);
+  if (early == state.early_signals.end()) return nullptr;
   const auto same = std::ranges::find_if(early->second, [&](const BufferedMessage& kept) {
     return kept.wait_type == request.wait_type && !kept.erased &&
            decides(kept.payload) == decides(request.payload);
@@ -447,7 +447,7 @@ Result<AppliedRequest> apply_pause_request(const State& state, const ControlRequ
     return AppliedRequest{.events = {}, .answer = Value::object({{"paused", true}})};
   AppliedRequest applied;
   applied.answer = Value::object({{"pause_requested", true}});
-  if (!state.pausing) {
+  if (!state.pause_request) {
     applied.events.emplace_back(
         JobPauseRequested{.by = none_if_empty(request.by), .reason = none_if_empty(request.reason)});
   }
@@ -471,7 +471,7 @@ Result<AppliedRequest> apply_resume_request(const State& state, const ControlReq
   if (state.is_paused() || parked_by_older_build) {
     return AppliedRequest{.events = {JobResumed{.by = by}}, .answer = answer};
   }
-  if (state.pausing) {  // before the job is parked
+  if (state.pause_request) {  // before the job is parked
     return AppliedRequest{.events = {JobPauseRequested{.by = by, .withdrawn = true}},
                           .answer = answer};
   }
@@ -500,7 +500,7 @@ bool is_handled(const State& state, const ControlRequest& request) {
     case ControlRequest::Kind::cancel:
       return state.status == JobStatus::cancelled;
     case ControlRequest::Kind::resume:
-      return !state.pausing && !is_blocked(state.status);
+      return !state.pause_request && !is_blocked(state.status);
     case ControlRequest::Kind::plan:
       return state.plan_number > 0 && state.plan->hash == plan_hash(request.payload["task_graph"]) &&
              kept_results(state, request.payload["drop"]).empty();

@@ -131,7 +131,7 @@ class Applier {
 
   Step* next_item(Step& map, const StepId& named);
   Step* next_loop_part(Step& loop, const StepId& named);
-  Step& new_part(const Step& whole, const StepId& id);
+  Step& new_part(const Step& parent, const StepId& id);
   Step& new_item(const Step& map, std::uint32_t item, const StepId& id);
   Step& new_loop_part(const Step& loop, std::uint32_t turn, std::uint32_t nth, const StepId& id);
   static void advance_past_finished(MapProgress& map);

@@ -19,9 +19,9 @@ Step* Applier::step_or_new_part(const NodeStarted& event) {
   if (!s_.plan) return nullptr;
   auto node = s_.plan->by_id.find(event.node_id);
   if (node == s_.plan->by_id.end()) return nullptr;
-  Step& whole = s_.steps[node->second];
-  if (whole.phase == StepPhase::looping) return next_loop_part(whole, event.step_id);
-  return next_item(whole, event.step_id);
+  Step& parent = s_.steps[node->second];
+  if (parent.phase == StepPhase::looping) return next_loop_part(parent, event.step_id);
+  return next_item(parent, event.step_id);
 }
 
 Step* Applier::next_item(Step& map, const StepId& named) {
@@ -41,13 +41,13 @@ Step* Applier::next_item(Step& map, const StepId& named) {
   return &fresh;
 }
 
-Step& Applier::new_part(const Step& whole, const StepId& id) {
+Step& Applier::new_part(const Step& parent, const StepId& id) {
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
-  Step& fresh = s_.steps.emplace_back();  // of a deque: `whole` stays valid
+  Step& fresh = s_.steps.emplace_back();  // of a deque: `parent` stays valid
   fresh.id = id;
-  fresh.node = whole.node;
-  fresh.start_plan = whole.start_plan;
-  fresh.start_node = whole.start_node;
+  fresh.node = parent.node;
+  fresh.start_plan = parent.start_plan;
+  fresh.start_node = parent.start_node;
   s_.by_id.emplace(id, index);
   return fresh;
 }
@@ -115,7 +115,7 @@ bool Applier::wants_decision(const Step& step) const {
 
 void Applier::update_work_sets(std::uint32_t index) {
   const Step& step = s_.steps[index];
-  const auto keep = [index](std::set<std::uint32_t>& set, bool in) {
+  const auto update_set = [index](std::set<std::uint32_t>& set, bool in) {
     if (in) {
       set.insert(index);
     } else {
@@ -123,9 +123,9 @@ void Applier::update_work_sets(std::uint32_t index) {
     }
   };
   const bool wants = wants_decision(step);
-  keep(s_.todo, wants);
-  keep(s_.startable, !wants && is_startable(step));
-  keep(s_.calling, step.phase == StepPhase::calling);
+  update_set(s_.todo, wants);
+  update_set(s_.startable, !wants && is_startable(step));
+  update_set(s_.calling, step.phase == StepPhase::calling);
 }
 
 void Applier::set_phase(Step& step, StepPhase phase) {
@@ -237,7 +237,7 @@ void Applier::store_opened() {
 // The end of the job overrides a requested pause.
 void Applier::begin_ending(Ending ending) {
   s_.ending = std::move(ending);
-  s_.pausing.reset();
+  s_.pause_request.reset();
 }
 
 // Does the event's own value show that the timer fired too early?
@@ -327,7 +327,7 @@ Status Applier::apply(const JobParked& event) {
   if (s_.parked_until == "budget" && !s_.budget.exceeded)
     return corrupt_event("no budget is used up");
   if (s_.parked_until == "resume") {
-    s_.pausing.reset();
+    s_.pause_request.reset();
     s_.not_before.reset();
   }
   return {};

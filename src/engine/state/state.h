@@ -96,7 +96,7 @@ struct Invocation {
   bool outcome_unknown = false;
   std::uint32_t unsent_tries = 0;  // newest consecutive tries withdrawn before a byte was sent
   std::uint32_t absent_tries = 0;  // tries that a probe reported as not happened
-  std::uint32_t late = 0;  // the newest try with a late result: its outcome was already decided
+  std::uint32_t last_late_try = 0;  // the newest try with a late result: its outcome was already decided
   bool open = false;       // the newest try has started and not finished
   AttemptId attempt;       // declared the newest try
   Instant first_send_by, send_by, deadline;
@@ -405,9 +405,9 @@ class State {
   // Undelivered messages, by channel.
   std::map<std::string, std::deque<BufferedMessage>> pending_messages;
   // Signals that arrived before their wait, by correlation key.
-  std::map<std::string, std::deque<BufferedMessage>> early;
+  std::map<std::string, std::deque<BufferedMessage>> early_signals;
   std::set<std::string> message_keys;   // of all messages and early signals so far
-  std::optional<PauseRequest> pausing;  // requested, and not in effect yet
+  std::optional<PauseRequest> pause_request;  // requested, and not in effect yet
   std::string parked_reason, parked_until;
   std::optional<Instant> parked_since;
   std::optional<Ending> ending;
