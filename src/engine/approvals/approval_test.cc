@@ -32,12 +32,12 @@ AE_TEST("approval/is asked for in one commit, and nothing is declared") {
   EXPECT_EQ(job.types("a"),
             (Types{"node_started", "decision_recorded", "wait_opened", "job_waiting"}));
   EXPECT_TRUE(job.sent.empty());
-  const auto asked = job.last<DecisionRecorded>();
-  EXPECT_EQ(asked.kind, "approval");
-  EXPECT_EQ(asked.state, "requested");
-  EXPECT_EQ(asked.payload.value["tool"], "buy");
-  EXPECT_EQ(asked.payload.value["arguments"], json("{'n':250}"));
-  EXPECT_EQ(asked.payload.value["command_id"], job.step("a").id.text);
+  const auto approval = job.last<DecisionRecorded>();
+  EXPECT_EQ(approval.kind, "approval");
+  EXPECT_EQ(approval.state, "requested");
+  EXPECT_EQ(approval.payload.value["tool"], "buy");
+  EXPECT_EQ(approval.payload.value["arguments"], json("{'n':250}"));
+  EXPECT_EQ(approval.payload.value["command_id"], job.step("a").id.text);
   const auto wait = job.last<WaitOpened>();
   EXPECT_EQ(wait.wait_type, "human");
   EXPECT_EQ(wait.correlation_key, "approval/" + job.step("a").id.text);
@@ -45,7 +45,7 @@ AE_TEST("approval/is asked for in one commit, and nothing is declared") {
   ASSERT_EQ(listed.size(), 1u);
   EXPECT_EQ(listed[0]["kind"], "call");
   EXPECT_EQ(listed[0]["arguments"], json("{'n':250}"));
-  EXPECT_EQ(listed[0]["arguments_hash"], asked.payload.value["arguments_hash"]);
+  EXPECT_EQ(listed[0]["arguments_hash"], approval.payload.value["arguments_hash"]);
 }
 
 AE_TEST("approval/a yes lets exactly this call be declared, and names it") {

@@ -161,11 +161,11 @@ AE_TEST(
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.state.parked_reason, "replay_verification_human_required");
   EXPECT_EQ(job.state.parked_until, "confirmation");
-  const auto asked = approvals_view(job.state);
-  ASSERT_EQ(asked.size(), 1u);
-  EXPECT_EQ(asked[0].text("kind"), "confirmation");
-  EXPECT_EQ(asked[0].text("tool"), "charge");
-  EXPECT_EQ(asked[0]["resources"].items()[0].text("observed"), "v2");
+  const auto approvals = approvals_view(job.state);
+  ASSERT_EQ(approvals.size(), 1u);
+  EXPECT_EQ(approvals[0].text("kind"), "confirmation");
+  EXPECT_EQ(approvals[0].text("tool"), "charge");
+  EXPECT_EQ(approvals[0]["resources"].items()[0].text("observed"), "v2");
   expect_proved(job);
 
   job.confirm("a", "accept", "it was us");

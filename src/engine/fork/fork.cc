@@ -77,7 +77,7 @@ class ForkBuilder {
   void flush_event();
   std::vector<Value> effects() const;
   std::string_view effect_state(const std::string& id, std::uint64_t first_seq) const;
-  void copy_creation_fields(const JobCreated& born);
+  void copy_creation_fields(const JobCreated& created);
 
   const State& now_;
   const std::vector<Event>& events_;
@@ -582,12 +582,12 @@ std::vector<Value> ForkBuilder::effects() const {
 }
 
 // Fields that the state does not hold.
-void ForkBuilder::copy_creation_fields(const JobCreated& born) {
-  fork_.input_erased = born.input.erased;
-  fork_.priority = born.priority.value_or(0);
-  fork_.queue = or_empty(born.queue);
-  if (!born.required_capabilities.is_array()) return;
-  for (const Value& one : born.required_capabilities.items()) {
+void ForkBuilder::copy_creation_fields(const JobCreated& created) {
+  fork_.input_erased = created.input.erased;
+  fork_.priority = created.priority.value_or(0);
+  fork_.queue = or_empty(created.queue);
+  if (!created.required_capabilities.is_array()) return;
+  for (const Value& one : created.required_capabilities.items()) {
     if (one.is_string()) fork_.required_capabilities.push_back(one.as_string());
   }
 }
@@ -618,7 +618,7 @@ Result<Fork> ForkBuilder::run() {
   fork_.budget = then_.budget.limits;
   fork_.spent = then_.budget.spent;
   fork_.labels = now_.labels;
-  if (const auto* born = as<JobCreated>(events_.front())) copy_creation_fields(*born);
+  if (const auto* created = as<JobCreated>(events_.front())) copy_creation_fields(*created);
   fork_.forked_from =
       Value::object({{"hash", to_hex(at.hash)}, {"job_id", now_.job.text}, {"seq", at.seq}});
   return std::move(fork_);

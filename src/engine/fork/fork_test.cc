@@ -552,11 +552,11 @@ AE_TEST("property/a retry of any failed job lists only what is in doubt, undone 
     if (origin.status() != "failed") continue;
     failed++;
     const Fork fork = retried(origin);
-    const bool stands = origin.count(EventType::step_compensated) == 0 &&
+    const bool in_effect = origin.count(EventType::step_compensated) == 0 &&
                         std::ranges::none_of(fork.effects, [](const Value& effect) {
                           return effect.text("state") != "committed";
                         });
-    EXPECT_TRUE(!stands || fork.effects.empty()) << again(fork) << "\n" << origin.log_text();
+    EXPECT_TRUE(!in_effect || fork.effects.empty()) << again(fork) << "\n" << origin.log_text();
     JobFixture job(fork, "job-2");
     ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.log_text();
   }

@@ -158,14 +158,14 @@ class CaseRunner {
         if (job.in_flight.contains(job.index_of("other"))) job.fails("other");
         return;
       case End::max_attempts:
-        for (int i = 0; i < 4 && !job.state.ending && !rests(); ++i) {
+        for (int i = 0; i < 4 && !job.state.ending && !is_idle(); ++i) {
           job.crash();
         }
         return;
     }
   }
 
-  bool rests() const {
+  bool is_idle() const {
     return job.state.status == JobStatus::parked || is_terminal(job.state.status);
   }
 
@@ -367,11 +367,11 @@ AE_TEST("ending/a deadline ends a job whose process died and that is parked for 
   EXPECT_EQ(job.last<JobFailed>().code, "deadline_exceeded");
   EXPECT_EQ(listed(job), std::set{job.sent[0].key});
   expect_proved(job);
-  JobFixture asked = one(kUndoable);
-  asked.claim();
-  crash_and_claim(asked).cancel();  // parked again, for a call that could be undone
-  State waits = asked.folded(asked.log.size());
-  EXPECT_FALSE(apply(waits, resumed, asked.now, uncached_plan_source())) << "a person is asked";
+  JobFixture waiting_job = one(kUndoable);
+  waiting_job.claim();
+  crash_and_claim(waiting_job).cancel();  // parked again, for a call that could be undone
+  State waits = waiting_job.folded(waiting_job.log.size());
+  EXPECT_FALSE(apply(waits, resumed, waiting_job.now, uncached_plan_source())) << "a person is asked";
 }
 
 AE_TEST("ending/a deadline passes while a change is in doubt, and another call is sent again") {

@@ -52,10 +52,10 @@ AE_TEST("human/it expires, and fails or goes on") {
   JobFixture fails(human(", 'expires':'1h'"));
   fails.claim().after(2h);
   EXPECT_EQ(fails.state.error->code, "wait_expired");
-  JobFixture goes_on(human(", 'expires':'1h', 'on_expire':'continue'"));
-  goes_on.claim().after(2h).ok("a");
-  EXPECT_EQ(goes_on.status(), "completed");
-  EXPECT_EQ(goes_on.step("w").result, json("{'timed_out':true}"));
+  JobFixture continued(human(", 'expires':'1h', 'on_expire':'continue'"));
+  continued.claim().after(2h).ok("a");
+  EXPECT_EQ(continued.status(), "completed");
+  EXPECT_EQ(continued.step("w").result, json("{'timed_out':true}"));
 }
 
 AE_TEST("human/an answer without a decision is invalid, unless data is asked for") {

@@ -139,17 +139,17 @@ class JobFixture {
   explicit JobFixture(std::shared_ptr<const Plan> of, const JobFixtureOptions& setup = {})
       : plan(std::move(of)) {
     state.job = JobId(std::string(setup.id));
-    NewJobEvents born{.agent = "tester",
+    NewJobEvents new_job{.agent = "tester",
                       .input = json(setup.input),
                       .labels = {},
                       .idempotency_key = {},
                       .execution_version = "v1",
                       .deadline = {},
                       .plan = plan.get()};
-    born.now = now;
-    born.blind = setup.blind;
-    if (setup.deadline) born.deadline = now + *setup.deadline;
-    std::vector<EventBody> first = job_events(born);
+    new_job.now = now;
+    new_job.blind = setup.blind;
+    if (setup.deadline) new_job.deadline = now + *setup.deadline;
+    std::vector<EventBody> first = job_events(new_job);
     for (EventBody& event : first) {
       if (auto* plan_made = std::get_if<PlanGenerated>(&event)) {
         plan_made->planned_by = setup.planned_by;

@@ -99,10 +99,10 @@ AE_TEST("policy/the first rule that holds is the one") {
       "{'action':'require_approval', 'when':'${ .args.n < 100 }', 'reason':'not small'},"
       "{'action':'deny'}");
   EXPECT_EQ(buys(rules, "{'n':5}").claim().sent.size(), 1u);
-  JobFixture asked = buys(rules, "{'n':50}");
-  EXPECT_EQ(asked.claim().status(), "waiting");
-  EXPECT_EQ(approvals_view(asked.state)[0]["reason"], "not small");
-  EXPECT_EQ(asked.last<DecisionRecorded>().reason, "not small");
+  JobFixture approval_job = buys(rules, "{'n':50}");
+  EXPECT_EQ(approval_job.claim().status(), "waiting");
+  EXPECT_EQ(approvals_view(approval_job.state)[0]["reason"], "not small");
+  EXPECT_EQ(approval_job.last<DecisionRecorded>().reason, "not small");
   EXPECT_EQ(buys(rules, "{'n':500}").claim().state.error->code, "denied");
 }
 
@@ -361,7 +361,7 @@ AE_TEST("policy/a log that denies, or asks about, a call that needs nobody's yes
   ASSERT_EQ(job.sent.size(), 1u) << job.log_text();
   const std::uint64_t begun = job.seq_of(EventType::node_started, "a");
   const Step& step = job.step("a");
-  const auto said = [&](std::string_view state, std::string_view arguments) {
+  const auto error_of = [&](std::string_view state, std::string_view arguments) {
     State then = job.folded(begun);
     const Value call = Value::object({{"arguments", json(arguments)},
                                       {"arguments_hash", hash_of(arguments)},
@@ -378,9 +378,9 @@ AE_TEST("policy/a log that denies, or asks about, a call that needs nobody's yes
     const auto applied = apply(then, decision, job.now, uncached_plan_source());
     return applied ? std::string() : applied.error().message;
   };
-  EXPECT_NE(said("denied", "{'n':250}").find("no policy denies"), std::string::npos);
-  EXPECT_NE(said("requested", "{'n':250}").find("no approval is required"), std::string::npos);
-  EXPECT_EQ(said("denied", "{'n':501}"), "");
+  EXPECT_NE(error_of("denied", "{'n':250}").find("no policy denies"), std::string::npos);
+  EXPECT_NE(error_of("requested", "{'n':250}").find("no approval is required"), std::string::npos);
+  EXPECT_EQ(error_of("denied", "{'n':501}"), "");
 }
 
 AE_TEST("policy/a log that denies a call with other arguments than the plan's is not proved") {
@@ -416,12 +416,12 @@ AE_TEST("policy/a plan that a model made calls only what can do no more than is 
   EXPECT_EQ(run("file", "[]"), "completed") << "a person wrote this one";
   EXPECT_EQ(run("model:main", "['payments', 'net']"), "completed");
   for (const std::string_view grants : {"[]", "['net']", "['net', 'pay']"}) {
-    const std::string said = run("model:main", grants);
-    EXPECT_TRUE(said.starts_with("failed: ")) << grants;
+    const std::string outcome = run("model:main", grants);
+    EXPECT_TRUE(outcome.starts_with("failed: ")) << grants;
     EXPECT_NE(
-        said.find(grants == "[]" ? "does not grant it `net`" : "does not grant it `payments`"),
+        outcome.find(grants == "[]" ? "does not grant it `net`" : "does not grant it `payments`"),
         std::string::npos)
-        << said;
+        << outcome;
   }
 }
 
@@ -438,12 +438,12 @@ AE_TEST("policy/what a plan of a model may not use it may not use in a map eithe
 }
 
 AE_TEST("policy/a yes of a person is no grant, and a tool that names nothing needs none") {
-  const std::string asks =
+  const std::string tools =
       "{'tools':{'buy':{'approval':'required'}, 'wire':{'capabilities':['net']}}}";
   constexpr std::string_view kTwo =
       "[{'id':'a', 'kind':'tool', 'tool':'buy', 'args':{'n':1}},"
       " {'id':'b', 'kind':'tool', 'tool':'wire', 'needs':['a'], 'on_error':'continue'}]";
-  JobFixture job(kTwo, {.more = asks, .planned_by = "model:main"});
+  JobFixture job(kTwo, {.more = tools, .planned_by = "model:main"});
   job.claim().approve("a");
   EXPECT_EQ(job.in_flight.size(), 1u) << job.log_text();
   job.ok("a");
@@ -485,10 +485,10 @@ AE_TEST("policy/a model is told that its call was denied, and goes on") {
                  tool_calls_answer({{"a", "put", "{'v': 11}"}, {"b", "put", "{'v': 1}"}}));
   EXPECT_EQ(job.sent.back().arguments, json("{'v': 1}"));
   job.ok("chat/0/1", "'done'");
-  const Value told = last_message(job, "chat/1", 2);
-  EXPECT_EQ(told["error"], Value(true));
-  EXPECT_NE(told.text("content").find("\"denied\""), std::string::npos) << canonical(told);
-  EXPECT_NE(told.text("content").find("too much"), std::string::npos);
+  const Value message = last_message(job, "chat/1", 2);
+  EXPECT_EQ(message["error"], Value(true));
+  EXPECT_NE(message.text("content").find("\"denied\""), std::string::npos) << canonical(message);
+  EXPECT_NE(message.text("content").find("too much"), std::string::npos);
   job.ok("chat/1", text_answer("Well"));
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   expect_verified(job);
@@ -618,9 +618,9 @@ AE_TEST("edit/a call that was sent once keeps its arguments") {
   job.claim().approve("a").fails("a", "connect");
   job.versions.assign(job.plan->tools.size(), "fedcba9876543210");
   job.after(20s);
-  const auto asked = approvals_view(job.state);
-  ASSERT_EQ(asked.size(), 1u) << job.log_text();
-  EXPECT_EQ(asked[0]["editable"], Value(false));
+  const auto approvals = approvals_view(job.state);
+  ASSERT_EQ(approvals.size(), 1u) << job.log_text();
+  EXPECT_EQ(approvals[0]["editable"], Value(false));
   edit(job, job.open_request_id("a"), "{'n':1}");
   EXPECT_EQ(job.refused, Code::input_invalid);
 }

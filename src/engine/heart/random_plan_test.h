@@ -130,8 +130,8 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
     case 8: {
       const std::string& value = read.as_string();  // ${ … }; its value may be null
       const std::string content = "${ [" + value.substr(2, value.size() - 3) + "] }";
-      const Value said = Value::object({{"role", "user"}, {"content", content}});
-      Value request = Value::object({{"model", "small"}, {"messages", Value::array({said})}});
+      const Value message = Value::object({{"role", "user"}, {"content", content}});
+      Value request = Value::object({{"model", "small"}, {"messages", Value::array({message})}});
       std::vector<Member> node{{"kind", "llm"}, {"tool", "model:main"}};
       if (dice.one_in(2)) {
         request = request.with("schema", json("{'type': 'object'}"));
@@ -275,8 +275,8 @@ class RandomWorld {
     std::vector<Value> calls;
     const std::uint64_t bits = hash_bits(call.key.text + "wishes");
     // Each turn adds at least two messages: the loop ends before max_turns.
-    const Value& said = call.arguments["said"];
-    const bool leads = said.is_integer() && said.as_int() < 8;
+    const Value& message_count = call.arguments["said"];
+    const bool leads = message_count.is_integer() && message_count.as_int() < 8;
     const bool offered = call.arguments.find("tools") != nullptr;
     for (std::uint64_t i = 0; leads && offered && i < bits % 4; ++i) {
       const std::string n = std::to_string(i);

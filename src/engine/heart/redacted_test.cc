@@ -168,10 +168,10 @@ AE_TEST("redacted/an erased result, input or argument is known by its salt, in a
   EXPECT_TRUE(born.proof().ok);
   EXPECT_EQ(erased_fields(born.log[0]), std::vector<std::string>{"input"});
 
-  const Logged asked = erased(job, EventType::tool_invocation_started, "arguments", "b");
-  EXPECT_TRUE(asked.step(job.step("b").id).call->erased);
-  EXPECT_TRUE(asked.proof().ok);
-  EXPECT_TRUE(asked.fork());
+  const Logged with_call = erased(job, EventType::tool_invocation_started, "arguments", "b");
+  EXPECT_TRUE(with_call.step(job.step("b").id).call->erased);
+  EXPECT_TRUE(with_call.proof().ok);
+  EXPECT_TRUE(with_call.fork());
 }
 
 AE_TEST("redacted/what is made of an erased value is no ground for a fork either") {
@@ -183,13 +183,13 @@ AE_TEST("redacted/what is made of an erased value is no ground for a fork either
   EXPECT_TRUE(item.step(map.step("m").id).erased);
   EXPECT_EQ(item.fork().error().code, Code::input_invalid);
 
-  JobFixture told(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'message', 'channel':'c'}},
+  JobFixture has_message(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'message', 'channel':'c'}},
                     {'id':'z', 'kind':'tool', 'tool':'once', 'needs':['w']}])");
-  told.message("c", "'hello'", "1").claim().fails("z");
-  ASSERT_EQ(told.status(), "failed") << told.log_text();
-  EXPECT_TRUE(read_back(told).fork());
-  const Logged message = erased(told, EventType::agent_message, "payload");
-  EXPECT_TRUE(message.step(told.step("w").id).erased);
+  has_message.message("c", "'hello'", "1").claim().fails("z");
+  ASSERT_EQ(has_message.status(), "failed") << has_message.log_text();
+  EXPECT_TRUE(read_back(has_message).fork());
+  const Logged message = erased(has_message, EventType::agent_message, "payload");
+  EXPECT_TRUE(message.step(has_message.step("w").id).erased);
   EXPECT_EQ(message.fork().error().code, Code::input_invalid);
 
   // A fork's own log, with its imports erased.

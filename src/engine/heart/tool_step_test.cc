@@ -826,7 +826,7 @@ AE_TEST("resolve/not_happened counts from when its giver looked, not from when i
   JobFixture job(one("pay"));
   job.claim().crash();
   const Instant settles = *job.state.settles_at(job.step("a"));
-  const auto says = [&](std::string resolution, Instant checked_at) {
+  const auto resolve_at = [&](std::string resolution, Instant checked_at) {
     const ControlRequest request{.kind = ControlRequest::Kind::resolve,
                              .by = "someone",
                              .idempotency_key = job.sent[0].key,
@@ -834,11 +834,11 @@ AE_TEST("resolve/not_happened counts from when its giver looked, not from when i
                              .checked_at = checked_at};
     return job.act(*ControlRequest::from_json(request.to_json())).refused;  // as kept in the inbox
   };
-  EXPECT_EQ(says("not_happened", settles + 1h), Code::not_settled) << "a clock that is ahead";
+  EXPECT_EQ(resolve_at("not_happened", settles + 1h), Code::not_settled) << "a clock that is ahead";
   job.now = settles + 60s;
-  EXPECT_EQ(says("not_happened", settles - 1ms), Code::not_settled) << "it was seen too early";
+  EXPECT_EQ(resolve_at("not_happened", settles - 1ms), Code::not_settled) << "it was seen too early";
   EXPECT_EQ(job.status(), "parked");
-  EXPECT_EQ(says("not_happened", settles), std::nullopt);
+  EXPECT_EQ(resolve_at("not_happened", settles), std::nullopt);
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
@@ -848,7 +848,7 @@ AE_TEST(
   JobFixture job(one("pay"));
   job.claim().times_out("a");
   const Instant settles = *job.state.settles_at(job.step("a"));
-  const auto says = [&](Instant checked_at) {
+  const auto resolve_at = [&](Instant checked_at) {
     return job
         .act({.kind = ControlRequest::Kind::resolve,
               .by = "someone",
@@ -858,23 +858,23 @@ AE_TEST(
         .refused;
   };
   job.now = settles + 60s;
-  ASSERT_EQ(says(settles + 20s), std::nullopt);
+  ASSERT_EQ(resolve_at(settles + 20s), std::nullopt);
   ASSERT_EQ(job.tries("a"), 2u);
   job.answer("a", {.kind = OutcomeKind::unknown,
                    .settled = true,
                    .error_code = "http_500",
                    .error_message = "the server answered 500"});
   ASSERT_EQ(job.state.settles_at(job.step("a")), std::nullopt);
-  EXPECT_EQ(says(settles + 10s), Code::not_settled) << "another person checked before it";
+  EXPECT_EQ(resolve_at(settles + 10s), Code::not_settled) << "another person checked before it";
   job.after(1s);
-  EXPECT_EQ(says(job.now), std::nullopt);
+  EXPECT_EQ(resolve_at(job.now), std::nullopt);
 }
 
 AE_TEST("resolve/not_happened from a check before the newest try was sent is refused") {
   JobFixture job(one("pay"));
   job.claim().times_out("a");
   const Instant settles = *job.state.settles_at(job.step("a"));
-  const auto says = [&](Instant checked_at) {
+  const auto resolve_at = [&](Instant checked_at) {
     return job
         .act({.kind = ControlRequest::Kind::resolve,
               .by = "someone",
@@ -884,7 +884,7 @@ AE_TEST("resolve/not_happened from a check before the newest try was sent is ref
         .refused;
   };
   job.now = settles + 60s;
-  ASSERT_EQ(says(job.now), std::nullopt);
+  ASSERT_EQ(resolve_at(job.now), std::nullopt);
   const Instant decided = job.now;
   job.now = decided + 5s;  // the second try is declared, sent and answered
   job.answer("a", {.kind = OutcomeKind::unknown,
@@ -893,9 +893,9 @@ AE_TEST("resolve/not_happened from a check before the newest try was sent is ref
                    .error_message = "the server answered 500"});
   ASSERT_EQ(job.status(), "parked") << job.log_text();
   job.after(1s);
-  EXPECT_EQ(says(decided + 1ms), Code::not_settled) << "between the decision and the next try";
-  EXPECT_EQ(says(decided + 5s - 1us), Code::not_settled) << "before it was answered";
-  EXPECT_EQ(says(decided + 5s), std::nullopt);
+  EXPECT_EQ(resolve_at(decided + 1ms), Code::not_settled) << "between the decision and the next try";
+  EXPECT_EQ(resolve_at(decided + 5s - 1us), Code::not_settled) << "before it was answered";
+  EXPECT_EQ(resolve_at(decided + 5s), std::nullopt);
 }
 
 AE_TEST("resolve/when its giver looked does not matter where a look cannot be too early") {

@@ -193,10 +193,10 @@ AE_TEST("blocked/the first open wait fills the single fields, all stand in waits
   JobFixture job(R"([{'id':'v', 'kind':'wait', 'wait':{'type':'timer', 'for':'1h'}},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'a', 'expires':'2h'}}])");
   job.claim();
-  const auto said = job.last<JobWaiting>();
-  EXPECT_EQ(said.node_id, "v");
-  EXPECT_EQ(said.wait_type, "timer");
-  EXPECT_EQ(said.waits.size(), 2u);
+  const auto event = job.last<JobWaiting>();
+  EXPECT_EQ(event.node_id, "v");
+  EXPECT_EQ(event.wait_type, "timer");
+  EXPECT_EQ(event.waits.size(), 2u);
 }
 
 AE_TEST("blocked/it says why, and where whoever resumes the job finds it") {
@@ -210,9 +210,9 @@ AE_TEST("blocked/it says why, and where whoever resumes the job finds it") {
     JobFixture job("[{'id':'w','kind':'wait','wait':" + std::string(wait) +
                    "}, {'id':'z','kind':'tool','tool':'put','needs':['w']}]");
     job.claim();
-    const auto said = job.last<JobWaiting>();
-    EXPECT_EQ(said.reason, reason);
-    EXPECT_EQ(said.resumption_context, Value::object({{"decision_id", job.plan->decision.text},
+    const auto event = job.last<JobWaiting>();
+    EXPECT_EQ(event.reason, reason);
+    EXPECT_EQ(event.resumption_context, Value::object({{"decision_id", job.plan->decision.text},
                                                       {"nodes_left", 2},
                                                       {"open_waits", 1},
                                                       {"plan", 0}}));

@@ -332,17 +332,17 @@ AE_TEST("replan/a request for an approval is carried when the call is the same")
   constexpr std::string_view kSign = "{'id':'s','kind':'tool','tool':'sign','args':{'n':1}}";
   JobFixture job(nodes({kSign}), {.more = kTool});
   job.claim();
-  const std::string asked = job.open_request_id("s");
+  const std::string request_id = job.open_request_id("s");
   job.replan(plan_of({kSign, "{'id':'t','kind':'tool','tool':'put','needs':['s']}"}, kTool));
   ASSERT_FALSE(job.refused);
-  EXPECT_EQ(job.open_request_id("s"), asked);
+  EXPECT_EQ(job.open_request_id("s"), request_id);
   job.approve("s").ok("s").ok("t");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   expect_proved(job);
   JobFixture other(nodes({kSign}), {.more = kTool});
   other.claim().replan(plan_of({"{'id':'s','kind':'tool','tool':'sign','args':{'n':2}}"}, kTool));
   ASSERT_FALSE(other.refused);
-  EXPECT_NE(other.open_request_id("s"), asked) << "another call, another request";
+  EXPECT_NE(other.open_request_id("s"), request_id) << "another call, another request";
   expect_proved(other);
 }
 
