@@ -45,7 +45,7 @@ AE_TEST("budget/a person is asked first, and what is approved is called when the
 
 AE_TEST("budget/what a person made of the arguments is what waits for room, and what is called") {
   JobFixture job = given("{'tool_calls': 0}", kAsk);
-  job.claim().act({.kind = ControlRequest::Kind::signal,
+  job.claim().send_request({.kind = ControlRequest::Kind::signal,
                    .by = "ann",
                    .wait_type = "human",
                    .approval = job.open_request_id("a"),

@@ -396,8 +396,8 @@ ForkBuilder::Turn ForkBuilder::turn_of(const Node& node, const Step& model_call)
       turn.calls.push_back(part);
     }
   }
-  const bool asks = (*turn.choice)["calls"].size() > 0 || turn.choice->find("repair") != nullptr;
-  turn.finished = asks && turn.calls.size() == made;
+  const bool may_follow = (*turn.choice)["calls"].size() > 0 || turn.choice->find("repair") != nullptr;
+  turn.finished = may_follow && turn.calls.size() == made;
   return turn;
 }
 

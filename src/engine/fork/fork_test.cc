@@ -596,7 +596,7 @@ AE_TEST("fork/a call that was given up before it stays unknown in the fork") {
   EXPECT_EQ(unknown_keys(job_view(third.state)["in_doubt"]), key) << "a fork of the fork";
   job.signal("k");
   EXPECT_EQ(job.last<JobCompleted>().in_doubt, Value::array({Value(key)}));
-  job.act(
+  job.send_request(
       {.kind = ControlRequest::Kind::resolve, .idempotency_key = key, .resolution = "happened"});
   EXPECT_EQ(job.refused, std::nullopt);
   expect_proved(job);
@@ -695,7 +695,7 @@ AE_TEST("fork/a retry makes a call again that an operator resolved as not_happen
 
 AE_TEST("fork/a retry keeps the result that an operator gave after the end") {
   JobFixture origin(kRiskThenPut);
-  origin.claim().unknown("a").act(happened(origin, "{'id':7}"));
+  origin.claim().unknown("a").send_request(happened(origin, "{'id':7}"));
   ASSERT_EQ(origin.refused, std::nullopt);
   const Fork fork = retried(origin);
   EXPECT_EQ(again(fork), "");
@@ -718,7 +718,7 @@ AE_TEST("fork/a retry keeps the result that an operator gave for one that broke 
   ASSERT_EQ(origin.status(), "failed");
   ASSERT_EQ(again(retried(origin)), "a committed ");
   EXPECT_EQ(origin.resolve("a", "not_happened").refused, Code::input_invalid);
-  origin.act(happened(origin, "{'id':7}"));
+  origin.send_request(happened(origin, "{'id':7}"));
   ASSERT_EQ(origin.refused, std::nullopt);
   EXPECT_EQ(origin.status(), "failed");
   expect_proved(origin);

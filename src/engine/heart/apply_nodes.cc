@@ -240,14 +240,14 @@ Status Applier::apply(const WaitOpened& event) {
   Step* step = this->step(event.step_id);
   if (!step) return corrupt_event("no such step");
   std::string key = event.correlation_key;
-  const bool asks = key.starts_with("approval/");
+  const bool for_approval = key.starts_with("approval/");
   const bool question = is_question(*step);
   const bool unmade = step->role == Role::undo && step->phase == StepPhase::ready;
   const bool of_call =
-      (step->call || unmade) && step->phase != StepPhase::done && !step->committed && !asks;
+      (step->call || unmade) && step->phase != StepPhase::done && !step->committed && !for_approval;
   const bool of_node =
       step->phase == StepPhase::ready && step->started && s_.node_of(*step).kind == NodeKind::wait;
-  if (!of_call && !of_node && !asks) return corrupt_event("this step waits for nothing");
+  if (!of_call && !of_node && !for_approval) return corrupt_event("this step waits for nothing");
   if (of_call && step->phase == StepPhase::in_doubt) return corrupt_event("it waits already");
   if (of_node && s_.ending) return corrupt_event("nothing starts in a job that ends");
   auto type = wait_type_of(event.wait_type);
@@ -266,7 +266,7 @@ Status Applier::apply(const WaitOpened& event) {
   if (of_node && *type == WaitType::message && wait.channel.empty())
     return corrupt_event("without a channel");
   step->wait_key = key;
-  if (asks) {
+  if (for_approval) {
     AE_TRY(request_opened(*step, wait));
   } else if (question) {
     AE_TRY(question_opened(*step, key, wait));
@@ -286,14 +286,14 @@ Status Applier::apply(const WaitCompleted& event) {
   s_.waits.erase(it);
   Step& step = s_.steps[wait.step];
   Value payload = event.payload.value;
-  bool gone = event.payload.erased;
+  bool erased = event.payload.erased;
   const std::string signal_id = or_empty(event.signal_id);
   if (!wait.resolve) {
     const std::string& outcome = event.outcome;
     auto kept = payload.is_null() ? take_buffered(key, wait, signal_id) : std::nullopt;
     if (kept) {
       payload = kept->payload;
-      gone = kept->erased;
+      erased = kept->erased;
     }
     if (!kept && wait.type == WaitType::message && outcome == "signalled") {
       return corrupt_event("no such message has come");
@@ -306,7 +306,7 @@ Status Applier::apply(const WaitCompleted& event) {
       step.timed_out = outcome == "timed_out";
       step.rejected = outcome == "rejected";
       step.result = step.timed_out ? Value::object({{"timed_out", true}}) : payload;
-      step.erased = gone && !step.timed_out;
+      step.erased = erased && !step.timed_out;
       if (outcome != "cancelled") set_phase(step, StepPhase::answered);
     }
     if (event.signal_id && !kept) {

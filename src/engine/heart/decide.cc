@@ -211,12 +211,12 @@ bool is_requested(const State& state, std::uint32_t step) {
 }
 
 std::vector<std::uint32_t> requested_steps(const State& state) {
-  std::vector<std::uint32_t> asks(state.startable.begin(), state.startable.end());
+  std::vector<std::uint32_t> steps(state.startable.begin(), state.startable.end());
   for (std::uint32_t index : state.todo) {
-    if (is_requested(state, index)) asks.push_back(index);
+    if (is_requested(state, index)) steps.push_back(index);
   }
-  std::ranges::sort(asks);
-  return asks;
+  std::ranges::sort(steps);
+  return steps;
 }
 
 Decision decide(const State& state, const DecisionContext& context, const DecideLimits& limits,

@@ -559,7 +559,7 @@ JobFixture ended() {
 AE_TEST("note/an ended job takes what a person found out, and its end stays") {
   JobFixture job = ended();
   const std::uint64_t seq = job.state.seq;
-  job.act({.kind = ControlRequest::Kind::resolve,
+  job.send_request({.kind = ControlRequest::Kind::resolve,
            .by = "ann",
            .reason = "it is on the statement",
            .idempotency_key = job.sent[0].key,
@@ -757,7 +757,7 @@ AE_TEST("ending/a plan that drops a call which was given up hides it nowhere") {
   expect_proved(job);
   const auto text_answer = [&](std::string_view resolution) {
     return job
-        .act({.kind = ControlRequest::Kind::resolve,
+        .send_request({.kind = ControlRequest::Kind::resolve,
               .idempotency_key = key,
               .resolution = std::string(resolution)})
         .refused;

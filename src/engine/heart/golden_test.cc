@@ -173,7 +173,7 @@ std::list<Named> jobs() {
       {"a"});
   unknown.signal("z").after(1h).store_effect(
       late, {.kind = OutcomeKind::success, .result = json("{'id':7}")});
-  unknown.act({.kind = ControlRequest::Kind::resolve,
+  unknown.send_request({.kind = ControlRequest::Kind::resolve,
                .by = "ann",
                .reason = "looked",
                .idempotency_key = unknown.sent[0].key,

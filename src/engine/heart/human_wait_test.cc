@@ -204,14 +204,14 @@ AE_TEST("early/what its wait cannot take once it is open is kept, and never take
                      .correlation_key = "k",
                      .buffer = true,
                      .payload = json("{'note':'hm'}")};
-  ASSERT_EQ(job.act(request).refused, Code::input_invalid);
+  ASSERT_EQ(job.send_request(request).refused, Code::input_invalid);
   const auto kept = expire_request(job.state, request);  // it was accepted before the wait opened
   ASSERT_EQ(kept.size(), 1u);
   job.add(kept);
   EXPECT_TRUE(expire_request(job.state, request).empty()) << "once";
   // The same user sends a valid answer with the same id.
   request.payload = json("{'decision':'approve'}");
-  EXPECT_EQ(job.act(request).status(), "completed");
+  EXPECT_EQ(job.send_request(request).status(), "completed");
   EXPECT_EQ(job.state.result, json("{'w':{'decision':'approve'}}"));
   EXPECT_EQ(job.last<JobCompleted>().undelivered,
             json("[{'correlation_key':'k','signal_id':'s1'}]"));
@@ -241,7 +241,7 @@ AE_TEST("early/a person's early answer counts, with who gave it") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human', 'key':'k'}}]");
-  job.claim().act({.kind = ControlRequest::Kind::signal,
+  job.claim().send_request({.kind = ControlRequest::Kind::signal,
                    .id = "s1",
                    .by = "bob",
                    .correlation_key = "k",

@@ -60,10 +60,10 @@ Result<AppliedRequest> apply_due_timers(const State& state, const DecisionContex
     for (const auto& [key, wait] : state.waits) {
       if (wait.due_at && *wait.due_at <= context.now) {
         fired(state.steps[wait.step].id.text, *wait.due_at);
-        applied.events.emplace_back(wait_closed(state, key, wait, "fired"));
+        applied.events.emplace_back(wait_completed_event(state, key, wait, "fired"));
       } else if (wait.expires_at && *wait.expires_at <= context.now) {
         fired(state.steps[wait.step].id.text + ":expiry", *wait.expires_at);
-        applied.events.emplace_back(wait_closed(state, key, wait, "timed_out"));
+        applied.events.emplace_back(wait_completed_event(state, key, wait, "timed_out"));
       }
     }
   }
@@ -256,7 +256,7 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
                                                .result = request.result.value_or(Value()),
                                                .step_id = step.id});
   }
-  WaitCompleted completed = wait_closed(state, key, wait, fails ? "rejected" : "signalled");
+  WaitCompleted completed = wait_completed_event(state, key, wait, fails ? "rejected" : "signalled");
   completed.by = none_if_empty(request.by);
   completed.signal_id = none_if_empty(request.id);
   applied.events.emplace_back(std::move(completed));
@@ -460,7 +460,7 @@ bool is_result_refused(const State& state, const Step& step) {
          state.tool_of(step).effect != EffectClass::read && !state.tool_of(step).is_model();
 }
 
-WaitCompleted wait_closed(const State& state, const std::string& key, const Wait& wait,
+WaitCompleted wait_completed_event(const State& state, const std::string& key, const Wait& wait,
                           std::string_view outcome) {
   const Step& step = state.steps[wait.step];
   return {.correlation_key = key,
@@ -578,7 +578,7 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
     events.emplace_back(std::move(event));
     if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
     if (auto wait = state.waits.find(step.wait_key); outcome_unknown && wait != state.waits.end()) {
-      events.emplace_back(wait_closed(state, wait->first, wait->second, "cancelled"));
+      events.emplace_back(wait_completed_event(state, wait->first, wait->second, "cancelled"));
     }
   }
   AE_TRY(note_late_results(state, effects, events));

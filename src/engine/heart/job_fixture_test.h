@@ -263,13 +263,13 @@ class JobFixture {
 
   JobFixture& signal(std::string_view key, std::string_view payload = "null",
                      std::string_view type = "") {
-    return act({.kind = ControlRequest::Kind::signal,
+    return send_request({.kind = ControlRequest::Kind::signal,
                 .correlation_key = std::string(key),
                 .wait_type = std::string(type),
                 .payload = json(payload)});
   }
   JobFixture& cancel(std::string_view reason = "", std::optional<bool> compensate = {}) {
-    return act({.kind = ControlRequest::Kind::cancel,
+    return send_request({.kind = ControlRequest::Kind::cancel,
                 .by = "someone",
                 .reason = std::string(reason),
                 .compensate = compensate});
@@ -285,12 +285,12 @@ class JobFixture {
       now = std::max(now, *settles);
     }
     if (result) request.result = json(*result);
-    return act(request);
+    return send_request(request);
   }
   // A signal that may arrive before its wait.
   JobFixture& early(std::string_view key, std::string_view payload, std::string_view id,
                     std::string_view type = "") {
-    return act({.kind = ControlRequest::Kind::signal,
+    return send_request({.kind = ControlRequest::Kind::signal,
                 .id = std::string(id),
                 .correlation_key = std::string(key),
                 .wait_type = std::string(type),
@@ -298,7 +298,7 @@ class JobFixture {
                 .payload = json(payload)});
   }
   JobFixture& message(std::string_view channel, std::string_view payload, std::string_view id) {
-    return act({.kind = ControlRequest::Kind::message,
+    return send_request({.kind = ControlRequest::Kind::message,
                 .id = std::string(id),
                 .payload = json(payload),
                 .channel = std::string(channel)});
@@ -306,7 +306,7 @@ class JobFixture {
   // An operator answers a failed verification of a step's changes.
   JobFixture& confirm(std::string_view node, std::string_view resolution,
                       std::string_view note = "") {
-    return act({.kind = ControlRequest::Kind::resolve,
+    return send_request({.kind = ControlRequest::Kind::resolve,
                 .by = "ann",
                 .reason = std::string(note),
                 .resolution = std::string(resolution),
@@ -315,7 +315,7 @@ class JobFixture {
   // Another plan for the job; `drop` names nodes whose effects are abandoned.
   JobFixture& replan(std::shared_ptr<const Plan> next, const std::vector<std::string>& drop = {}) {
     std::vector<Value> names(drop.begin(), drop.end());
-    act({.kind = ControlRequest::Kind::plan,
+    send_request({.kind = ControlRequest::Kind::plan,
          .by = "someone",
          .payload = Value::object(
              {{"drop", Value::array(std::move(names))}, {"task_graph", next->task_graph}})});
@@ -323,12 +323,12 @@ class JobFixture {
     return *this;
   }
   // A process offers its versions to the job.
-  JobFixture& offer() { return act({.kind = ControlRequest::Kind::version, .by = "worker-2"}); }
-  JobFixture& pause() { return act({.kind = ControlRequest::Kind::pause, .by = "someone"}); }
-  JobFixture& resume() { return act({.kind = ControlRequest::Kind::resume, .by = "someone"}); }
+  JobFixture& offer() { return send_request({.kind = ControlRequest::Kind::version, .by = "worker-2"}); }
+  JobFixture& pause() { return send_request({.kind = ControlRequest::Kind::pause, .by = "someone"}); }
+  JobFixture& resume() { return send_request({.kind = ControlRequest::Kind::resume, .by = "someone"}); }
   // Raises the job's budget; limits as they are stored.
   JobFixture& raise(std::string_view to) {
-    return act({.kind = ControlRequest::Kind::budget, .by = "ann", .payload = json(to)});
+    return send_request({.kind = ControlRequest::Kind::budget, .by = "ann", .payload = json(to)});
   }
   // Answers an open approval or question of a node, by its id in the list of approvals.
   JobFixture& approve(std::string_view node, std::string_view decision = "approve") {
@@ -336,7 +336,7 @@ class JobFixture {
   }
   JobFixture& reject(std::string_view node) { return approve(node, "reject"); }
   JobFixture& answer_approval(std::string_view id, std::string_view decision) {
-    return act({.kind = ControlRequest::Kind::signal,
+    return send_request({.kind = ControlRequest::Kind::signal,
                 .by = "ann",
                 .wait_type = "human",
                 .approval = std::string(id),
@@ -349,7 +349,7 @@ class JobFixture {
     }
     return {};
   }
-  JobFixture& act(const ControlRequest& request) {
+  JobFixture& send_request(const ControlRequest& request) {
     reply = {};
     refused.reset();
     auto applied = apply_request(state, request, context());

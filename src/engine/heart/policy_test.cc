@@ -31,7 +31,7 @@ std::string hash_of(std::string_view arguments) {
 
 JobFixture& edit(JobFixture& job, std::string_view id, std::string_view arguments,
                  std::string_view decision = "approve") {
-  return job.act({.kind = ControlRequest::Kind::signal,
+  return job.send_request({.kind = ControlRequest::Kind::signal,
                   .by = "ann",
                   .wait_type = "human",
                   .approval = std::string(id),
@@ -561,7 +561,7 @@ AE_TEST("edit/what the schema or a policy refuses is not approved, and the quest
   EXPECT_EQ(job.refused, Code::input_invalid);
   edit(job, id, "{'n':1}", "reject");
   EXPECT_EQ(job.refused, Code::input_invalid);
-  job.act({.kind = ControlRequest::Kind::signal,
+  job.send_request({.kind = ControlRequest::Kind::signal,
            .approval = id,
            .payload = json("{'decision':'approve', 'arguments':{'n':1}}")});
   EXPECT_EQ(job.refused, Code::input_invalid) << "never approved as it was, in silence";

@@ -337,7 +337,7 @@ inline void change_externally(JobFixture& job, Dice& dice) {
 inline void answer_confirmation(JobFixture& job, Dice& dice) {
   for (const auto& [key, change] : job.state.changes) {
     if (!change.escalated) continue;
-    job.act({.kind = ControlRequest::Kind::resolve,
+    job.send_request({.kind = ControlRequest::Kind::resolve,
              .by = "ann",
              .resolution = dice.one_in(4) ? "fail" : "accept",
              .step_id = job.state.steps[change.step].id.text});
@@ -369,9 +369,9 @@ inline bool advance_randomly(JobFixture& job, RandomWorld& world, Dice& dice) {
     const Wait wait = it->second;
     const std::string key = it->first;
     if (wait.resolve) {
-      job.act(world.answer(*job.state.steps[wait.step].call));
+      job.send_request(world.answer(*job.state.steps[wait.step].call));
     } else if (wait.type == WaitType::signal) {
-      job.act(
+      job.send_request(
           {.kind = ControlRequest::Kind::signal, .correlation_key = key, .payload = Value(key)});
     } else if (wait.type == WaitType::human) {
       job.answer_approval(job.state.approval_id(wait), "approve");

@@ -42,19 +42,19 @@ struct Logged {
   const Step& step(const StepId& id) const { return state.steps[state.by_id.at(id)]; }
 };
 
-Logged logged(const Stored& stored, const JobFixture& job) {
+Logged logged(const StoredJob& stored, const JobFixture& job) {
   auto log = stored.opened(job.state.job).events;
   auto state = fold(job.state.job, log, uncached_plan_source());
   AE_CHECK(state.has_value(), state ? "" : state.error().message);
   return {*std::move(state), std::move(log)};
 }
-Logged read_back(const JobFixture& job) { return logged(Stored(job), job); }
+Logged read_back(const JobFixture& job) { return logged(StoredJob(job), job); }
 
 // The same with these values of these events erased; `node` = "": of all nodes.
 Logged erased(const JobFixture& job, EventType type, std::string_view field,
               std::string_view node = {}) {
   const std::string step = node.empty() ? std::string() : job.step(node).id.text;
-  Stored stored(job);
+  StoredJob stored(job);
   stored.redact(job.state.job, [&](const Event& event, std::string_view value) {
     return event.type == type && value == field && (step.empty() || step_of(event) == step);
   });

@@ -281,12 +281,12 @@ EventBody buffered_event(const ControlRequest& request) {
 }
 
 Result<std::string_view> outcome_of_answer(const Node& node, const Value& payload) {
-  const bool asks = node.kind != NodeKind::wait;  // approval of a call
-  if (!asks && node.wait_type != WaitType::human) return "signalled";
+  const bool for_approval = node.kind != NodeKind::wait;  // approval of a call
+  if (!for_approval && node.wait_type != WaitType::human) return "signalled";
   const std::string_view decision = payload.text("decision");
   if (decision == "approve") return "approved";
   if (decision == "reject") return "rejected";
-  if (!asks && node.accepts_data) return "approved";
+  if (!for_approval && node.accepts_data) return "approved";
   return fail(Code::input_invalid,
               "an answer is {\"decision\": \"approve\"} or {\"decision\": \"reject\"}; `aetheris "
               "approve` and `aetheris reject` send it");
@@ -306,7 +306,7 @@ std::vector<EventBody> expire_request(const State& state, const ControlRequest& 
   const bool signal = request.kind == ControlRequest::Kind::signal;
   const auto wait = find_named_wait(state, request);
   if (signal && state.ending && wait != state.waits.end() && !wait->second.resolve) {
-    return {with_answer(wait_closed(state, wait->first, wait->second, "cancelled"), request, request.payload)};
+    return {with_answer(wait_completed_event(state, wait->first, wait->second, "cancelled"), request, request.payload)};
   }
   const std::string& key = request.correlation_key;
   const bool early =
@@ -396,7 +396,7 @@ Result<AppliedRequest> apply_signal_request(const State& state, const ControlReq
   if (wait->second.approval) {
     applied.events.push_back(approval_decision(state, wait->second, request, context, outcome));
   }
-  applied.events.emplace_back(with_answer(wait_closed(state, wait->first, wait->second, outcome), request,
+  applied.events.emplace_back(with_answer(wait_completed_event(state, wait->first, wait->second, outcome), request,
                                      edited ? recorded_answer(state, request) : request.payload));
   applied.answer =
       Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}});
@@ -429,7 +429,7 @@ Result<AppliedRequest> apply_message_request(const State& state, const ControlRe
   applied.events.push_back(buffered_event(request));
   // The payload is in the message event.
   if (const auto* const first = receiving_wait(state, request.channel, context.now)) {
-    WaitCompleted delivered = wait_closed(state, first->first, first->second, "signalled");
+    WaitCompleted delivered = wait_completed_event(state, first->first, first->second, "signalled");
     delivered.signal_id = request.id;
     applied.events.emplace_back(std::move(delivered));
   }

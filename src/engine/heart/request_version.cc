@@ -28,7 +28,7 @@ Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequ
           .reason = "its tool is offered again as it was (" + step.call->tool_version + ")",
           .state = "resend",
           .step_id = step.id});
-      applied.events.emplace_back(wait_closed(state, key, wait, "cancelled"));
+      applied.events.emplace_back(wait_completed_event(state, key, wait, "cancelled"));
     }
   }
   if (!applied.events.empty()) applied.answer = Value::object({{"resumed", true}});

@@ -599,10 +599,10 @@ AE_TEST("late/whoever decides an unknown call names the slot that must be empty"
   ASSERT_TRUE(slot);
   EXPECT_EQ(slot->first, job.step("a").call->id);
   EXPECT_EQ(slot->second, 1u);
-  JobFixture heard(one("pay"));
-  heard.claim().times_out("a");
+  JobFixture closed(one("pay"));
+  closed.claim().times_out("a");
   EXPECT_FALSE(decided_effect_slot(
-      heard.state, DecisionRecorded{.kind = "in_doubt", .step_id = heard.step("a").id}))
+      closed.state, DecisionRecorded{.kind = "in_doubt", .step_id = closed.step("a").id}))
       << "its own attempt closed it: nothing can come any more";
 }
 
@@ -832,7 +832,7 @@ AE_TEST("resolve/not_happened counts from when its giver looked, not from when i
                              .idempotency_key = job.sent[0].key,
                              .resolution = std::move(resolution),
                              .checked_at = checked_at};
-    return job.act(*ControlRequest::from_json(request.to_json())).refused;  // as kept in the inbox
+    return job.send_request(*ControlRequest::from_json(request.to_json())).refused;  // as kept in the inbox
   };
   EXPECT_EQ(resolve_at("not_happened", settles + 1h), Code::not_settled) << "a clock that is ahead";
   job.now = settles + 60s;
@@ -850,7 +850,7 @@ AE_TEST(
   const Instant settles = *job.state.settles_at(job.step("a"));
   const auto resolve_at = [&](Instant checked_at) {
     return job
-        .act({.kind = ControlRequest::Kind::resolve,
+        .send_request({.kind = ControlRequest::Kind::resolve,
               .by = "someone",
               .idempotency_key = job.sent[0].key,
               .resolution = "not_happened",
@@ -876,7 +876,7 @@ AE_TEST("resolve/not_happened from a check before the newest try was sent is ref
   const Instant settles = *job.state.settles_at(job.step("a"));
   const auto resolve_at = [&](Instant checked_at) {
     return job
-        .act({.kind = ControlRequest::Kind::resolve,
+        .send_request({.kind = ControlRequest::Kind::resolve,
               .by = "someone",
               .idempotency_key = job.sent[0].key,
               .resolution = "not_happened",
@@ -902,7 +902,7 @@ AE_TEST("resolve/when its giver looked does not matter where a look cannot be to
   for (const std::string resolution : {"happened", "fail"}) {
     JobFixture job(one("pay"));
     job.claim().crash();
-    job.act({.kind = ControlRequest::Kind::resolve,
+    job.send_request({.kind = ControlRequest::Kind::resolve,
              .idempotency_key = job.sent[0].key,
              .resolution = resolution,
              .checked_at = job.step("a").call->deadline - 1h});
@@ -940,9 +940,9 @@ AE_TEST("resolve/an answer about an earlier try does not stand for a later one")
   // By another operator, waiting in the inbox.
   ControlRequest second = *ControlRequest::from_json(first.to_json());
   second.id = "second";
-  job.act(first).crash();
+  job.send_request(first).crash();
   EXPECT_EQ(job.status(), "parked");
-  EXPECT_EQ(job.act(second).refused, Code::not_in_doubt);
+  EXPECT_EQ(job.send_request(second).refused, Code::not_in_doubt);
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.sent.size(), 2u);
 }
@@ -962,7 +962,7 @@ AE_TEST("resolve/the start of a key is enough, when it is long enough and means 
   job.claim().crash();
   const std::string key = job.sent[0].key;
   const auto with = [&](std::string part) {
-    job.act({.kind = ControlRequest::Kind::resolve,
+    job.send_request({.kind = ControlRequest::Kind::resolve,
              .idempotency_key = std::move(part),
              .resolution = "fail"});
     return job.refused;

@@ -484,7 +484,7 @@ AE_TEST("undelivered/nothing is listed that nobody had accepted") {
 
 AE_TEST("limits/signals that were taken in are counted") {
   JobFixture job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}}]");
-  job.claim().act({.kind = ControlRequest::Kind::signal, .id = "s", .correlation_key = "k"});
+  job.claim().send_request({.kind = ControlRequest::Kind::signal, .id = "s", .correlation_key = "k"});
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.signals, 1u);
 }

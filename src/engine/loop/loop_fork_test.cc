@@ -334,7 +334,7 @@ AE_TEST("loop fork/what people said no to, and what they edited, is told as it w
   origin.claim().ok("chat/0",
                     tool_calls_answer({{"a", "refund", "{'n': 1}"}, {"b", "refund", "{'n': 2}"}}));
   origin.reject("chat/0/0");
-  origin.act({.kind = ControlRequest::Kind::signal,
+  origin.send_request({.kind = ControlRequest::Kind::signal,
               .by = "ann",
               .wait_type = "human",
               .approval = origin.open_request_id("chat/0/1"),

@@ -38,7 +38,7 @@ JobFixture job_with_question(std::string_view nodes = kBook, const JobFixtureOpt
 }
 
 JobFixture& fill_in(JobFixture& job, std::string_view node, std::string_view content) {
-  return job.act({.kind = ControlRequest::Kind::signal,
+  return job.send_request({.kind = ControlRequest::Kind::signal,
                   .by = "ann",
                   .wait_type = "human",
                   .approval = job.open_request_id(node),

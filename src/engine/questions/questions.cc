@@ -59,7 +59,7 @@ Result<AppliedRequest> apply_question_answer(const State& state, const std::stri
         "`aetheris approve ID --arguments JSON` answers it"));
   }
   const std::string_view outcome = action == "accept" ? "approved" : "rejected";
-  AppliedRequest applied{.events = {with_answer(wait_closed(state, key, wait, outcome), request, *answer)},
+  AppliedRequest applied{.events = {with_answer(wait_completed_event(state, key, wait, outcome), request, *answer)},
                        .answer = Value::object(
                            {{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
   if (outcome == "rejected") {

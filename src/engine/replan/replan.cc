@@ -207,7 +207,7 @@ Result<Replan> ReplanBuilder::run() {
     carried.failure = step->failure;
     carried.skipped = step->skipped;
   }
-  std::ranges::sort(replan.carried, {}, &Replan::Carry::node);
+  std::ranges::sort(replan.carried, {}, &Replan::CarriedStep::node);
   for (const Step& step : s_.steps) {
     if (!kept[step.node] && is_effect(s_, step)) replan.lost.insert(s_.node_of(step).id);
   }
@@ -277,7 +277,7 @@ Status may_replan(const State& state) {
 
 Value carried_list(const State& state, const Replan& replan) {
   std::vector<Value> list;
-  for (const Replan::Carry& carry : replan.carried) {
+  for (const Replan::CarriedStep& carry : replan.carried) {
     const Step& step = state.steps[carry.step];
     list.push_back(Value::object({{"node_id", state.node_of(step).id}, {"step_id", step.id.text}}));
   }

@@ -260,7 +260,7 @@ AE_TEST("replan/it is refused while a call is under way, or in doubt, and after 
 AE_TEST("replan/a plan with faults changes nothing") {
   JobFixture job = waiting();
   const std::size_t events = job.log.size();
-  job.act({.kind = ControlRequest::Kind::plan,
+  job.send_request({.kind = ControlRequest::Kind::plan,
            .payload = json("{'task_graph':{'schema':1,'nodes':3}}")});
   EXPECT_EQ(job.refused, Code::plan_invalid);
   job.replan(plan_of({kA, kB}), {"nobody"});

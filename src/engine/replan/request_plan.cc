@@ -89,12 +89,12 @@ Result<AppliedRequest> apply_plan_request(const State& state, const ControlReque
                     "their effects stay, but no longer belong to the job");
   }
   std::set<std::uint32_t> kept;
-  for (const Replan::Carry& carry : replan.carried) kept.insert(carry.step);
+  for (const Replan::CarriedStep& carry : replan.carried) kept.insert(carry.step);
   AppliedRequest applied;
   bool closed = false;
   for (const auto& [key, wait] : state.waits) {
     if (kept.contains(state.steps[wait.step].node)) continue;
-    applied.events.emplace_back(wait_closed(state, key, wait, "cancelled"));
+    applied.events.emplace_back(wait_completed_event(state, key, wait, "cancelled"));
     closed = true;
   }
   const Value carried = carried_list(state, replan);

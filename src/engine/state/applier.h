@@ -166,7 +166,7 @@ class Applier {
                      const Erasable& results);
   Status import_node(Step& step, const StepId& id, const Value& entry, const Erasable& results);
   void note_progress();
-  void allow_one_more_death();
+  void allow_one_more_attempt();
   void store_opened();
   void retire(Step& side);
   Status apply_in_doubt_decision(const DecisionRecorded& event, Step& step);

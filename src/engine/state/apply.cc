@@ -216,7 +216,7 @@ void Applier::note_progress() {
 }
 
 // A request to continue or to end the job. One more death without progress parks it again.
-void Applier::allow_one_more_death() {
+void Applier::allow_one_more_attempt() {
   s_.process_deaths = std::min(s_.process_deaths, kProcessDeathsMax - 1);
 }
 
@@ -308,7 +308,7 @@ Status Applier::apply(const JobCancelRequested& event) {
   } else if (!compensate) {
     s_.ending->compensate = false;
   }
-  allow_one_more_death();
+  allow_one_more_attempt();
   return {};
 }
 
@@ -336,7 +336,7 @@ Status Applier::apply(const JobParked& event) {
 Status Applier::apply(const JobResumed&) {
   if (!may_resume()) return corrupt_event("another act ends this park");
   withdraw_escalations();
-  allow_one_more_death();
+  allow_one_more_attempt();
   return {};
 }
 
