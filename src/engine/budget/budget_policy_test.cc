@@ -9,7 +9,7 @@ constexpr std::string_view kBuy =
 constexpr std::string_view kAsk = "{'action': 'require_approval'}";
 
 // A job with this budget, whose tool `buy` has this rule.
-JobFixture given(std::string_view limits, std::string_view rule, std::string_view nodes = kBuy) {
+JobFixture job_with_budget(std::string_view limits, std::string_view rule, std::string_view nodes = kBuy) {
   const std::string more = "{'budget': " + std::string(limits) + ", 'tools': {'buy': {'rules': [" +
                            std::string(rule) + "]}}}";
   return JobFixture(nodes, {.more = more});
@@ -18,7 +18,7 @@ JobFixture given(std::string_view limits, std::string_view rule, std::string_vie
 ToolInvocationStarted started(const JobFixture& job) { return job.last<ToolInvocationStarted>(); }
 
 AE_TEST("budget/a call that a policy denies needs no room in it") {
-  JobFixture job = given("{'tool_calls': 0}", "{'action': 'deny'}");
+  JobFixture job = job_with_budget("{'tool_calls': 0}", "{'action': 'deny'}");
   job.claim();
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "denied");
@@ -27,7 +27,7 @@ AE_TEST("budget/a call that a policy denies needs no room in it") {
 }
 
 AE_TEST("budget/a person is asked first, and what is approved is called when there is room") {
-  JobFixture job = given("{'tool_calls': 0}", kAsk);
+  JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
   job.claim();
   EXPECT_EQ(job.status(), "waiting") << job.log_text();
   job.approve("a");
@@ -44,7 +44,7 @@ AE_TEST("budget/a person is asked first, and what is approved is called when the
 }
 
 AE_TEST("budget/what a person made of the arguments is what waits for room, and what is called") {
-  JobFixture job = given("{'tool_calls': 0}", kAsk);
+  JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
   job.claim().send_request({.kind = ControlRequest::Kind::signal,
                    .by = "ann",
                    .wait_type = "human",
@@ -66,7 +66,7 @@ AE_TEST("budget/what a person made of the arguments is what waits for room, and 
 }
 
 AE_TEST("budget/who says no to a call needs no budget for it") {
-  JobFixture job = given("{'tool_calls': 0}", kAsk);
+  JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
   job.claim().reject("a");
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "rejected");
@@ -75,7 +75,7 @@ AE_TEST("budget/who says no to a call needs no budget for it") {
 }
 
 AE_TEST("budget/an answer that comes while the job is parked for it is taken, and ends no park") {
-  JobFixture job = given("{'tool_calls': 0}", kAsk,
+  JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk,
                          "[{'id': 'a', 'kind': 'tool', 'tool': 'put'},"
                          " {'id': 'b', 'kind': 'tool', 'tool': 'buy', 'args': {'n': 1}}]");
   job.claim();
@@ -95,7 +95,7 @@ AE_TEST("budget/an answer that comes while the job is parked for it is taken, an
 }
 
 AE_TEST("budget/an approval that has run out while the job was parked for it is asked for anew") {
-  JobFixture job = given("{'tool_calls': 0}", "{'action': 'require_approval', 'expires': '5m'}");
+  JobFixture job = job_with_budget("{'tool_calls': 0}", "{'action': 'require_approval', 'expires': '5m'}");
   job.claim().approve("a");
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.after(10min).raise("{'tool_calls': 1}");

@@ -30,13 +30,13 @@ Result<bool> raise(Budget& next, Limit limit, const std::optional<std::uint64_t>
 
 Result<bool> raise_wall(Budget& next, const std::optional<Duration>& new_max, Instant now) {
   if (!new_max || next.limits.wall == new_max) return false;
-  const auto& has = next.limits.wall;
-  if (!next.wall_from || (!has && !next.erased)) {
+  const auto& old_wall = next.limits.wall;
+  if (!next.wall_from || (!old_wall && !next.erased)) {
     return limit_error(Limit::wall, "is not limited: there is nothing to raise");
   }
-  if (has && *new_wall < *has) {
+  if (old_wall && *new_wall < *old_wall) {
     return limit_error(Limit::wall,
-                       "is " + ae::to_text(*has) + " already: it can be raised, not lowered");
+                       "is " + ae::to_text(*old_wall) + " already: it can be raised, not lowered");
   }
   const Instant until = *next.wall_from + *new_wall;
   if (until <= now) {

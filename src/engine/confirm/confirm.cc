@@ -99,9 +99,9 @@ std::vector<Value> changes_view(const State& state) {
   for (const auto& [key, change] : state.changes) {
     const Step& step = state.steps[change.step];
     const ToolPolicy* verifier = state.plan ? verifier_of(state, change) : nullptr;
-    const auto verdict = [](const std::optional<Deviation>& seen) -> Value {
-      if (!seen) return {};
-      return Value::object({{"observed", or_null(seen->observed)}, {"verdict", seen->verdict}});
+    const auto verdict = [](const std::optional<Deviation>& deviation) -> Value {
+      if (!deviation) return {};
+      return Value::object({{"observed", or_null(deviation->observed)}, {"verdict", deviation->verdict}});
     };
     views.push_back(Value::object({{"accepted", verdict(change.accepted)},
                                    {"etag", or_null(change.etag)},

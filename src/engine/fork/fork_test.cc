@@ -134,9 +134,9 @@ AE_TEST("fork/a completed fork completes at once") {
 AE_TEST("fork/a result that is recorded counts as done before its node is finished") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}");
-  const auto seen = origin.seq_of(EventType::tool_invocation_finished, "a");
-  JobFixture job(*origin.fork(seen), "job-2");
-  EXPECT_EQ(again(*origin.fork(seen)), "b in_doubt ");
+  const auto finished_seq = origin.seq_of(EventType::tool_invocation_finished, "a");
+  JobFixture job(*origin.fork(finished_seq), "job-2");
+  EXPECT_EQ(again(*origin.fork(finished_seq)), "b in_doubt ");
   job.claim();
   EXPECT_EQ(job.sent[0].arguments, json("{'n':7}"));
   EXPECT_EQ(to_text(job.step("a").result_type), "side_effect_committed");
@@ -331,7 +331,7 @@ AE_TEST("fork/what is brought in is refused where it cannot have been done") {
   const auto refused = [&](const EventBody& draft, bool is_fork = true) {
     State state;
     state.job = JobId("job-9");
-    const auto born = job_events({.agent = "tester",
+    const auto first_events = job_events({.agent = "tester",
                                   .input = {},
                                   .labels = {},
                                   .idempotency_key = {},
@@ -340,7 +340,7 @@ AE_TEST("fork/what is brought in is refused where it cannot have been done") {
                                   .plan = fork.plan.get(),
                                   .forked_from = is_fork ? fork.forked_from : Value(),
                                   .imported = {}});
-    for (const EventBody& one : born) {
+    for (const EventBody& one : first_events) {
       AE_CHECK(apply(state, one, Instant{}, uncached_plan_source()).has_value());
     }
     return !apply(state, draft, Instant{}, uncached_plan_source()).has_value();

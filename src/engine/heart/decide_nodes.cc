@@ -8,15 +8,15 @@ void Decider::decide_ready(const Step& step) {
   if (step.is_part()) return start_tool(step);
   const Node& node = s_.node_of(step);
   if (node.when && !step.branch) {
-    auto taken = when_of(s_, node, &work_);
-    if (!taken) {
+    auto branch_taken = when_of(s_, node, &work_);
+    if (!branch_taken) {
       start(step);
-      return fail_step(step, taken.error());
+      return fail_step(step, branch_taken.error());
     }
     emit_of(step, DecisionRecorded{.decision_id = decision_id_of(step, "when"),
                                    .kind = "branch",
-                                   .payload = Value(*taken)});
-    if (!*taken) skip(step);
+                                   .payload = Value(*branch_taken)});
+    if (!*branch_taken) skip(step);
     return;  // the next call of decide continues with it
   }
   if (step.branch && !*step.branch) return skip(step);

@@ -170,12 +170,12 @@ class CaseRunner {
   }
 
   void make_progress() {
-    if (!job.in_flight.empty()) return answers(job.in_flight.begin()->first);
-    if (job.status() == "parked" && job.state.parked_until == "resolve") return resolves();
+    if (!job.in_flight.empty()) return answer_call(job.in_flight.begin()->first);
+    if (job.status() == "parked" && job.state.parked_until == "resolve") return resolve_call();
     job.after(61s);  // a back-off or grace period passes
   }
 
-  void answers(std::uint32_t index) {
+  void answer_call(std::uint32_t index) {
     const Step& step = job.state.steps[index];
     if (&step == &call() && case_.doubt == Doubt::open && job.tries(name_) == 1) {
       job.times_out(name_);
@@ -194,7 +194,7 @@ class CaseRunner {
     }
   }
 
-  void resolves() {
+  void resolve_call() {
     resolved++;
     known = case_.resolution != "fail";
     happened = case_.resolution == "happened";

@@ -31,8 +31,8 @@ Result<AppliedRequest> apply_cancel_request(const State& state, const ControlReq
                                         "); nothing to cancel");
   }
   const Value answer = Value::object({{"cancel_requested", true}});
-  const bool keeps = request.compensate == false;
-  if (state.ending && state.ending->cancelled && (!keeps || !state.ending->compensate)) {
+  const bool keeps_effects = request.compensate == false;
+  if (state.ending && state.ending->cancelled && (!keeps_effects || !state.ending->compensate)) {
     return AppliedRequest{{}, answer};
   }
   return AppliedRequest{{JobCancelRequested{.by = none_if_empty(request.by),

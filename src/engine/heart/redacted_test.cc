@@ -161,12 +161,12 @@ AE_TEST("redacted/an erased result, input or argument is known by its salt, in a
   EXPECT_TRUE(all.ok) << canonical(all.to_json());
   EXPECT_NE(all.replay.detail.find("redacted"), std::string::npos) << all.replay.detail;
 
-  const Logged born = erased(job, EventType::job_created, "input");
-  const auto fork = born.fork();
+  const Logged with_input = erased(job, EventType::job_created, "input");
+  const auto fork = with_input.fork();
   ASSERT_TRUE(fork) << fork.error().message;
   EXPECT_TRUE(fork->input_erased);
-  EXPECT_TRUE(born.proof().ok);
-  EXPECT_EQ(erased_fields(born.log[0]), std::vector<std::string>{"input"});
+  EXPECT_TRUE(with_input.proof().ok);
+  EXPECT_EQ(erased_fields(with_input.log[0]), std::vector<std::string>{"input"});
 
   const Logged with_call = erased(job, EventType::tool_invocation_started, "arguments", "b");
   EXPECT_TRUE(with_call.step(job.step("b").id).call->erased);

@@ -589,13 +589,13 @@ AE_TEST("late/what comes after a call was decided is shown, and changes nothing"
 AE_TEST("late/whoever decides an unknown call names the slot that must be empty") {
   JobFixture job(one("pay"));
   job.claim().crash();
-  auto taken = apply_request(job.state,
+  auto applied = apply_request(job.state,
                              {.kind = ControlRequest::Kind::resolve,
                               .idempotency_key = job.step("a").call->key.text,
                               .resolution = "happened"},
                              job.context());
-  ASSERT_TRUE(taken);
-  const auto slot = decided_effect_slot(job.state, taken->events.front());
+  ASSERT_TRUE(applied);
+  const auto slot = decided_effect_slot(job.state, applied->events.front());
   ASSERT_TRUE(slot);
   EXPECT_EQ(slot->first, job.step("a").call->id);
   EXPECT_EQ(slot->second, 1u);

@@ -18,10 +18,10 @@ void Applier::advance_past_answered(LoopProgress& loop) {
 
 Step& Applier::new_loop_part(const Step& loop, std::uint32_t turn, std::uint32_t nth,
                              const StepId& id) {
-  Step& fresh = new_part(loop, id);
-  fresh.turn = turn;
-  fresh.nth = nth;
-  return fresh;
+  Step& new_step = new_part(loop, id);
+  new_step.turn = turn;
+  new_step.nth = nth;
+  return new_step;
 }
 
 // The next turn, if the newest one has all its results; else the next call of the newest turn.
@@ -41,21 +41,21 @@ Step* Applier::next_loop_part(Step& loop, const StepId& named) {
   const std::uint32_t nth = begins_turn ? kNoTurn : progress.next;
   const StepId id = s_.part_step_id(loop, turn, nth);
   if (id != named) return nullptr;
-  Step& fresh = new_loop_part(loop, turn, nth, id);
-  fresh.phase = StepPhase::ready;
+  Step& new_step = new_loop_part(loop, turn, nth, id);
+  new_step.phase = StepPhase::ready;
   progress.active++;
   if (begins_turn) {
     progress.turns.push_back({.step = index});
     progress.next = 0;
   } else {
     LoopCall& call = progress.turns.back().calls[nth];
-    fresh.tool = call.tool;
+    new_step.tool = call.tool;
     call.step = index;
     progress.next++;
     advance_past_answered(progress);
   }
   update_work_sets(loop.node);
-  return &fresh;
+  return &new_step;
 }
 
 bool Applier::loop_wants_decision(const Step& step) const {

@@ -18,20 +18,20 @@ Result<std::map<std::uint32_t, std::uint32_t>> Applier::parse_carried(const Valu
     if (step == s_.by_id.end() || node == plan.by_id.end())
       return corrupt_event("it carries what is not there");
     const Step& old = s_.steps[step->second];
-    const Node& was = s_.node_of(old);
-    const Node& is = plan.nodes[node->second];
+    const Node& old_node = s_.node_of(old);
+    const Node& new_node = plan.nodes[node->second];
     const bool begun = old.started || old.skipped || old.map || old.loop;
-    if (old.role != Role::node || old.is_part() || !begun || was.id != is.id ||
-        was.kind != is.kind) {
+    if (old.role != Role::node || old.is_part() || !begun || old_node.id != new_node.id ||
+        old_node.kind != new_node.kind) {
       return corrupt_event("it carries another node");
     }
-    if (was.kind != NodeKind::wait && s_.plan->tools[was.tool].name != plan.tools[is.tool].name) {
+    if (old_node.kind != NodeKind::wait && s_.plan->tools[old_node.tool].name != plan.tools[new_node.tool].name) {
       return corrupt_event("it carries another tool's call");
     }
-    if (old.phase == StepPhase::done && old.failure && !is.continue_on_error) {
+    if (old.phase == StepPhase::done && old.failure && !new_node.continue_on_error) {
       return corrupt_event("it carries a failure that ends the job");
     }
-    if (!carried.emplace(is.index, step->second).second)
+    if (!carried.emplace(new_node.index, step->second).second)
       return corrupt_event("it carries a node twice");
   }
   return carried;

@@ -66,15 +66,15 @@ bool ReplanBuilder::can_read(const Template& source) const {
 bool ReplanBuilder::same_branch(const Step& step, const Node& node) const {
   if (!node.when) return !step.skipped;
   if (!can_read(*node.when)) return false;
-  const auto taken = when_of(next_, node, &work_);
-  return taken && *taken == !step.skipped;
+  const auto branch_taken = when_of(next_, node, &work_);
+  return branch_taken && *branch_taken == !step.skipped;
 }
 
 bool ReplanBuilder::same_call(const Step& step, const Node& node) const {
-  const ToolPolicy& is = next_.plan->tools[node.tool];
-  const std::string& name = is.name;
-  if (s_.tool_of(step).records != is.records) return false;
-  if (!is.makes_call()) return same_value(step, node);
+  const ToolPolicy& tool_policy = next_.plan->tools[node.tool];
+  const std::string& name = tool_policy.name;
+  if (s_.tool_of(step).records != tool_policy.records) return false;
+  if (!tool_policy.makes_call()) return same_value(step, node);
   std::string tool, hash;
   if (step.call) {
     tool = step.call->tool;
@@ -99,9 +99,9 @@ bool ReplanBuilder::same_value(const Step& step, const Node& node) const {
       (node.has_args && !can_read(node.args))) {
     return false;
   }
-  const auto was = arguments_of(s_, step, &work_);
-  const auto is = arguments_of(next_, node, kNoItem, &work_);
-  return was && is && *was == *is;
+  const auto old_args = arguments_of(s_, step, &work_);
+  const auto new_args = arguments_of(next_, node, kNoItem, &work_);
+  return old_args && new_args && *old_args == *new_args;
 }
 
 bool ReplanBuilder::same_wait(const Step& step, const Node& node) const {
@@ -115,10 +115,10 @@ bool ReplanBuilder::same_wait(const Step& step, const Node& node) const {
 }
 
 bool ReplanBuilder::same_map(const Step& step, const Node& node) const {
-  const Value& old = graph_of(*s_.plan, s_.node_of(step));
-  const Value& fresh = graph_of(*next_.plan, node);
+  const Value& old_graph = graph_of(*s_.plan, s_.node_of(step));
+  const Value& new_graph = graph_of(*next_.plan, node);
   for (const char* name : {"over", "as", "do", "on_item_error"}) {
-    if (old[name] != fresh[name]) return false;
+    if (old_graph[name] != new_graph[name]) return false;
   }
   return can_read(node.over) && (!node.has_args || can_read(node.args));
 }
@@ -128,12 +128,12 @@ bool ReplanBuilder::same_map(const Step& step, const Node& node) const {
 bool ReplanBuilder::same_loop(const Step& step, const Node& node) const {
   const bool is_imported_loop = step.phase == StepPhase::ready && step.loop;
   if (step.phase != StepPhase::done && !is_imported_loop) return false;
-  const Value& was = graph_of(*s_.plan, s_.node_of(step));
-  const Value& is = graph_of(*next_.plan, node);
+  const Value& old_graph = graph_of(*s_.plan, s_.node_of(step));
+  const Value& new_graph = graph_of(*next_.plan, node);
   for (const char* name : {"loop", "args", "repair"}) {
-    const bool turns = is_imported_loop && is[name].is_object() && was[name].is_object();
-    const Value then = turns ? was[name].with("max_turns", {}) : was[name];
-    if (then != (turns ? is[name].with("max_turns", {}) : is[name])) return false;
+    const bool turns = is_imported_loop && new_graph[name].is_object() && old_graph[name].is_object();
+    const Value expected = turns ? old_graph[name].with("max_turns", {}) : old_graph[name];
+    if (expected != (turns ? new_graph[name].with("max_turns", {}) : new_graph[name])) return false;
   }
   if (node.has_args && !can_read(node.args)) return false;
   if (!can_read(node.loop->prompt) || (node.loop->system && !can_read(*node.loop->system))) {

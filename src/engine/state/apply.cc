@@ -35,27 +35,27 @@ Step* Applier::next_item(Step& map, const StepId& named) {
   map.map->started++;
   advance_past_finished(*map.map);
   map.map->active++;
-  Step& fresh = new_item(map, item, id);
-  fresh.phase = StepPhase::ready;
+  Step& new_step = new_item(map, item, id);
+  new_step.phase = StepPhase::ready;
   update_work_sets(map.node);
-  return &fresh;
+  return &new_step;
 }
 
 Step& Applier::new_part(const Step& parent, const StepId& id) {
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
-  Step& fresh = s_.steps.emplace_back();  // of a deque: `parent` stays valid
-  fresh.id = id;
-  fresh.node = parent.node;
-  fresh.start_plan = parent.start_plan;
-  fresh.start_node = parent.start_node;
+  Step& new_step = s_.steps.emplace_back();  // of a deque: `parent` stays valid
+  new_step.id = id;
+  new_step.node = parent.node;
+  new_step.start_plan = parent.start_plan;
+  new_step.start_node = parent.start_node;
   s_.by_id.emplace(id, index);
-  return fresh;
+  return new_step;
 }
 
 Step& Applier::new_item(const Step& map, std::uint32_t item, const StepId& id) {
-  Step& fresh = new_part(map, id);
-  fresh.item = item;
-  return fresh;
+  Step& new_step = new_part(map, id);
+  new_step.item = item;
+  return new_step;
 }
 
 // Imported items do not start.
