@@ -693,7 +693,7 @@ Value state_view(const State& state) {
        {"deadline", or_null(state.deadline)},
        {"deadline_fired", state.deadline_fired},
        {"earlier_unknown", earlier_unknown_view(state)},
-       {"early", buffered_view(state.early)},
+       {"early", buffered_view(state.early_signals)},
        {"ending", state.ending ? Value::object({{"by", state.ending->by},
                                                 {"cancelled", state.ending->cancelled},
                                                 {"code", state.ending->code},

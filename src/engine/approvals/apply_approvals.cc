@@ -192,7 +192,8 @@ Status Applier::check_approval(const ToolInvocationStarted& event, Step& step) {
   // Erased arguments cannot be evaluated again.
   if (!event.arguments.erased || !depends_on_arguments(tool)) {
     const auto policy_decision = evaluate_policy(s_, &step, tool, event.arguments.value);
-    const PolicyAction action = policy_decision ? policy_decision->action : PolicyAction::require_approval;
+    const PolicyAction action =
+        policy_decision ? policy_decision->action : PolicyAction::require_approval;
     if (action == PolicyAction::deny) return corrupt_event("a policy denies this call");
     if (id.empty()) {
       return action == PolicyAction::allow ? Status() : corrupt_event("this call was not approved");
@@ -221,7 +222,8 @@ Status Applier::apply(const AgentMessage& event) {
     return corrupt_event("it was recorded before");
   }
   s_.signals++;
-  std::deque<BufferedMessage>& kept = key.empty() ? s_.pending_messages[channel] : s_.early_signals[key];
+  std::deque<BufferedMessage>& kept =
+      key.empty() ? s_.pending_messages[channel] : s_.early_signals[key];
   kept.push_back({id, or_empty(event.by), or_empty(event.wait_type), event.payload.value,
                   event.payload.erased});
   return {};

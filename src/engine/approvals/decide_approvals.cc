@@ -13,13 +13,14 @@ bool is_approved(const State& state, const Step* step, const ToolPolicy& tool,
     return !tool.may_require_approval() && tool.rules.empty() && !state.planned_by_model;
   const auto policy_decision = evaluate_policy(state, step, tool, *request.arguments, request.work);
   // A failing condition has normally failed the step already; otherwise an approval is requested.
-  const PolicyAction action = policy_decision ? policy_decision->action : PolicyAction::require_approval;
+  const PolicyAction action =
+      policy_decision ? policy_decision->action : PolicyAction::require_approval;
   if (action != PolicyAction::require_approval) return action == PolicyAction::allow;
   if (!step || !step->approval || step->approval->state != ApprovalState::approved) return false;
   const Approval& approval = *step->approval;
-  const bool same = approval.tool == request.tool && approval.arguments_hash == request.arguments_hash &&
-                    approval.tool_version == request.tool_version &&
-                    approval.schema_digest == tool.schema_digest;
+  const bool same =
+      approval.tool == request.tool && approval.arguments_hash == request.arguments_hash &&
+      approval.tool_version == request.tool_version && approval.schema_digest == tool.schema_digest;
   // The expiry limits the start of the call, not its later tries.
   const bool in_time = approval.used || !approval.expires_at || request.now < *approval.expires_at;
   return same && in_time;
@@ -30,7 +31,8 @@ const Step* Decider::existing_step(const Declaration& d) const {
   return found == s_.by_id.end() ? nullptr : &s_.steps[found->second];
 }
 
-bool Decider::is_call_approved(const Declaration& d, const Value& args, std::string_view hash) const {
+bool Decider::is_call_approved(const Declaration& d, const Value& args,
+                               std::string_view hash) const {
   if (d.of != nullptr) return true;  // probes and compensations belong to their call
   const Step* step = existing_step(d);
   const ToolPolicy& tool = s_.plan->tools[d.tool];
@@ -87,7 +89,8 @@ void Decider::request_approval(const Declaration& d, const Value& args, std::str
     expires = cap_at_deadline(context_.now + *policy_decision->expires);
     request.emplace_back("expires_at", to_text(*expires));
   }
-  const std::optional<std::string> reason = policy_decision ? none_if_empty(policy_decision->reason) : std::nullopt;
+  const std::optional<std::string> reason =
+      policy_decision ? none_if_empty(policy_decision->reason) : std::nullopt;
   emit(DecisionRecorded{.decision_id = decision_at(s_, path_of(d) + "#approval" + number),
                         .kind = "approval",
                         .node_id = d.node.id,

@@ -141,9 +141,11 @@ Status Applier::apply_budget_decision(const DecisionRecorded& event) {
     if (s_.status != JobStatus::running || !budget.is_tracked())
       return corrupt_event("no budget is used up");
     const auto needed = maybe_int(payload, "asked");
-    if (!event.payload.erased && has_room(payload)) return corrupt_event("there is room for the call");
-    budget.exceeded = ExceededLimit{.limit = limit_of(payload.text("limit")).value_or(Limit::tokens),
-                                    .asked = static_cast<std::uint64_t>(needed.value_or(0))};
+    if (!event.payload.erased && has_room(payload))
+      return corrupt_event("there is room for the call");
+    budget.exceeded =
+        ExceededLimit{.limit = limit_of(payload.text("limit")).value_or(Limit::tokens),
+                      .asked = static_cast<std::uint64_t>(needed.value_or(0))};
     return {};
   }
   if (event.state != "raised") return corrupt_event("an unknown decision about the budget");

@@ -90,8 +90,8 @@ AE_TEST("budget/each limit parks the job before the call that it has no room for
   struct Case {
     std::string_view limits, limit;
   };
-  const std::string nodes =
-      model_call_node("a") + "," + calls("b", "['a']") + "," + model_call_node("c", "['b']") + "," + calls("d", "['c']");
+  const std::string nodes = model_call_node("a") + "," + calls("b", "['a']") + "," +
+                            model_call_node("c", "['b']") + "," + calls("d", "['c']");
   for (const Case& one : {Case{"{'tokens': 67}", "tokens"},
                           {"{'cost_micros': 119}", "cost"},
                           {"{'model_calls': 1}", "model_calls"},
@@ -114,7 +114,8 @@ AE_TEST("budget/each limit parks the job before the call that it has no room for
 }
 
 AE_TEST("budget/the decision that parks a job names every limit that its next call exceeds") {
-  JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 10, 'cost_micros': 20, 'model_calls': 1}");
+  JobFixture job =
+      job_with_budget(model_call_node("a"), "{'tokens': 10, 'cost_micros': 20, 'model_calls': 1}");
   job.claim();
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
   // The state just before it parked.
@@ -130,7 +131,8 @@ AE_TEST("budget/the decision that parks a job names every limit that its next ca
 }
 
 AE_TEST("budget/calls side by side reserve together, and the next begins when there is room") {
-  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b"), "{'tokens': 100}");
+  JobFixture job =
+      job_with_budget(model_call_node("a") + "," + model_call_node("b"), "{'tokens': 100}");
   job.claim();
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.status(), "running");
@@ -144,7 +146,8 @@ AE_TEST("budget/calls side by side reserve together, and the next begins when th
 
 AE_TEST("budget/what is under way is awaited and recorded before the job parks") {
   JobFixture job =
-      job_with_budget(model_call_node("a") + "," + model_call_node("b") + "," + calls("c", "['a']"), "{'model_calls': 1}");
+      job_with_budget(model_call_node("a") + "," + model_call_node("b") + "," + calls("c", "['a']"),
+                      "{'model_calls': 1}");
   job.claim();
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.status(), "running");
@@ -215,7 +218,8 @@ std::vector<Event> erased(const JobFixture& job) {
 }
 
 AE_TEST("budget/a raise can be erased, also when the budget is used up and raised once more") {
-  const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," + model_call_node("c", "['b']");
+  const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
+                            model_call_node("c", "['b']");
   JobFixture job = job_with_budget(nodes, "{'model_calls': 1, 'soft': 80}");
   job.claim().ok("a", used(5, 2));
   job.raise("{'model_calls': 2}").ok("b", used(5, 2));
@@ -237,7 +241,8 @@ AE_TEST("budget/a raise can be erased, also when the budget is used up and raise
 }
 
 AE_TEST("budget/a raise of time can be erased, too") {
-  const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," + model_call_node("c", "['b']");
+  const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
+                            model_call_node("c", "['b']");
   JobFixture job = job_with_budget(nodes, "{'wall': '1h'}");
   job.claim().after(2h).ok("a", used(5, 2));
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
@@ -344,7 +349,8 @@ AE_TEST("budget/a tool's call counts once, however often it is tried") {
 }
 
 AE_TEST("budget/time that has passed lets what is under way end, and then the job parks") {
-  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'wall': '1h'}");
+  JobFixture job =
+      job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'wall': '1h'}");
   job.claim().after(2h);
   EXPECT_EQ(job.status(), "running");
   EXPECT_EQ(job.last<TimerFired>().effect_id, "budget");
@@ -362,7 +368,8 @@ AE_TEST("budget/time that has passed lets what is under way end, and then the jo
 }
 
 AE_TEST("budget/it can be raised before it is used up, and only to more than is spent and set") {
-  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70}");
+  JobFixture job =
+      job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70}");
   job.claim();
   const std::size_t before = job.log.size();
   for (const char* wrong : {"{'tokens': 60}", "{'tool_calls': 5}", "{}", "{'wall': '1h'}"}) {
@@ -386,7 +393,8 @@ AE_TEST("budget/it can be raised before it is used up, and only to more than is 
 }
 
 AE_TEST("budget/who overran is not raised to less than is spent, nor to what would not do") {
-  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70}");
+  JobFixture job =
+      job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70}");
   job.claim().ok("a", used(100, 0));
   ASSERT_EQ(job.status(), "parked");
   EXPECT_EQ(of(job).spent.tokens, 100u);
@@ -429,7 +437,8 @@ AE_TEST("budget/a log that says too early that it is used up is refused") {
     const auto folded = fold(job.state.job, forged, uncached_plan_source());
     return folded ? std::string() : folded.error().message;
   };
-  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'model_calls': 1}");
+  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"),
+                                   "{'model_calls': 1}");
   job.claim().ok("a", used(5, 2));
   ASSERT_EQ(job.state.parked_until, "budget");
   EXPECT_EQ(refused(job, [](Event&) {}), "");
@@ -443,13 +452,15 @@ AE_TEST("budget/a log that says too early that it is used up is refused") {
     auto* fired = std::get_if<TimerFired>(&event.body);
     if (fired != nullptr) fired->value = Value("2026-01-01T00:00:30.000000Z");
   };
-  JobFixture late = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'wall': '1h'}");
+  JobFixture late =
+      job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'wall': '1h'}");
   late.claim().after(2h);
   ASSERT_TRUE(late.state.budget.wall_passed);
   const std::string time = refused(late, earlier);
   EXPECT_NE(time.find("has not passed"), std::string::npos) << time;
 
-  JobFixture ended("[" + model_call_node("a") + "]", {.more = budget("{'wall': '1h'}"), .deadline = 60s});
+  JobFixture ended("[" + model_call_node("a") + "]",
+                   {.more = budget("{'wall': '1h'}"), .deadline = 60s});
   ended.claim().after(61s);
   ASSERT_TRUE(ended.state.deadline_fired);
   const std::string deadline = refused(ended, earlier);
@@ -471,8 +482,8 @@ AE_TEST("budget/admit answers over_budget for a call that does not fit") {
 }
 
 AE_TEST("budget/a crash at any event declares nothing that does not fit, and ends the same") {
-  const std::string nodes =
-      model_call_node("a") + "," + model_call_node("b", "['a']") + "," + calls("c", "['a']") + "," + model_call_node("d", "['b']");
+  const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
+                            calls("c", "['a']") + "," + model_call_node("d", "['b']");
   const auto run = [](JobFixture& job) {
     for (int guard = 0; guard < 50 && !is_terminal(job.state.status); ++guard) {
       if (job.in_flight.empty()) {
@@ -538,13 +549,14 @@ AE_TEST("budget/what is spent is at most the limit and what single calls overran
 }
 
 AE_TEST("budget/a fork has the limits and has spent what its origin had, and had spent, then") {
-  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70, 'tool_calls': 5}");
+  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"),
+                                   "{'tokens': 70, 'tool_calls': 5}");
   job.claim().ok("a", used(5, 5));
   ASSERT_EQ(job.state.parked_until, "budget");
   const auto before_raise = job.log.size();
   job.raise("{'tokens': 200}").ok("b", used(40, 2));
   ASSERT_EQ(job.status(), "completed");
-  JobFixture signal_early(*job.fork(2), "job-2");
+  JobFixture early(*job.fork(2), "job-2");
   EXPECT_EQ(of(early).spent.tokens, 0u);
   EXPECT_EQ(early.last<JobCreated>().budget.find("spent"), nullptr);
   JobFixture fork(*job.fork(before_raise), "job-3");
@@ -563,8 +575,8 @@ AE_TEST("budget/a fork has the limits and has spent what its origin had, and had
 }
 
 AE_TEST("budget/forks of forks are no way around it") {
-  JobFixture job = job_with_budget(calls("a") + "," + calls("b", "['a']") + "," + calls("c", "['b']"),
-                         "{'tool_calls': 2}");
+  JobFixture job = job_with_budget(
+      calls("a") + "," + calls("b", "['a']") + "," + calls("c", "['b']"), "{'tool_calls': 2}");
   job.claim().ok("a").ok("b");
   ASSERT_EQ(job.state.parked_until, "budget");
   JobFixture fork(*job.fork(job.log.size()), "job-2");
@@ -604,7 +616,8 @@ AE_TEST("budget/only a fork begins with something spent") {
 }
 
 AE_TEST("budget/a checkpoint at any event folds on to the same state") {
-  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70, 'wall': '1h'}");
+  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"),
+                                   "{'tokens': 70, 'wall': '1h'}");
   job.claim().ok("a", used(40, 2)).raise("{'tokens': 200}").ok("b", used(5, 2));
   ASSERT_EQ(job.status(), "completed") << job.log_text();
   for (std::size_t at = 2; at <= job.log.size(); ++at) {

@@ -9,7 +9,8 @@ constexpr std::string_view kBuy =
 constexpr std::string_view kAsk = "{'action': 'require_approval'}";
 
 // A job with this budget, whose tool `buy` has this rule.
-JobFixture job_with_budget(std::string_view limits, std::string_view rule, std::string_view nodes = kBuy) {
+JobFixture job_with_budget(std::string_view limits, std::string_view rule,
+                           std::string_view nodes = kBuy) {
   const std::string more = "{'budget': " + std::string(limits) + ", 'tools': {'buy': {'rules': [" +
                            std::string(rule) + "]}}}";
   return JobFixture(nodes, {.more = more});
@@ -46,11 +47,11 @@ AE_TEST("budget/a person is asked first, and what is approved is called when the
 AE_TEST("budget/what a person made of the arguments is what waits for room, and what is called") {
   JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
   job.claim().send_request({.kind = ControlRequest::Kind::signal,
-                   .by = "ann",
-                   .wait_type = "human",
-                   .approval = job.open_request_id("a"),
-                   .arguments = json("{'n': 100}"),
-                   .payload = json("{'decision': 'approve'}")});
+                            .by = "ann",
+                            .wait_type = "human",
+                            .approval = job.open_request_id("a"),
+                            .arguments = json("{'n': 100}"),
+                            .payload = json("{'decision': 'approve'}")});
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.raise("{'tool_calls': 1}");
@@ -75,9 +76,10 @@ AE_TEST("budget/who says no to a call needs no budget for it") {
 }
 
 AE_TEST("budget/an answer that comes while the job is parked for it is taken, and ends no park") {
-  JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk,
-                         "[{'id': 'a', 'kind': 'tool', 'tool': 'put'},"
-                         " {'id': 'b', 'kind': 'tool', 'tool': 'buy', 'args': {'n': 1}}]");
+  JobFixture job =
+      job_with_budget("{'tool_calls': 0}", kAsk,
+                      "[{'id': 'a', 'kind': 'tool', 'tool': 'put'},"
+                      " {'id': 'b', 'kind': 'tool', 'tool': 'buy', 'args': {'n': 1}}]");
   job.claim();
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
   ASSERT_FALSE(job.open_request_id("b").empty());
@@ -95,7 +97,8 @@ AE_TEST("budget/an answer that comes while the job is parked for it is taken, an
 }
 
 AE_TEST("budget/an approval that has run out while the job was parked for it is asked for anew") {
-  JobFixture job = job_with_budget("{'tool_calls': 0}", "{'action': 'require_approval', 'expires': '5m'}");
+  JobFixture job =
+      job_with_budget("{'tool_calls': 0}", "{'action': 'require_approval', 'expires': '5m'}");
   job.claim().approve("a");
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.after(10min).raise("{'tool_calls': 1}");

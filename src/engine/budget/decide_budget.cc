@@ -46,7 +46,8 @@ bool Decider::may_fit_budget(const ToolPolicy& tool) {
     limit_reached_ = true;
     return false;
   }
-  if (exceeded_limits_.empty() && !tool.is_model()) exceeded_limits_ = exceeded_limits({.tool_calls = 1});
+  if (exceeded_limits_.empty() && !tool.is_model())
+    exceeded_limits_ = exceeded_limits({.tool_calls = 1});
   return exceeded_limits_.empty();
 }
 

@@ -28,8 +28,8 @@ Result<bool> raise(Budget& next, Limit limit, const std::optional<std::uint64_t>
   return true;
 }
 
-Result<bool> raise_wall(Budget& next, const std::optional<Duration>& new_max, Instant now) {
-  if (!new_max || next.limits.wall == new_max) return false;
+Result<bool> raise_wall(Budget& next, const std::optional<Duration>& new_wall, Instant now) {
+  if (!new_wall || next.limits.wall == new_wall) return false;
   const auto& old_wall = next.limits.wall;
   if (!next.wall_from || (!old_wall && !next.erased)) {
     return limit_error(Limit::wall, "is not limited: there is nothing to raise");
@@ -84,7 +84,7 @@ Result<AppliedRequest> apply_budget_request(const State& state, const ControlReq
   if (!wanted || !wanted->any()) {
     return fail(Code::input_invalid,
                 wanted ? "give at least one limit: tokens, cost, model_calls, tool_calls or wall"
-                     : wanted.error().message);
+                       : wanted.error().message);
   }
   if (is_terminal(state.status) || state.ending) {
     if (is_set(state.budget.limits, *wanted)) {
@@ -111,12 +111,12 @@ Result<AppliedRequest> apply_budget_request(const State& state, const ControlReq
   wanted->soft = 0;
   const std::string name = "budget/" + std::to_string(state.seq) + "#raised";
   applied.events.emplace_back(DecisionRecorded{.at = context.now,
-                                             .by = none_if_empty(request.by),
-                                             .decision_id = decision_at(state, name),
-                                             .kind = "budget",
-                                             .payload = to_json(*wanted),
-                                             .reason = none_if_empty(request.reason),
-                                             .state = "raised"});
+                                               .by = none_if_empty(request.by),
+                                               .decision_id = decision_at(state, name),
+                                               .kind = "budget",
+                                               .payload = to_json(*wanted),
+                                               .reason = none_if_empty(request.reason),
+                                               .state = "raised"});
   if (state.awaits_budget()) {
     applied.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
   }

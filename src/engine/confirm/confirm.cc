@@ -36,7 +36,8 @@ Result<StateChanged> changed_event(const State& state, const Step& step, const V
     if (text) field = *std::move(text);
     return {};
   };
-  const auto require_text = [&](std::string_view key, std::size_t most, std::string& field) -> Status {
+  const auto require_text = [&](std::string_view key, std::size_t most,
+                                std::string& field) -> Status {
     AE_TRY(read_text(key, most, field));
     if (!field.empty()) return {};
     return fail(Code::tool_output_invalid, "`" + std::string(key) + "` is missing");
@@ -101,7 +102,8 @@ std::vector<Value> changes_view(const State& state) {
     const ToolPolicy* verifier = state.plan ? verifier_of(state, change) : nullptr;
     const auto verdict = [](const std::optional<Deviation>& deviation) -> Value {
       if (!deviation) return {};
-      return Value::object({{"observed", or_null(deviation->observed)}, {"verdict", deviation->verdict}});
+      return Value::object(
+          {{"observed", or_null(deviation->observed)}, {"verdict", deviation->verdict}});
     };
     views.push_back(Value::object({{"accepted", verdict(change.accepted)},
                                    {"etag", or_null(change.etag)},

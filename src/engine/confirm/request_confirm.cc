@@ -44,15 +44,17 @@ bool answers_confirmation(const State& state, const ControlRequest& request) {
   }
   if (request.kind != ControlRequest::Kind::resolve) return false;
   return !request.step_id.empty() || request.resolution == "accept" ||
-         (request.resolution == "fail" && escalated_step(state, request.idempotency_key) != kNoStep);
+         (request.resolution == "fail" &&
+          escalated_step(state, request.idempotency_key) != kNoStep);
 }
 
 Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& request,
                                                  const DecisionContext& context) {
   const bool listed = request.kind == ControlRequest::Kind::signal;  // in the list of approvals
-  const std::string_view name = listed                ? std::string_view(request.approval)
-                                : request.step_id.empty() ? std::string_view(request.idempotency_key)
-                                                      : std::string_view(request.step_id);
+  const std::string_view name = listed ? std::string_view(request.approval)
+                                : request.step_id.empty()
+                                    ? std::string_view(request.idempotency_key)
+                                    : std::string_view(request.step_id);
   std::string resolution = request.resolution;
   if (listed) resolution = request.payload.text("decision") == "approve" ? "accept" : "fail";
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");

@@ -61,7 +61,7 @@ class ForkBuilder {
     const Step* model_call = nullptr;
     const Value* choice = nullptr;   // nullptr: not recorded yet
     std::vector<const Step*> calls;  // that need not be repeated
-    bool finished = false;             // another turn may follow
+    bool finished = false;           // another turn may follow
   };
   std::vector<Turn> turns_of(const Node& node, const Step& step) const;
   Turn turn_of(const Node& node, const Step& model_call) const;
@@ -69,7 +69,7 @@ class ForkBuilder {
   Status import_turns(const std::vector<Turn>& turns);
   Status import_items(const Node& node, const std::vector<const Step*>& items, bool with_results);
   Status import_step(const Step& step, const Value* result, std::vector<Member> more,
-                  std::vector<Member> more_results = {}, bool was_found = false);
+                     std::vector<Member> more_results = {}, bool was_found = false);
   static std::unexpected<Error> erased_from(std::string_view node);
   Status append_entry(Value entry, std::vector<Member> results);
   void import_unknown_call(const UnknownCall& call);
@@ -94,7 +94,7 @@ class ForkBuilder {
   // Calls that an approver or a policy rejected; those whose newest try asked the user a question.
   std::unordered_set<std::string> refused_, denied_, awaiting_input_;
   std::unordered_map<std::uint32_t, std::vector<const Step*>> items_;  // by map or loop
-  std::vector<bool> fully_imported_;                                            // nodes that are imported
+  std::vector<bool> fully_imported_;                                   // nodes that are imported
   std::unordered_set<std::string> imported_;                           // step ids
   std::vector<Value> entries_, unknown_;
   std::vector<Member> entry_results_;
@@ -293,7 +293,7 @@ void ForkBuilder::import_unknown_call(const UnknownCall& call) {
 }
 
 Status ForkBuilder::import_step(const Step& step, const Value* result, std::vector<Member> more,
-                             std::vector<Member> more_results, bool was_found) {
+                                std::vector<Member> more_results, bool was_found) {
   ResultType type = was_found ? ResultType::side_effect_committed : step.result_type;
   if (type == ResultType::none) {  // the result type that its end would have
     const bool pure = step.phase == StepPhase::answered || then_.kind_of(step) == NodeKind::llm;
@@ -350,7 +350,8 @@ Status ForkBuilder::import_items(const Node& node, const std::vector<const Step*
 // An unfinished map continues with its recorded value and its completed items.
 Status ForkBuilder::import_map(const Node& node, const Step& step) {
   const std::vector<const Step*>& items = items_[node.index];
-  const bool all_in_effect = std::ranges::all_of(items, [&](const Step* i) { return is_in_effect(*i); });
+  const bool all_in_effect =
+      std::ranges::all_of(items, [&](const Step* i) { return is_in_effect(*i); });
   if (is_complete(step, node, node.continue_on_error) && all_in_effect) {
     const Value result = then_.result_for_dependents(step);
     AE_TRY(import_step(step, &result, {}));
@@ -358,11 +359,13 @@ Status ForkBuilder::import_map(const Node& node, const Step& step) {
     return import_items(node, items, false);
   }
   auto over = map_values_.find(step.id.text);
-  if (over == map_values_.end() && step.map) over = map_values_.emplace(step.id.text, step.map->over).first;
+  if (over == map_values_.end() && step.map)
+    over = map_values_.emplace(step.id.text, step.map->over).first;
   if (over == map_values_.end()) return {};
   if (erased_.contains(step.id.text + "/over")) return erased_from(node.id);
-  AE_TRY(append_entry(Value::object({{"node_id", node.id}, {"over", true}, {"step_id", step.id.text}}),
-             {{step.id.text, over->second}}));
+  AE_TRY(
+      append_entry(Value::object({{"node_id", node.id}, {"over", true}, {"step_id", step.id.text}}),
+                   {{step.id.text, over->second}}));
   return import_items(node, items, true);
 }
 
@@ -396,7 +399,8 @@ ForkBuilder::Turn ForkBuilder::turn_of(const Node& node, const Step& model_call)
       turn.calls.push_back(part);
     }
   }
-  const bool may_follow = (*turn.choice)["calls"].size() > 0 || turn.choice->find("repair") != nullptr;
+  const bool may_follow =
+      (*turn.choice)["calls"].size() > 0 || turn.choice->find("repair") != nullptr;
   turn.finished = may_follow && turn.calls.size() == made;
   return turn;
 }
@@ -429,7 +433,7 @@ Status ForkBuilder::import_turns(const std::vector<Turn>& turns) {
       return erased_from(then_.node_of(*turn.model_call).id);
     }
     AE_TRY(import_step(*turn.model_call, &results_.at(id), std::move(more),
-                    {{id + "/arguments", arguments_.at(id)}}));
+                       {{id + "/arguments", arguments_.at(id)}}));
     for (const Step* call : turn.calls) {
       const std::string& of = call->id.text;
       const auto edited = edited_.find(of);
@@ -447,7 +451,8 @@ Status ForkBuilder::import_turns(const std::vector<Turn>& turns) {
 // An unfinished loop continues with its valid turns.
 Status ForkBuilder::import_loop(const Node& node, const Step& step) {
   const std::vector<const Step*>& parts = items_[node.index];
-  const bool all_in_effect = std::ranges::all_of(parts, [&](const Step* p) { return is_in_effect(*p); });
+  const bool all_in_effect =
+      std::ranges::all_of(parts, [&](const Step* p) { return is_in_effect(*p); });
   if (!is_complete(step, node, node.continue_on_error) || !all_in_effect) {
     const std::vector<Turn> turns = turns_of(node, step);
     if (turns.empty()) return {};

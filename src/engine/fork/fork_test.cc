@@ -332,14 +332,14 @@ AE_TEST("fork/what is brought in is refused where it cannot have been done") {
     State state;
     state.job = JobId("job-9");
     const auto first_events = job_events({.agent = "tester",
-                                  .input = {},
-                                  .labels = {},
-                                  .idempotency_key = {},
-                                  .execution_version = "v1",
-                                  .deadline = {},
-                                  .plan = fork.plan.get(),
-                                  .forked_from = is_fork ? fork.forked_from : Value(),
-                                  .imported = {}});
+                                          .input = {},
+                                          .labels = {},
+                                          .idempotency_key = {},
+                                          .execution_version = "v1",
+                                          .deadline = {},
+                                          .plan = fork.plan.get(),
+                                          .forked_from = is_fork ? fork.forked_from : Value(),
+                                          .imported = {}});
     for (const EventBody& one : first_events) {
       AE_CHECK(apply(state, one, Instant{}, uncached_plan_source()).has_value());
     }
@@ -553,9 +553,9 @@ AE_TEST("property/a retry of any failed job lists only what is in doubt, undone 
     failed++;
     const Fork fork = retried(origin);
     const bool in_effect = origin.count(EventType::step_compensated) == 0 &&
-                        std::ranges::none_of(fork.effects, [](const Value& effect) {
-                          return effect.text("state") != "committed";
-                        });
+                           std::ranges::none_of(fork.effects, [](const Value& effect) {
+                             return effect.text("state") != "committed";
+                           });
     EXPECT_TRUE(!in_effect || fork.effects.empty()) << again(fork) << "\n" << origin.log_text();
     JobFixture job(fork, "job-2");
     ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.log_text();

@@ -184,8 +184,10 @@ Status Applier::apply(const ToolInvocationFinished& event) {
       (s_.opened_at || (s_.status == JobStatus::running && call.attempt == s_.attempt));
   if (!certain && !ended && !event.settled.value_or(false)) call.unsettled = true;
   // The `not_happened` decision was made before it was known that the tool asks a question.
-  const bool sends_answers = step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;
-  if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain) || sends_answers) {
+  const bool sends_answers =
+      step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;
+  if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain) ||
+      sends_answers) {
     set_phase(*step, StepPhase::settled);
   }
   if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing &&

@@ -224,7 +224,8 @@ Status Applier::apply(const DecisionRecorded& event) {
   if (kind == "tool_choice") return apply_tool_choice_decision(event, step);
   if (kind == "retry") return apply_retry_decision(event, step);
   if (kind == "in_doubt") {
-    return step ? apply_in_doubt_decision(event, *step) : corrupt_event("no call has an unknown outcome");
+    return step ? apply_in_doubt_decision(event, *step)
+                : corrupt_event("no call has an unknown outcome");
   }
   if (kind == "end") return apply_end_decision(event);
   if (kind == "budget") return apply_budget_decision(event);

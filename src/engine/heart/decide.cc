@@ -175,9 +175,10 @@ Verdict admit(const State& state, const CallRequest& request) {
   // In an ending job only a call with an unknown outcome that could be undone may be resent.
   const bool ends = state.ending && step.role == Role::node && !state.blocks_ending(step);
   if (ends || is_terminal(state.status)) return Verdict::refuse;
-  const bool approved = !request.arguments || is_approved(state, &step, state.tool_of(step), request);
-  const bool fits =
-      request.use == nullptr || step.role != Role::node || state.budget.exceeded_by(*request.use).empty();
+  const bool approved =
+      !request.arguments || is_approved(state, &step, state.tool_of(step), request);
+  const bool fits = request.use == nullptr || step.role != Role::node ||
+                    state.budget.exceeded_by(*request.use).empty();
   const Verdict may_declare = !approved ? Verdict::unapproved
                               : fits    ? Verdict::declare
                                         : Verdict::over_budget;

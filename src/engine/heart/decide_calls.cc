@@ -172,7 +172,8 @@ void Decider::emit_started(const Declaration& d, const Value& args, ToolInvocati
     if (is_approved) event.approval_id = approval->id;
   }
   // An approval is valid only for this schema, including its absence.
-  if (tool.args_schema || is_approved) event.request_schema_hash = hash_from_hex(tool.schema_digest);
+  if (tool.args_schema || is_approved)
+    event.request_schema_hash = hash_from_hex(tool.schema_digest);
   event.reserved = reserve(d, args);
   emit(std::move(event));
   decision_.perform.push_back(d.step);
@@ -197,9 +198,11 @@ void Decider::declare_try(const Step& step, bool close_earlier) {
   if (!is_call_approved(again, call.arguments, call.arguments_hash)) {
     // The plan was replaced since the earlier try. A call that its policies
     // deny cannot be approved.
-    const auto policy_decision = evaluate_policy(s_, &step, s_.tool_of(step), call.arguments, &work_);
+    const auto policy_decision =
+        evaluate_policy(s_, &step, s_.tool_of(step), call.arguments, &work_);
     if (policy_decision && policy_decision->action == PolicyAction::deny) {
-      return fail_step(step, code_name(Code::denied), denied_text(call.tool, policy_decision->reason));
+      return fail_step(step, code_name(Code::denied),
+                       denied_text(call.tool, policy_decision->reason));
     }
     return request_approval(again, call.arguments, call.arguments_hash);
   }
@@ -321,7 +324,7 @@ void Decider::schedule_retry(const Step& step) {
   const std::uint64_t jitter_seed = splitmix64(context_.jitter_seed ^ bits_of(step.id)) >> 11;
   const bool asked_questions = call.outcome == OutcomeKind::input_required;
   const std::uint32_t before = call.unsent_tries > 0 ? call.unsent_tries
-                               : asked_questions               ? call.questions->rounds
+                               : asked_questions     ? call.questions->rounds
                                                      : call.counted_tries;
   Duration wait = tool.retry.backoff(before + 1, jitter_seed << 11, call.retry_after);
   // At least this, whatever the tool's own retry policy is.

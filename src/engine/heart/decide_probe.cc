@@ -18,7 +18,8 @@ void Decider::start_probe(const Step& step) {
   if (const auto settles = s_.settles_at(step); settles && context_.now < *settles) {
     return revisit_at(*settles);
   }
-  const bool replaces_open_try = step.phase == StepPhase::calling;  // an orphan is among the open tries
+  const bool replaces_open_try =
+      step.phase == StepPhase::calling;  // an orphan is among the open tries
   if (!has_room(replaces_open_try)) return;
   auto args = side_arguments_of(s_, step, Role::probe, &work_);
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the probe's arguments");
@@ -72,15 +73,15 @@ void Decider::record_probe_result(const Step& probe, const Value& result) {
   const std::string_view resolution = happened ? "happened" : "not_happened";
   if (happened && probed.call->open) finish_as_unknown(probed, "probe");
   emit_of(probed,
-          DecisionRecorded{
-              .at = context_.now,
-              .by = "probe",
-              .decision_id = decision_id_of(probed, "in_doubt" + std::to_string(probed.call->try_no)),
-              .kind = "in_doubt",
-              .payload = Value::object({{"idempotency_key", probed.call->key.text},
-                                        {"probe", probe.call->id.text},
-                                        {"resolution", resolution}}),
-              .state = std::string(resolution)});
+          DecisionRecorded{.at = context_.now,
+                           .by = "probe",
+                           .decision_id = decision_id_of(
+                               probed, "in_doubt" + std::to_string(probed.call->try_no)),
+                           .kind = "in_doubt",
+                           .payload = Value::object({{"idempotency_key", probed.call->key.text},
+                                                     {"probe", probe.call->id.text},
+                                                     {"resolution", resolution}}),
+                           .state = std::string(resolution)});
   if (!happened) return;
   emit_changes(probed, result);
   emit_of(probed, CommandCommitted{.command_id = probed.id, .result = result});

@@ -224,7 +224,7 @@ class Decider {
   bool answered_ = false;  // a model's answer is committed in this decision
   Usage reserved_;         // of the budget, by what this decision declares
   std::vector<ExceededLimit> exceeded_limits_;  // limits that left no room for a call
-  bool unconfirmed_ = false;         // changes of another attempt became known and are not verified
+  bool unconfirmed_ = false;  // changes of another attempt became known and are not verified
   std::set<std::uint32_t> failed_maps_;  // an item fails in this decision: no more of these start
   std::set<std::string> keys_;           // of waits that this decision opens
   // Messages that this decision delivers, by channel.

@@ -288,7 +288,8 @@ void each_way_ends(bool owned) {
     EXPECT_EQ(listed(runner.job), unknown) << runner.job.log_text();
     EXPECT_EQ(job_view(runner.job.state)["in_doubt"].size(), unknown.size());
     const bool undone = runner.job.status() != "completed" && c.compensate && runner.happened;
-    EXPECT_EQ(runner.job.count(EventType::step_compensated), undone ? 1u : 0u) << runner.job.log_text();
+    EXPECT_EQ(runner.job.count(EventType::step_compensated), undone ? 1u : 0u)
+        << runner.job.log_text();
     if (c.compensate && c.on_in_doubt != "fail") {
       EXPECT_TRUE(runner.known || (runner.resolved == 1 && c.resolution == "fail"))
           << "it ended while a call was in doubt that could be undone\n"
@@ -371,7 +372,8 @@ AE_TEST("ending/a deadline ends a job whose process died and that is parked for 
   waiting_job.claim();
   crash_and_claim(waiting_job).cancel();  // parked again, for a call that could be undone
   State waits = waiting_job.folded(waiting_job.log.size());
-  EXPECT_FALSE(apply(waits, resumed, waiting_job.now, uncached_plan_source())) << "a person is asked";
+  EXPECT_FALSE(apply(waits, resumed, waiting_job.now, uncached_plan_source()))
+      << "a person is asked";
 }
 
 AE_TEST("ending/a deadline passes while a change is in doubt, and another call is sent again") {
@@ -560,11 +562,11 @@ AE_TEST("note/an ended job takes what a person found out, and its end stays") {
   JobFixture job = ended();
   const std::uint64_t seq = job.state.seq;
   job.send_request({.kind = ControlRequest::Kind::resolve,
-           .by = "ann",
-           .reason = "it is on the statement",
-           .idempotency_key = job.sent[0].key,
-           .resolution = "happened",
-           .result = json("{'id':7}")});
+                    .by = "ann",
+                    .reason = "it is on the statement",
+                    .idempotency_key = job.sent[0].key,
+                    .resolution = "happened",
+                    .result = json("{'id':7}")});
   ASSERT_EQ(job.refused, std::nullopt);
   EXPECT_EQ(job.reply["noted"], Value(true));
   EXPECT_EQ(job.state.seq, seq + 1);
@@ -758,8 +760,8 @@ AE_TEST("ending/a plan that drops a call which was given up hides it nowhere") {
   const auto text_answer = [&](std::string_view resolution) {
     return job
         .send_request({.kind = ControlRequest::Kind::resolve,
-              .idempotency_key = key,
-              .resolution = std::string(resolution)})
+                       .idempotency_key = key,
+                       .resolution = std::string(resolution)})
         .refused;
   };
   EXPECT_EQ(text_answer("not_happened"), Code::not_settled);

@@ -320,7 +320,7 @@ std::optional<FailedField> failed_wait(const State& state, const Node& node, con
                                        std::string_view code) {
   const PlanScope scope(state, nullptr);
   const auto check_field = [&](const std::optional<Template>& source, const char* name,
-                        bool fits) -> std::optional<FailedField> {
+                               bool fits) -> std::optional<FailedField> {
     if (!source) return std::nullopt;
     const std::string field = std::string("wait.") + name;
     if (auto found = find_failed_field(*source, field, scope)) return found;
@@ -329,7 +329,8 @@ std::optional<FailedField> failed_wait(const State& state, const Node& node, con
   };
   const bool reused = code == code_name(Code::correlation_key_reused);
   const bool has_due = node.wait_for || node.wait_until;
-  if (auto found = check_field(node.wait_key, "key", !reused && node.wait_key && wait_key_of(state, node)))
+  if (auto found =
+          check_field(node.wait_key, "key", !reused && node.wait_key && wait_key_of(state, node)))
     return found;
   if (auto found =
           check_field(node.wait_channel, "channel", node.wait_channel && channel_of(state, node))) {

@@ -174,10 +174,10 @@ std::list<Named> jobs() {
   unknown.signal("z").after(1h).store_effect(
       late, {.kind = OutcomeKind::success, .result = json("{'id':7}")});
   unknown.send_request({.kind = ControlRequest::Kind::resolve,
-               .by = "ann",
-               .reason = "looked",
-               .idempotency_key = unknown.sent[0].key,
-               .resolution = "not_happened"});
+                        .by = "ann",
+                        .reason = "looked",
+                        .idempotency_key = unknown.sent[0].key,
+                        .resolution = "not_happened"});
   // Answers of users: a call happened without a result; an invalid early answer; a
   // result that breaks its schema.
   JobFixture& people =
@@ -261,8 +261,9 @@ std::list<Named> jobs() {
   const Value planner_spec = json(
       "{'tool': 'model:main', 'model': 'small', 'told': 'Plan', 'prompt': '${ .input.message }',"
       " 'tools': ['look', 'put'], 'max_nodes': 4, 'repair': 1}");
-  const Value planner = Value::object(
-      {{"id", "planner"}, {"kind", "planner"}, {"planner", planner_spec.with("schema", planner_schema())}});
+  const Value planner = Value::object({{"id", "planner"},
+                                       {"kind", "planner"},
+                                       {"planner", planner_spec.with("schema", planner_schema())}});
   const auto answers = [](std::string_view plan) {
     return canonical(Value::object({{"text", canonical(json(plan))}}));
   };

@@ -151,7 +151,9 @@ AE_TEST("early/what does not answer the wait that opens stays undelivered") {
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'],"
       "  'wait':{'type':'human', 'key':'${ .steps.a }'}}]");
-  job.claim().signal_early("k", "{}", "s1").signal_early("k", "{'decision':'approve'}", "s2", "signal");
+  job.claim()
+      .signal_early("k", "{}", "s1")
+      .signal_early("k", "{'decision':'approve'}", "s2", "signal");
   EXPECT_EQ(job.ok("a", "'k'").status(), "waiting");
   job.approve("w");
   EXPECT_EQ(job.last<JobCompleted>().undelivered.size(), 2u);
@@ -170,7 +172,8 @@ AE_TEST(
     job.claim().ok("first", "'k'");
     const std::size_t before = job.log.size();
     EXPECT_EQ(job.signal_early("k", "{}", "s1").refused, Code::input_invalid) << key;
-    EXPECT_EQ(job.signal_early("k", "{'decision':'perhaps'}", "s1", "human").refused, Code::input_invalid);
+    EXPECT_EQ(job.signal_early("k", "{'decision':'perhaps'}", "s1", "human").refused,
+              Code::input_invalid);
     EXPECT_EQ(job.log.size(), before);
     EXPECT_EQ(job.signal_early("other", "{}", "s2").refused, std::nullopt);
     EXPECT_EQ(job.signal_early("k", "{'decision':'approve'}", "s3").refused, std::nullopt);
@@ -200,10 +203,10 @@ AE_TEST("early/what its wait cannot take once it is open is kept, and never take
   JobFixture job("[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'k'}}]");
   job.claim();
   ControlRequest request{.kind = ControlRequest::Kind::signal,
-                     .id = "s1",
-                     .correlation_key = "k",
-                     .buffer = true,
-                     .payload = json("{'note':'hm'}")};
+                         .id = "s1",
+                         .correlation_key = "k",
+                         .buffer = true,
+                         .payload = json("{'note':'hm'}")};
   ASSERT_EQ(job.send_request(request).refused, Code::input_invalid);
   const auto kept = expire_request(job.state, request);  // it was accepted before the wait opened
   ASSERT_EQ(kept.size(), 1u);
@@ -224,10 +227,10 @@ AE_TEST("early/one that comes to a wait that has its answer is kept, the answer 
       " {'id':'x', 'kind':'wait', 'wait':{'type':'signal', 'key':'other'}}]");
   job.claim().signal_early("k", "1", "s1");
   ControlRequest request{.kind = ControlRequest::Kind::signal,
-                     .id = "s1",
-                     .correlation_key = "k",
-                     .buffer = true,
-                     .payload = json("1")};
+                         .id = "s1",
+                         .correlation_key = "k",
+                         .buffer = true,
+                         .payload = json("1")};
   EXPECT_TRUE(expire_request(job.state, request).empty());
   request.id = "s2";
   ASSERT_EQ(expire_request(job.state, request).size(), 1u);
@@ -242,11 +245,11 @@ AE_TEST("early/a person's early answer counts, with who gave it") {
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human', 'key':'k'}}]");
   job.claim().send_request({.kind = ControlRequest::Kind::signal,
-                   .id = "s1",
-                   .by = "bob",
-                   .correlation_key = "k",
-                   .buffer = true,
-                   .payload = json("{'decision':'approve'}")});
+                            .id = "s1",
+                            .by = "bob",
+                            .correlation_key = "k",
+                            .buffer = true,
+                            .payload = json("{'decision':'approve'}")});
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.last<WaitCompleted>().by, "bob");

@@ -99,14 +99,15 @@ Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State&
 
 // Does the result given by an operator match the tool's result_schema? A tool that is not in the
 // plan any more has no schema.
-Status given_result_fits(const State& state, const std::string& tool, const ControlRequest& request) {
+Status given_result_fits(const State& state, const std::string& tool,
+                         const ControlRequest& request) {
   const auto policy = std::ranges::find(state.plan->tools, tool, &ToolPolicy::name);
   if (policy == state.plan->tools.end() || !policy->result_schema) return {};
   auto fits = policy->result_schema->check(request.result.value_or(Value()));
   if (fits) return {};
   return std::unexpected(std::move(fits).error().with_context(
       request.result ? "the result for \"" + tool + "\""
-                 : "`happened` needs the result of \"" + tool + "\""));
+                     : "`happened` needs the result of \"" + tool + "\""));
 }
 
 // The calls that can be resolved after the end: those whose outcome or whose result is unknown.
@@ -152,7 +153,7 @@ Status check_settled(const std::optional<Instant>& checkable_at, Instant checked
 
 // The outcome of a call that was given up, or whose job has ended.
 OutcomeNoted noted_event(const UnknownCall& call, Instant at, std::string_view resolution,
-                   std::string_view by) {
+                         std::string_view by) {
   return {.at = at,
           .by = none_if_empty(by),
           .idempotency_key = call.key,
@@ -234,10 +235,10 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
   const bool fails = request.resolution == "fail";
   if ((happened || fails) && step.call && step.call->open) {  // a later result is late
     applied.events.emplace_back(ToolInvocationFinished{.invocation_id = step.call->id,
-                                                     .outcome = "unknown",
-                                                     .source = "person",
-                                                     .step_id = step.id,
-                                                     .try_no = step.call->try_no});
+                                                       .outcome = "unknown",
+                                                       .source = "person",
+                                                       .step_id = step.id,
+                                                       .try_no = step.call->try_no});
   }
   applied.events.emplace_back(DecisionRecorded{
       .at = context.now,
@@ -252,17 +253,18 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
   if (happened && step.call) {
     for (StateChanged& change : changed.events) applied.events.emplace_back(std::move(change));
     applied.events.emplace_back(CommandCommitted{.command_id = step.id,
-                                               .node_id = state.node_of(step).id,
-                                               .result = request.result.value_or(Value()),
-                                               .step_id = step.id});
+                                                 .node_id = state.node_of(step).id,
+                                                 .result = request.result.value_or(Value()),
+                                                 .step_id = step.id});
   }
-  WaitCompleted completed = wait_completed_event(state, key, wait, fails ? "rejected" : "signalled");
+  WaitCompleted completed =
+      wait_completed_event(state, key, wait, fails ? "rejected" : "signalled");
   completed.by = none_if_empty(request.by);
   completed.signal_id = none_if_empty(request.id);
   applied.events.emplace_back(std::move(completed));
   applied.answer = Value::object({{"idempotency_key", call_key},
-                                {"node_id", state.node_of(step).id},
-                                {"resolution", request.resolution}});
+                                  {"node_id", state.node_of(step).id},
+                                  {"resolution", request.resolution}});
   // The answer shows the recorded result, in case the operator gave none.
   if (happened && step.call)
     applied.answer = applied.answer.with("result", request.result.value_or(Value()));
@@ -291,7 +293,7 @@ Outcome validated_questions(Outcome outcome, bool may_ask_user) {
   outcome.result = Value();
   outcome.error_code = to_text(OutcomeKind::input_required);
   outcome.error_message = good ? "it asks a person something, which only the call of a step may"
-                            : "it asks what nobody can answer: " + good.error().message;
+                               : "it asks what nobody can answer: " + good.error().message;
   return outcome;
 }
 
@@ -329,7 +331,7 @@ std::string invalid_reason(const Value& invalid) {
 
 // The event for the outcome of a try. REQUIRES: the outcome is validated.
 ToolInvocationFinished finished_event(const InvocationId& invocation, const StepId& step,
-                                std::int64_t try_no, const Outcome& outcome) {
+                                      std::int64_t try_no, const Outcome& outcome) {
   ToolInvocationFinished event{.external_id = none_if_empty(outcome.external_id),
                                .invocation_id = invocation,
                                .outcome = std::string(to_text(outcome.kind)),
@@ -340,7 +342,7 @@ ToolInvocationFinished finished_event(const InvocationId& invocation, const Step
     event.result = result_of(outcome);
     if (outcome.invalid) {
       event.error = recorded_error(code_name(Code::tool_output_invalid),
-                             "the call succeeded, but " + invalid_reason(*outcome.invalid));
+                                   "the call succeeded, but " + invalid_reason(*outcome.invalid));
     }
     return event;
   }
@@ -356,7 +358,8 @@ ToolInvocationFinished finished_event(const InvocationId& invocation, const Step
   return event;
 }
 
-ToolInvocationFinished finished_event(const Step& step, std::uint32_t try_no, const Outcome& outcome) {
+ToolInvocationFinished finished_event(const Step& step, std::uint32_t try_no,
+                                      const Outcome& outcome) {
   return finished_event(step.call->id, step.id, try_no, outcome);
 }
 
@@ -441,7 +444,8 @@ Status note_late_results(const State& state, const std::vector<StoredEffect>& ef
     const Value& result = result_of(outcome);
     const auto at = instant_from_text(record.text("created_at"));
     if (!at) return fail(Code::log_corrupt, "an effect record without the time of its writing");
-    OutcomeNoted event = noted_event(late.call, *at, happened ? "happened" : "not_happened", "runtime");
+    OutcomeNoted event =
+        noted_event(late.call, *at, happened ? "happened" : "not_happened", "runtime");
     // A job whose values were erased gets no new ones.
     if (happened && !state.blind_erased) event.result = result;
     events.emplace_back(std::move(event));
@@ -461,7 +465,7 @@ bool is_result_refused(const State& state, const Step& step) {
 }
 
 WaitCompleted wait_completed_event(const State& state, const std::string& key, const Wait& wait,
-                          std::string_view outcome) {
+                                   std::string_view outcome) {
   const Step& step = state.steps[wait.step];
   return {.correlation_key = key,
           .node_id = state.node_of(step).id,
@@ -470,8 +474,8 @@ WaitCompleted wait_completed_event(const State& state, const std::string& key, c
           .wait_type = std::string(to_text(wait.type))};
 }
 
-std::vector<EventBody> record_outcome(const State& state, std::uint32_t index, const Outcome& observed,
-                                      Instant at) {
+std::vector<EventBody> record_outcome(const State& state, std::uint32_t index,
+                                      const Outcome& observed, Instant at) {
   const Step& step = state.steps[index];
   AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
   const ToolPolicy& tool = state.tool_of(step);
@@ -543,8 +547,11 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
     const Step& step = state.steps[found->second];
     const Invocation& call = *step.call;
     const bool open = call.open && call.try_no == effect.try_no;
-    const bool awaits_late_result = !open && effect.try_no <= call.try_no && effect.try_no > call.last_late_try;
-    if (!open && (!awaits_late_result || effect.record.find(R"("late":true)") == effect.record.npos)) continue;
+    const bool awaits_late_result =
+        !open && effect.try_no <= call.try_no && effect.try_no > call.last_late_try;
+    if (!open &&
+        (!awaits_late_result || effect.record.find(R"("late":true)") == effect.record.npos))
+      continue;
     AE_ASSIGN(const Value record,
               read_side_record(effect_location(state.job, effect.invocation, effect.try_no),
                                effect.record));
@@ -590,7 +597,7 @@ Result<ToolInvocationFinished> finished_payload(const Value& record) {
   const std::int64_t n = record["try"].is_integer() ? record["try"].as_int() : 0;
   ToolInvocationFinished event =
       finished_event(InvocationId(std::string(record.text("invocation_id"))),
-               StepId(std::string(record.text("command_id"))), n, outcome);
+                     StepId(std::string(record.text("command_id"))), n, outcome);
   event.response_schema_hash = result_schema_hash_of(record);
   return event;
 }
@@ -730,12 +737,14 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
                                      const DecisionContext& context) {
   switch (request.kind) {
     case ControlRequest::Kind::signal:
-      if (answers_confirmation(state, request)) return apply_confirmation_answer(state, request, context);
+      if (answers_confirmation(state, request))
+        return apply_confirmation_answer(state, request, context);
       return apply_signal_request(state, request, context);
     case ControlRequest::Kind::cancel:
       return apply_cancel_request(state, request);
     case ControlRequest::Kind::resolve:
-      if (answers_confirmation(state, request)) return apply_confirmation_answer(state, request, context);
+      if (answers_confirmation(state, request))
+        return apply_confirmation_answer(state, request, context);
       return apply_resolution(state, request, context);
     case ControlRequest::Kind::timers:
       return apply_due_timers(state, context);

@@ -38,13 +38,13 @@ class FuzzJob {
                  .error_code = "connect",
                  .error_message = "nobody there"});
     send_request({.kind = ControlRequest::Kind::message,
-         .id = "m-1",
-         .payload = Value(7),
-         .channel = "news"});
+                  .id = "m-1",
+                  .payload = Value(7),
+                  .channel = "news"});
     send_request({.kind = ControlRequest::Kind::signal,
-         .id = "s-1",
-         .correlation_key = "k",
-         .payload = Value("go")});
+                  .id = "s-1",
+                  .correlation_key = "k",
+                  .payload = Value("go")});
     now = now + std::chrono::minutes(2);
     send_request({.kind = ControlRequest::Kind::timers});
   }
@@ -57,10 +57,10 @@ class FuzzJob {
       const Step& step = state.steps[node.index];
       if (!step.call || !state.may_have_happened(step)) continue;
       send_request({.kind = ControlRequest::Kind::resolve,
-           .by = "ann",
-           .idempotency_key = step.call->key.text,
-           .resolution = "happened",
-           .result = Value("paid")});
+                    .by = "ann",
+                    .idempotency_key = step.call->key.text,
+                    .resolution = "happened",
+                    .result = Value("paid")});
     }
     send_request({.kind = ControlRequest::Kind::pause, .by = "ann", .reason = "lunch"});
     send_request({.kind = ControlRequest::Kind::resume, .by = "ann"});

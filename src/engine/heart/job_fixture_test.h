@@ -140,12 +140,12 @@ class JobFixture {
       : plan(std::move(of)) {
     state.job = JobId(std::string(setup.id));
     NewJobEvents new_job{.agent = "tester",
-                      .input = json(setup.input),
-                      .labels = {},
-                      .idempotency_key = {},
-                      .execution_version = "v1",
-                      .deadline = {},
-                      .plan = plan.get()};
+                         .input = json(setup.input),
+                         .labels = {},
+                         .idempotency_key = {},
+                         .execution_version = "v1",
+                         .deadline = {},
+                         .plan = plan.get()};
     new_job.now = now;
     new_job.blind = setup.blind;
     if (setup.deadline) new_job.deadline = now + *setup.deadline;
@@ -264,22 +264,22 @@ class JobFixture {
   JobFixture& signal(std::string_view key, std::string_view payload = "null",
                      std::string_view type = "") {
     return send_request({.kind = ControlRequest::Kind::signal,
-                .correlation_key = std::string(key),
-                .wait_type = std::string(type),
-                .payload = json(payload)});
+                         .correlation_key = std::string(key),
+                         .wait_type = std::string(type),
+                         .payload = json(payload)});
   }
   JobFixture& cancel(std::string_view reason = "", std::optional<bool> compensate = {}) {
     return send_request({.kind = ControlRequest::Kind::cancel,
-                .by = "someone",
-                .reason = std::string(reason),
-                .compensate = compensate});
+                         .by = "someone",
+                         .reason = std::string(reason),
+                         .compensate = compensate});
   }
   JobFixture& resolve(std::string_view node, std::string_view resolution,
                       std::optional<std::string_view> result = std::nullopt) {
     ControlRequest request{.kind = ControlRequest::Kind::resolve,
-                        .by = "someone",
-                        .idempotency_key = state.key_of(step(node)).text,
-                        .resolution = std::string(resolution)};
+                           .by = "someone",
+                           .idempotency_key = state.key_of(step(node)).text,
+                           .resolution = std::string(resolution)};
     const bool waits = waits_for_settling && resolution == "not_happened" && step(node).call;
     if (const auto settles = waits ? state.settles_at(step(node)) : std::nullopt) {
       now = std::max(now, *settles);
@@ -288,44 +288,50 @@ class JobFixture {
     return send_request(request);
   }
   // A signal that may arrive before its wait.
-  JobFixture& early(std::string_view key, std::string_view payload, std::string_view id,
-                    std::string_view type = "") {
+  JobFixture& signal_early(std::string_view key, std::string_view payload, std::string_view id,
+                           std::string_view type = "") {
     return send_request({.kind = ControlRequest::Kind::signal,
-                .id = std::string(id),
-                .correlation_key = std::string(key),
-                .wait_type = std::string(type),
-                .buffer = true,
-                .payload = json(payload)});
+                         .id = std::string(id),
+                         .correlation_key = std::string(key),
+                         .wait_type = std::string(type),
+                         .buffer = true,
+                         .payload = json(payload)});
   }
   JobFixture& message(std::string_view channel, std::string_view payload, std::string_view id) {
     return send_request({.kind = ControlRequest::Kind::message,
-                .id = std::string(id),
-                .payload = json(payload),
-                .channel = std::string(channel)});
+                         .id = std::string(id),
+                         .payload = json(payload),
+                         .channel = std::string(channel)});
   }
   // An operator answers a failed verification of a step's changes.
   JobFixture& confirm(std::string_view node, std::string_view resolution,
                       std::string_view note = "") {
     return send_request({.kind = ControlRequest::Kind::resolve,
-                .by = "ann",
-                .reason = std::string(note),
-                .resolution = std::string(resolution),
-                .step_id = step(node).id.text});
+                         .by = "ann",
+                         .reason = std::string(note),
+                         .resolution = std::string(resolution),
+                         .step_id = step(node).id.text});
   }
   // Another plan for the job; `drop` names nodes whose effects are abandoned.
   JobFixture& replan(std::shared_ptr<const Plan> next, const std::vector<std::string>& drop = {}) {
     std::vector<Value> names(drop.begin(), drop.end());
     send_request({.kind = ControlRequest::Kind::plan,
-         .by = "someone",
-         .payload = Value::object(
-             {{"drop", Value::array(std::move(names))}, {"task_graph", next->task_graph}})});
+                  .by = "someone",
+                  .payload = Value::object({{"drop", Value::array(std::move(names))},
+                                            {"task_graph", next->task_graph}})});
     if (!refused) plan = std::move(next);
     return *this;
   }
   // A process offers its versions to the job.
-  JobFixture& offer() { return send_request({.kind = ControlRequest::Kind::version, .by = "worker-2"}); }
-  JobFixture& pause() { return send_request({.kind = ControlRequest::Kind::pause, .by = "someone"}); }
-  JobFixture& resume() { return send_request({.kind = ControlRequest::Kind::resume, .by = "someone"}); }
+  JobFixture& offer() {
+    return send_request({.kind = ControlRequest::Kind::version, .by = "worker-2"});
+  }
+  JobFixture& pause() {
+    return send_request({.kind = ControlRequest::Kind::pause, .by = "someone"});
+  }
+  JobFixture& resume() {
+    return send_request({.kind = ControlRequest::Kind::resume, .by = "someone"});
+  }
   // Raises the job's budget; limits as they are stored.
   JobFixture& raise(std::string_view to) {
     return send_request({.kind = ControlRequest::Kind::budget, .by = "ann", .payload = json(to)});
@@ -337,10 +343,10 @@ class JobFixture {
   JobFixture& reject(std::string_view node) { return approve(node, "reject"); }
   JobFixture& answer_approval(std::string_view id, std::string_view decision) {
     return send_request({.kind = ControlRequest::Kind::signal,
-                .by = "ann",
-                .wait_type = "human",
-                .approval = std::string(id),
-                .payload = Value::object({{"decision", decision}})});
+                         .by = "ann",
+                         .wait_type = "human",
+                         .approval = std::string(id),
+                         .payload = Value::object({{"decision", decision}})});
   }
   // The id of the open approval or question of a node; "" = none.
   std::string open_request_id(std::string_view node) const {

@@ -108,7 +108,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   };
   FuzzInput input_bytes(data, size);
   std::vector<ae::Event> log(
-      events.begin(), events.begin() + static_cast<std::ptrdiff_t>(input_bytes.below(events.size() + 1)));
+      events.begin(),
+      events.begin() + static_cast<std::ptrdiff_t>(input_bytes.below(events.size() + 1)));
   while (input_bytes.left() && log.size() < 2 * events.size()) {
     ae::Event event = events[input_bytes.below(events.size())];
     ae::Value payload = ae::payload_json(event.body);

@@ -173,7 +173,8 @@ AE_TEST("log/when its writers say that events were written decides nothing") {
       DecisionContext context = job.context();
       context.now = job.log[prefix - 1].created_at + later;
       const std::string expected = decision_text(decide(honest, context, job.limits));
-      ASSERT_EQ(decision_text(decide(*other, context, job.limits)), expected) << "after event " << prefix;
+      ASSERT_EQ(decision_text(decide(*other, context, job.limits)), expected)
+          << "after event " << prefix;
       decisions += expected.empty() ? 0 : 1;
       for (const ControlRequest::Kind kind :
            {ControlRequest::Kind::timers, ControlRequest::Kind::cancel,

@@ -32,11 +32,11 @@ std::string hash_of(std::string_view arguments) {
 JobFixture& edit(JobFixture& job, std::string_view id, std::string_view arguments,
                  std::string_view decision = "approve") {
   return job.send_request({.kind = ControlRequest::Kind::signal,
-                  .by = "ann",
-                  .wait_type = "human",
-                  .approval = std::string(id),
-                  .arguments = json(arguments),
-                  .payload = Value::object({{"decision", decision}})});
+                           .by = "ann",
+                           .wait_type = "human",
+                           .approval = std::string(id),
+                           .arguments = json(arguments),
+                           .payload = Value::object({{"decision", decision}})});
 }
 
 // ---------------------------------------------------------------- rules
@@ -562,8 +562,8 @@ AE_TEST("edit/what the schema or a policy refuses is not approved, and the quest
   edit(job, id, "{'n':1}", "reject");
   EXPECT_EQ(job.refused, Code::input_invalid);
   job.send_request({.kind = ControlRequest::Kind::signal,
-           .approval = id,
-           .payload = json("{'decision':'approve', 'arguments':{'n':1}}")});
+                    .approval = id,
+                    .payload = json("{'decision':'approve', 'arguments':{'n':1}}")});
   EXPECT_EQ(job.refused, Code::input_invalid) << "never approved as it was, in silence";
   EXPECT_TRUE(job.sent.empty());
   EXPECT_EQ(job.open_request_id("a"), id);

@@ -242,7 +242,8 @@ AE_TEST("property/many crashes change no result and repeat no effect") {
     job.claim();
     for (int steps = 0; advance_randomly(job, world, dice); ++steps) {
       ASSERT_LT(steps, kStepsMax);
-      if (dice.one_in(4) && job.state.status == JobStatus::running) crash_mid_flight(job, world, dice);
+      if (dice.one_in(4) && job.state.status == JobStatus::running)
+        crash_mid_flight(job, world, dice);
     }
     ASSERT_EQ(job.status(), "completed") << job.log_text();
     ASSERT_EQ(job.state.result, whole.state.result) << job.log_text();

@@ -220,7 +220,8 @@ class RandomWorld {
 
   // Performs the call; the result is what the caller observes.
   Outcome perform(const Invocation& call) {
-    const std::uint64_t outcome_index = hash_bits(call.key.text + "#" + std::to_string(call.try_no)) % 12;
+    const std::uint64_t outcome_index =
+        hash_bits(call.key.text + "#" + std::to_string(call.try_no)) % 12;
     Value result = Value::object({{"of", call.key.text.substr(0, 8)},
                                   {"tool", call.tool},
                                   {"usage", Value::object({{"input_tokens", 7}})}});
@@ -261,9 +262,9 @@ class RandomWorld {
   // An operator who checks the outcome of the call and resolves it correctly.
   ControlRequest answer(const Invocation& call) const {
     ControlRequest request{.kind = ControlRequest::Kind::resolve,
-                       .by = "someone",
-                       .idempotency_key = call.key.text,
-                       .resolution = happened(call) ? "happened" : "not_happened"};
+                           .by = "someone",
+                           .idempotency_key = call.key.text,
+                           .resolution = happened(call) ? "happened" : "not_happened"};
     if (happened(call)) request.result = result(call);
     return request;
   }
@@ -316,7 +317,8 @@ inline void send_early(JobFixture& job, Dice& dice) {
     return;
   }
   const bool human = node.wait_type == WaitType::human;
-  job.signal_early("key-" + node.id, human ? "{'decision':'approve'}" : "'key-" + node.id + "'", "e");
+  job.signal_early("key-" + node.id, human ? "{'decision':'approve'}" : "'key-" + node.id + "'",
+                   "e");
 }
 
 // Changes a resource externally, or makes its verification fail.
@@ -326,10 +328,11 @@ inline void change_externally(JobFixture& job, Dice& dice) {
     if (!dice.one_in(8)) continue;
     const CheckVerdict verdict =
         dice.one_in(3) ? CheckVerdict::unreachable : CheckVerdict::mismatch;
-    job.external_checks[change.resource_id] = {.verdict = verdict,
-                                       .expected = change.version,
-                                       .observed = verdict == CheckVerdict::mismatch ? "other" : "",
-                                       .reason = {}};
+    job.external_checks[change.resource_id] = {
+        .verdict = verdict,
+        .expected = change.version,
+        .observed = verdict == CheckVerdict::mismatch ? "other" : "",
+        .reason = {}};
   }
 }
 
@@ -338,9 +341,9 @@ inline void answer_confirmation(JobFixture& job, Dice& dice) {
   for (const auto& [key, change] : job.state.changes) {
     if (!change.escalated) continue;
     job.send_request({.kind = ControlRequest::Kind::resolve,
-             .by = "ann",
-             .resolution = dice.one_in(4) ? "fail" : "accept",
-             .step_id = job.state.steps[change.step].id.text});
+                      .by = "ann",
+                      .resolution = dice.one_in(4) ? "fail" : "accept",
+                      .step_id = job.state.steps[change.step].id.text});
     return;
   }
 }
@@ -378,7 +381,8 @@ inline bool advance_randomly(JobFixture& job, RandomWorld& world, Dice& dice) {
     } else if (wait.type == WaitType::message) {
       // A second wait, under another plan, gets a new message.
       const bool was_sent = job.state.message_keys.contains(message_key(wait.channel, {}, "m"));
-      job.message(wait.channel, "'said'", was_sent ? "m" + job.state.steps[wait.step].id.text : "m");
+      job.message(wait.channel, "'said'",
+                  was_sent ? "m" + job.state.steps[wait.step].id.text : "m");
     }
   } else {
     job.after(20s);

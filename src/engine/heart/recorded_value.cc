@@ -93,11 +93,12 @@ Status check_bounds(const Value& args) {
   if (args.size() == 0) return {};
   const Value &min = args["min"], &max = args["max"];
   if (args.size() != 2 || !min.is_integer() || !max.is_integer()) {
-    return invalid_arguments("random", "are {}, or {min, max}: two integers from -(2^53-1) to 2^53-1");
+    return invalid_arguments("random",
+                             "are {}, or {min, max}: two integers from -(2^53-1) to 2^53-1");
   }
   if (min.as_int() <= max.as_int()) return {};
   return invalid_arguments("random", "have a min of " + std::to_string(min.as_int()) +
-                               " above their max of " + std::to_string(max.as_int()));
+                                         " above their max of " + std::to_string(max.as_int()));
 }
 
 }  // namespace

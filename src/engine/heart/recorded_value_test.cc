@@ -170,7 +170,8 @@ AE_TEST("recorded value/the proofs find another value, a second one, and a call 
   EXPECT_NE(proof_of(external_checks).replay.detail.find("a value that its tool does not give"),
             std::string::npos);
   Event second = external_checks.log[at];
-  external_checks.log.insert(external_checks.log.begin() + static_cast<std::ptrdiff_t>(at) + 1, second);
+  external_checks.log.insert(external_checks.log.begin() + static_cast<std::ptrdiff_t>(at) + 1,
+                             second);
   EXPECT_FALSE(proof_of(external_checks).ledger.ok);
   EXPECT_FALSE(proof_of(external_checks).state_machine.ok);
 }

@@ -24,6 +24,7 @@ EventBody recovery_started_event(const State& state, const AttemptId& begins);
 struct RecoveryCounts {
   std::uint64_t pending = 0, caught_up = 0;
 };
-EventBody recovery_completed_event(const State& state, const AttemptId& begins, const RecoveryCounts& found);
+EventBody recovery_completed_event(const State& state, const AttemptId& begins,
+                                   const RecoveryCounts& found);
 
 }  // namespace ae::engine

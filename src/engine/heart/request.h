@@ -39,7 +39,7 @@ bool is_budget_granted(const State& state, const Value& wanted);
 
 // The event that ends a wait, without who ended it and with which payload.
 WaitCompleted wait_completed_event(const State& state, const std::string& key, const Wait& wait,
-                          std::string_view outcome);
+                                   std::string_view outcome);
 
 // The same event with the request that ended it and its payload.
 WaitCompleted with_answer(WaitCompleted event, const ControlRequest& request, const Value& payload);

@@ -37,7 +37,7 @@ Result<std::string> named_wait_key(const State& state, const ControlRequest& req
 auto find_named_wait(const State& state, const ControlRequest& request) {
   return std::ranges::find_if(state.waits, [&](const auto& open) {
     return request.approval.empty() ? open.first == request.correlation_key
-                                : state.approval_id(open.second) == request.approval;
+                                    : state.approval_id(open.second) == request.approval;
   });
 }
 
@@ -49,8 +49,8 @@ Value recorded_answer(const State& state, const ControlRequest& request) {
 
 // The answer for a closed wait. If other arguments than the client's were approved, the
 // client must check them first.
-Result<Value> answer_for_closed_wait(const State& state, const std::string& key, const ClosedWait& closed,
-                           const ControlRequest& request) {
+Result<Value> answer_for_closed_wait(const State& state, const std::string& key,
+                                     const ClosedWait& closed, const ControlRequest& request) {
   const Value payload = recorded_answer(state, request);
   if (closed.outcome == "edited" &&
       payload.text("arguments_hash") != closed.payload.text("arguments_hash")) {
@@ -58,8 +58,8 @@ Result<Value> answer_for_closed_wait(const State& state, const std::string& key,
                 "this call was approved with changed arguments; `aetheris trace` shows who changed "
                 "them and what was sent");
   }
-  const bool same =
-      is_question_wait_key(key) ? is_same_answer(request, closed.payload) : closed.payload == payload;
+  const bool same = is_question_wait_key(key) ? is_same_answer(request, closed.payload)
+                                              : closed.payload == payload;
   const bool delivered = closed.outcome == "signalled" || closed.outcome == "approved" ||
                          closed.outcome == "edited" || closed.outcome == "rejected";
   return Value::object({{"applied", delivered && same},
@@ -88,7 +88,8 @@ std::string expected_wait_key(const State& state, const Node& node, Work& work) 
 
 // An early answer to a human wait must be a decision. If the plan cannot tell yet which wait has
 // this key, the signal is kept, and listed as undelivered if no wait takes it.
-Status check_early_signal(const State& state, const ControlRequest& request, const std::string& key) {
+Status check_early_signal(const State& state, const ControlRequest& request,
+                          const std::string& key) {
   if (!state.plan) return {};
   Status refused;
   Work work = 0;
@@ -153,7 +154,8 @@ Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequ
 
 // The arguments as edited by the approver; nullopt: unchanged.
 Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wait,
-                                              const ControlRequest& request, std::string_view outcome) {
+                                              const ControlRequest& request,
+                                              std::string_view outcome) {
   if (wait.approval && request.payload.find("arguments") != nullptr) {
     return fail(Code::input_invalid,
                 "a signal changes no arguments: `aetheris approve ID --arguments JSON`, or "
@@ -184,8 +186,9 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
   AE_TRY(check_recorded_args(tool.records, *request.arguments));
   AE_ASSIGN(const PolicyDecision policy_decision, evaluate_policy(state, tool, *request.arguments));
   if (policy_decision.action == PolicyAction::deny) {
-    return fail(Code::denied, "a policy denies the call with these arguments" +
-                                  (policy_decision.reason.empty() ? "" : ": " + policy_decision.reason));
+    return fail(Code::denied,
+                "a policy denies the call with these arguments" +
+                    (policy_decision.reason.empty() ? "" : ": " + policy_decision.reason));
   }
   return request.arguments;
 }
@@ -222,8 +225,9 @@ std::string after_rejection(const State& state, const Step& step) {
 }
 
 // The decision of an approver about a call; recorded with the end of the wait.
-DecisionRecorded approval_decision(const State& state, const Wait& wait, const ControlRequest& request,
-                                   const DecisionContext& context, std::string_view outcome) {
+DecisionRecorded approval_decision(const State& state, const Wait& wait,
+                                   const ControlRequest& request, const DecisionContext& context,
+                                   std::string_view outcome) {
   const Step& step = state.steps[wait.step];
   const bool edited = outcome == "edited";
   std::vector<Member> answer{{"approval_id", step.approval->id},
@@ -248,7 +252,8 @@ DecisionRecorded approval_decision(const State& state, const Wait& wait, const C
 
 }  // namespace
 
-WaitCompleted with_answer(WaitCompleted event, const ControlRequest& request, const Value& payload) {
+WaitCompleted with_answer(WaitCompleted event, const ControlRequest& request,
+                          const Value& payload) {
   event.by = none_if_empty(request.by);
   event.payload = payload;
   event.signal_id = none_if_empty(request.id);
@@ -306,7 +311,8 @@ std::vector<EventBody> expire_request(const State& state, const ControlRequest& 
   const bool signal = request.kind == ControlRequest::Kind::signal;
   const auto wait = find_named_wait(state, request);
   if (signal && state.ending && wait != state.waits.end() && !wait->second.resolve) {
-    return {with_answer(wait_completed_event(state, wait->first, wait->second, "cancelled"), request, request.payload)};
+    return {with_answer(wait_completed_event(state, wait->first, wait->second, "cancelled"),
+                        request, request.payload)};
   }
   const std::string& key = request.correlation_key;
   const bool early =
@@ -396,8 +402,9 @@ Result<AppliedRequest> apply_signal_request(const State& state, const ControlReq
   if (wait->second.approval) {
     applied.events.push_back(approval_decision(state, wait->second, request, context, outcome));
   }
-  applied.events.emplace_back(with_answer(wait_completed_event(state, wait->first, wait->second, outcome), request,
-                                     edited ? recorded_answer(state, request) : request.payload));
+  applied.events.emplace_back(
+      with_answer(wait_completed_event(state, wait->first, wait->second, outcome), request,
+                  edited ? recorded_answer(state, request) : request.payload));
   applied.answer =
       Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}});
   if (outcome == "rejected") {
@@ -448,8 +455,8 @@ Result<AppliedRequest> apply_pause_request(const State& state, const ControlRequ
   AppliedRequest applied;
   applied.answer = Value::object({{"pause_requested", true}});
   if (!state.pause_request) {
-    applied.events.emplace_back(
-        JobPauseRequested{.by = none_if_empty(request.by), .reason = none_if_empty(request.reason)});
+    applied.events.emplace_back(JobPauseRequested{.by = none_if_empty(request.by),
+                                                  .reason = none_if_empty(request.reason)});
   }
   if (state.status == JobStatus::queued || state.status == JobStatus::waiting) {
     applied.events.push_back(paused_event(request.reason));
@@ -487,22 +494,25 @@ Result<AppliedRequest> apply_resume_request(const State& state, const ControlReq
 }
 
 bool is_handled(const State& state, const ControlRequest& request) {
-  if (state.message_keys.contains(message_key(request.channel, request.correlation_key, request.id))) {
+  if (state.message_keys.contains(
+          message_key(request.channel, request.correlation_key, request.id))) {
     return true;
   }
   switch (request.kind) {
     case ControlRequest::Kind::signal:
     // The resolution names a call; the key of its wait may have a number appended.
     case ControlRequest::Kind::resolve:
-      return !request.id.empty() && std::ranges::any_of(state.closed_waits, [&](const auto& closed) {
-        return closed.second.signal_id == request.id && closed.second.outcome != "cancelled";
-      });
+      return !request.id.empty() &&
+             std::ranges::any_of(state.closed_waits, [&](const auto& closed) {
+               return closed.second.signal_id == request.id && closed.second.outcome != "cancelled";
+             });
     case ControlRequest::Kind::cancel:
       return state.status == JobStatus::cancelled;
     case ControlRequest::Kind::resume:
       return !state.pause_request && !is_blocked(state.status);
     case ControlRequest::Kind::plan:
-      return state.plan_number > 0 && state.plan->hash == plan_hash(request.payload["task_graph"]) &&
+      return state.plan_number > 0 &&
+             state.plan->hash == plan_hash(request.payload["task_graph"]) &&
              kept_results(state, request.payload["drop"]).empty();
     case ControlRequest::Kind::budget:
       return is_budget_granted(state, request.payload);

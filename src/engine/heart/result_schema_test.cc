@@ -168,8 +168,8 @@ AE_TEST(
   }
   EXPECT_EQ(job.resolve("a", "happened").refused, Code::input_invalid);
   ControlRequest request{.kind = ControlRequest::Kind::resolve,
-                     .idempotency_key = job.state.key_of(job.step("a")).text,
-                     .resolution = "happened"};
+                         .idempotency_key = job.state.key_of(job.step("a")).text,
+                         .resolution = "happened"};
   request.result = json("{'id':'x'}");
   const auto refused = apply_request(job.state, request, job.context());
   ASSERT_FALSE(refused);
@@ -231,7 +231,8 @@ AE_TEST(
   EXPECT_TRUE(ok_with(job, +[](Finished& event) { event.result = erased_value(); }));
   JobFixture resolved = calling("pay");
   resolved.claim().unknown("a").resolve("a", "happened", "{'id':7}");
-  EXPECT_FALSE(ok_with(resolved, +[](CommandCommitted& event) { event.result = json("{'id':'x'}"); }));
+  EXPECT_FALSE(
+      ok_with(resolved, +[](CommandCommitted& event) { event.result = json("{'id':'x'}"); }));
 }
 
 AE_TEST("plan/a schema of results is compiled with the plan, and a model has none") {

@@ -590,10 +590,10 @@ AE_TEST("late/whoever decides an unknown call names the slot that must be empty"
   JobFixture job(one("pay"));
   job.claim().crash();
   auto applied = apply_request(job.state,
-                             {.kind = ControlRequest::Kind::resolve,
-                              .idempotency_key = job.step("a").call->key.text,
-                              .resolution = "happened"},
-                             job.context());
+                               {.kind = ControlRequest::Kind::resolve,
+                                .idempotency_key = job.step("a").call->key.text,
+                                .resolution = "happened"},
+                               job.context());
   ASSERT_TRUE(applied);
   const auto slot = decided_effect_slot(job.state, applied->events.front());
   ASSERT_TRUE(slot);
@@ -828,15 +828,17 @@ AE_TEST("resolve/not_happened counts from when its giver looked, not from when i
   const Instant settles = *job.state.settles_at(job.step("a"));
   const auto resolve_at = [&](std::string resolution, Instant checked_at) {
     const ControlRequest request{.kind = ControlRequest::Kind::resolve,
-                             .by = "someone",
-                             .idempotency_key = job.sent[0].key,
-                             .resolution = std::move(resolution),
-                             .checked_at = checked_at};
-    return job.send_request(*ControlRequest::from_json(request.to_json())).refused;  // as kept in the inbox
+                                 .by = "someone",
+                                 .idempotency_key = job.sent[0].key,
+                                 .resolution = std::move(resolution),
+                                 .checked_at = checked_at};
+    return job.send_request(*ControlRequest::from_json(request.to_json()))
+        .refused;  // as kept in the inbox
   };
   EXPECT_EQ(resolve_at("not_happened", settles + 1h), Code::not_settled) << "a clock that is ahead";
   job.now = settles + 60s;
-  EXPECT_EQ(resolve_at("not_happened", settles - 1ms), Code::not_settled) << "it was seen too early";
+  EXPECT_EQ(resolve_at("not_happened", settles - 1ms), Code::not_settled)
+      << "it was seen too early";
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(resolve_at("not_happened", settles), std::nullopt);
   EXPECT_EQ(job.tries("a"), 2u);
@@ -851,10 +853,10 @@ AE_TEST(
   const auto resolve_at = [&](Instant checked_at) {
     return job
         .send_request({.kind = ControlRequest::Kind::resolve,
-              .by = "someone",
-              .idempotency_key = job.sent[0].key,
-              .resolution = "not_happened",
-              .checked_at = checked_at})
+                       .by = "someone",
+                       .idempotency_key = job.sent[0].key,
+                       .resolution = "not_happened",
+                       .checked_at = checked_at})
         .refused;
   };
   job.now = settles + 60s;
@@ -877,10 +879,10 @@ AE_TEST("resolve/not_happened from a check before the newest try was sent is ref
   const auto resolve_at = [&](Instant checked_at) {
     return job
         .send_request({.kind = ControlRequest::Kind::resolve,
-              .by = "someone",
-              .idempotency_key = job.sent[0].key,
-              .resolution = "not_happened",
-              .checked_at = checked_at})
+                       .by = "someone",
+                       .idempotency_key = job.sent[0].key,
+                       .resolution = "not_happened",
+                       .checked_at = checked_at})
         .refused;
   };
   job.now = settles + 60s;
@@ -893,7 +895,8 @@ AE_TEST("resolve/not_happened from a check before the newest try was sent is ref
                    .error_message = "the server answered 500"});
   ASSERT_EQ(job.status(), "parked") << job.log_text();
   job.after(1s);
-  EXPECT_EQ(resolve_at(decided + 1ms), Code::not_settled) << "between the decision and the next try";
+  EXPECT_EQ(resolve_at(decided + 1ms), Code::not_settled)
+      << "between the decision and the next try";
   EXPECT_EQ(resolve_at(decided + 5s - 1us), Code::not_settled) << "before it was answered";
   EXPECT_EQ(resolve_at(decided + 5s), std::nullopt);
 }
@@ -903,9 +906,9 @@ AE_TEST("resolve/when its giver looked does not matter where a look cannot be to
     JobFixture job(one("pay"));
     job.claim().crash();
     job.send_request({.kind = ControlRequest::Kind::resolve,
-             .idempotency_key = job.sent[0].key,
-             .resolution = resolution,
-             .checked_at = job.step("a").call->deadline - 1h});
+                      .idempotency_key = job.sent[0].key,
+                      .resolution = resolution,
+                      .checked_at = job.step("a").call->deadline - 1h});
     EXPECT_EQ(job.refused, std::nullopt) << resolution;
   }
 }
@@ -963,8 +966,8 @@ AE_TEST("resolve/the start of a key is enough, when it is long enough and means 
   const std::string key = job.sent[0].key;
   const auto with = [&](std::string part) {
     job.send_request({.kind = ControlRequest::Kind::resolve,
-             .idempotency_key = std::move(part),
-             .resolution = "fail"});
+                      .idempotency_key = std::move(part),
+                      .resolution = "fail"});
     return job.refused;
   };
   EXPECT_EQ(with(key.substr(0, 7)), Code::not_in_doubt);

@@ -213,9 +213,9 @@ AE_TEST("blocked/it says why, and where whoever resumes the job finds it") {
     const auto event = job.last<JobWaiting>();
     EXPECT_EQ(event.reason, reason);
     EXPECT_EQ(event.resumption_context, Value::object({{"decision_id", job.plan->decision.text},
-                                                      {"nodes_left", 2},
-                                                      {"open_waits", 1},
-                                                      {"plan", 0}}));
+                                                       {"nodes_left", 2},
+                                                       {"open_waits", 1},
+                                                       {"plan", 0}}));
   }
   JobFixture job("[{'id':'a','kind':'tool','tool':'buy'}]",
                  {.more = "{'tools':{'buy':{'approval':'required'}}}"});
@@ -484,7 +484,8 @@ AE_TEST("undelivered/nothing is listed that nobody had accepted") {
 
 AE_TEST("limits/signals that were taken in are counted") {
   JobFixture job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}}]");
-  job.claim().send_request({.kind = ControlRequest::Kind::signal, .id = "s", .correlation_key = "k"});
+  job.claim().send_request(
+      {.kind = ControlRequest::Kind::signal, .id = "s", .correlation_key = "k"});
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.signals, 1u);
 }

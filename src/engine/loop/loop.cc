@@ -339,7 +339,8 @@ Result<Value> tool_choice_at(const State& state, const Step& loop, std::size_t t
   std::vector<Member> choice{{"of", answer_of(turn_step).text},
                              {"turn", static_cast<std::uint64_t>(turn)}};
   if (calls.empty() && before < spec.repairs && is_repairable(turn_step.result)) {
-    if (const auto json = parse_final_answer(*state.plan, state.node_of(loop), turn_step.result, work);
+    if (const auto json =
+            parse_final_answer(*state.plan, state.node_of(loop), turn_step.result, work);
         !json) {
       choice.emplace_back("repair", truncate(json.error().message, kRepairMax));
     }

@@ -104,7 +104,8 @@ AE_TEST("loop/a tool that is not granted is not called, and the model is told so
   for (const auto& sent : job.sent) EXPECT_EQ(sent.tool, "model:main");
   const Value message = last_message(job, "chat/1", 2);
   EXPECT_EQ(message["error"], Value(true));
-  EXPECT_EQ(parse_json(message.text("content"))->operator[]("error").text("code"), "tool_not_granted");
+  EXPECT_EQ(parse_json(message.text("content"))->operator[]("error").text("code"),
+            "tool_not_granted");
   EXPECT_EQ(last_message(job, "chat/1")["call_id"], Value("b"));
   EXPECT_EQ(job.count(EventType::command_emitted), 2u);
   job.ok("chat/1", text_answer("Sorry"));

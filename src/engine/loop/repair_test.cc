@@ -52,7 +52,8 @@ AE_TEST(
             R"({"content":"no JSON","role":"assistant"})");
   const Value message = last_message(job, "chat/1");
   EXPECT_EQ(message["role"], Value("user"));
-  EXPECT_TRUE(message.text("content").starts_with("This answer cannot be used: it is invalid JSON: "));
+  EXPECT_TRUE(
+      message.text("content").starts_with("This answer cannot be used: it is invalid JSON: "));
   job.ok("chat/1", kGood);
   EXPECT_EQ(canonical(job.state.result["chat"]["json"]), R"({"n":1})");
   EXPECT_EQ(job.state.result["chat"]["turns"], Value(2));
@@ -82,7 +83,8 @@ AE_TEST(
     "not") {
   JobFixture whole = loop_job(kMended);
   whole.claim().ok("chat/0", text_answer("no JSON"));
-  JobFixture job = with_choice(whole, [](const Value& p) { return p.with("repair", "is gibberish"); });
+  JobFixture job =
+      with_choice(whole, [](const Value& p) { return p.with("repair", "is gibberish"); });
   EXPECT_NE(last_message(job, "chat/1").text("content").find("is gibberish"),
             std::string_view::npos);
   completes(job.ok("chat/1", kGood));

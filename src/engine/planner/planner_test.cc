@@ -146,7 +146,8 @@ AE_TEST(
       const std::uint32_t index = job.in_flight.begin()->first;
       const Step& step = job.state.steps[index];
       std::string turn_answer = "'x'";
-      if (step.is_turn()) turn_answer = step.turn == 0 ? answer("[{'id': 'a', 'tool': 'once'}]") : two();
+      if (step.is_turn())
+        turn_answer = step.turn == 0 ? answer("[{'id': 'a', 'tool': 'once'}]") : two();
       job.answer(index, {.kind = OutcomeKind::success,
                          .result = *parse_json(step.is_turn() ? turn_answer : "1")});
     }

@@ -39,11 +39,11 @@ JobFixture job_with_question(std::string_view nodes = kBook, const JobFixtureOpt
 
 JobFixture& fill_in(JobFixture& job, std::string_view node, std::string_view content) {
   return job.send_request({.kind = ControlRequest::Kind::signal,
-                  .by = "ann",
-                  .wait_type = "human",
-                  .approval = job.open_request_id(node),
-                  .arguments = json(content),
-                  .payload = json("{'decision':'approve'}")});
+                           .by = "ann",
+                           .wait_type = "human",
+                           .approval = job.open_request_id(node),
+                           .arguments = json(content),
+                           .payload = json("{'decision':'approve'}")});
 }
 
 void expect_proved(const JobFixture& job) {
@@ -132,10 +132,11 @@ AE_TEST(
     "refused") {
   JobFixture job(kBook);
   job.claim();
-  job.answer("a", input_required(json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
-                            " 'properties':{'mail':{'type':'string', 'format':'email',"
-                            " 'default':'nobody'}, 'day':{'type':'string', 'format':'date'},"
-                            " 'n':{'type':'integer', 'format':'email'}}}}}")));
+  job.answer("a",
+             input_required(json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
+                                 " 'properties':{'mail':{'type':'string', 'format':'email',"
+                                 " 'default':'nobody'}, 'day':{'type':'string', 'format':'date'},"
+                                 " 'n':{'type':'integer', 'format':'email'}}}}}")));
   const std::size_t before = job.log.size();
   for (const std::string_view content :
        {"{'mail':'ada'}", "{'mail':'ada@example.org','day':'tomorrow'}"}) {
@@ -152,8 +153,8 @@ AE_TEST(
 std::string command_for(std::string_view schema) {
   JobFixture job(kBook);
   job.claim();
-  job.answer("a", input_required(json("{'k':{'message':'m', 'mode':'form', 'schema':" + std::string(schema) +
-                            "}}")));
+  job.answer("a", input_required(json("{'k':{'message':'m', 'mode':'form', 'schema':" +
+                                      std::string(schema) + "}}")));
   return std::string(job_view(job.state)["waits"].items().front().text("command"));
 }
 
@@ -200,10 +201,10 @@ AE_TEST("question/of a form with thousands of fields the command names the first
 AE_TEST("question/a form that is approved as it stands has the values it shows") {
   JobFixture job(kBook);
   job.claim();
-  job.answer("a",
-             input_required(json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
-                       " 'properties':{'n':{'type':'integer', 'default':2},"
-                       " 'e':{'type':'string', 'enum':['x','y'], 'enumNames':['X','Y']}}}}}")));
+  job.answer("a", input_required(
+                      json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
+                           " 'properties':{'n':{'type':'integer', 'default':2},"
+                           " 'e':{'type':'string', 'enum':['x','y'], 'enumNames':['X','Y']}}}}}")));
   job.approve("a");
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(inputs_of(*job.step("a").call)["answers"]["k"],
@@ -261,8 +262,8 @@ AE_TEST("question/the newest round counts, and no tool asks for ever") {
 
 AE_TEST(
     "question/each round of answers is another call for the budget, and its other tries are none") {
-  JobFixture job =
-      job_with_question("[{'id':'a', 'kind':'tool', 'tool':'put'}]", {.more = "{'budget':{'tool_calls':2}}"});
+  JobFixture job = job_with_question("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
+                                     {.more = "{'budget':{'tool_calls':2}}"});
   EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
   fill_in(job, "a", "{'n':3}");
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
@@ -305,8 +306,9 @@ AE_TEST(
 }
 
 AE_TEST("question/nobody answers: the tool is told so when the time is over") {
-  JobFixture job = job_with_question(kBook, {.more = "{'tools':{'pay':{'effect':'at_most_once',"
-                                         " 'on_in_doubt':'park', 'ask_expires':'2h'}}}"});
+  JobFixture job =
+      job_with_question(kBook, {.more = "{'tools':{'pay':{'effect':'at_most_once',"
+                                        " 'on_in_doubt':'park', 'ask_expires':'2h'}}}"});
   EXPECT_EQ(to_text(*job.last<WaitOpened>().expires_at), to_text(job.now + 2h));
   job.after(2h);
   EXPECT_EQ(job.last<WaitCompleted>().outcome, "timed_out");

@@ -59,9 +59,10 @@ Result<AppliedRequest> apply_question_answer(const State& state, const std::stri
         "`aetheris approve ID --arguments JSON` answers it"));
   }
   const std::string_view outcome = action == "accept" ? "approved" : "rejected";
-  AppliedRequest applied{.events = {with_answer(wait_completed_event(state, key, wait, outcome), request, *answer)},
-                       .answer = Value::object(
-                           {{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
+  AppliedRequest applied{
+      .events = {with_answer(wait_completed_event(state, key, wait, outcome), request, *answer)},
+      .answer =
+          Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
   if (outcome == "rejected") {
     applied.answer = applied.answer.with(
         "then", "the tool \"" + step.call->tool + "\" gets the rejection as the answer");

@@ -9,7 +9,7 @@ namespace ae::engine {
 
 // {node of the new plan: step in the current plan}. Fails if one cannot be carried over.
 Result<std::map<std::uint32_t, std::uint32_t>> Applier::parse_carried(const Value& list,
-                                                                const Plan& plan) const {
+                                                                      const Plan& plan) const {
   std::map<std::uint32_t, std::uint32_t> carried;
   if (!list.is_array()) return corrupt_event("without what is carried");
   for (const Value& entry : list.items()) {
@@ -25,7 +25,8 @@ Result<std::map<std::uint32_t, std::uint32_t>> Applier::parse_carried(const Valu
         old_node.kind != new_node.kind) {
       return corrupt_event("it carries another node");
     }
-    if (old_node.kind != NodeKind::wait && s_.plan->tools[old_node.tool].name != plan.tools[new_node.tool].name) {
+    if (old_node.kind != NodeKind::wait &&
+        s_.plan->tools[old_node.tool].name != plan.tools[new_node.tool].name) {
       return corrupt_event("it carries another tool's call");
     }
     if (old.phase == StepPhase::done && old.failure && !new_node.continue_on_error) {

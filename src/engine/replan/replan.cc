@@ -131,7 +131,8 @@ bool ReplanBuilder::same_loop(const Step& step, const Node& node) const {
   const Value& old_graph = graph_of(*s_.plan, s_.node_of(step));
   const Value& new_graph = graph_of(*next_.plan, node);
   for (const char* name : {"loop", "args", "repair"}) {
-    const bool turns = is_imported_loop && new_graph[name].is_object() && old_graph[name].is_object();
+    const bool turns =
+        is_imported_loop && new_graph[name].is_object() && old_graph[name].is_object();
     const Value expected = turns ? old_graph[name].with("max_turns", {}) : old_graph[name];
     if (expected != (turns ? new_graph[name].with("max_turns", {}) : new_graph[name])) return false;
   }
@@ -155,8 +156,8 @@ const Step* ReplanBuilder::carried_step(const Node& node) const {
   if (!has_begun(step) || s_.node_of(step).kind != node.kind) return nullptr;
   const bool done = step.phase == StepPhase::done;
   const bool needs_done = done || std::ranges::all_of(node.needs, [&](std::uint32_t need) {
-                           return bool{done_[need]};
-                         });
+                            return bool{done_[need]};
+                          });
   if (!needs_done || !same_branch(step, node)) return nullptr;
   if (step.skipped) return &step;
   if (done && step.failure && !node.continue_on_error) return nullptr;

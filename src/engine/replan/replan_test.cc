@@ -91,8 +91,8 @@ AE_TEST("replan/a request to drop a kept result counts as applied when it is dro
   job.replan(other);
   ASSERT_FALSE(job.refused) << job.refusal;
   const ControlRequest request{.kind = ControlRequest::Kind::plan,
-                           .payload = Value::object({{"drop", Value::array({Value("a")})},
-                                                     {"task_graph", other->task_graph}})};
+                               .payload = Value::object({{"drop", Value::array({Value("a")})},
+                                                         {"task_graph", other->task_graph}})};
   EXPECT_FALSE(is_handled(job.state, request)) << "the plan is the job's, and a is kept";
   job.replan(other, {"a"});
   EXPECT_TRUE(is_handled(job.state, request));
@@ -261,7 +261,7 @@ AE_TEST("replan/a plan with faults changes nothing") {
   JobFixture job = waiting();
   const std::size_t events = job.log.size();
   job.send_request({.kind = ControlRequest::Kind::plan,
-           .payload = json("{'task_graph':{'schema':1,'nodes':3}}")});
+                    .payload = json("{'task_graph':{'schema':1,'nodes':3}}")});
   EXPECT_EQ(job.refused, Code::plan_invalid);
   job.replan(plan_of({kA, kB}), {"nobody"});
   EXPECT_EQ(job.refused, Code::plan_invalid);
@@ -454,7 +454,7 @@ AE_TEST("replan/a fork of a job with another plan begins with the plan of that e
   const std::size_t before = origin.log.size();
   origin.replan(plan_of({kA, "{'id':'c','kind':'tool','tool':'put','needs':['a']}"})).fails("c");
   ASSERT_EQ(origin.status(), "failed");
-  JobFixture signal_early(*origin.fork(before), "job-2");
+  JobFixture early(*origin.fork(before), "job-2");
   EXPECT_EQ(early.plan->nodes.size(), 3u);
   JobFixture late(*origin.fork(origin.log.size()), "job-3");
   EXPECT_EQ(late.plan->nodes.size(), 2u);

@@ -35,7 +35,7 @@ std::string joined(const DroppedNodes& names) {
 }
 
 DecisionRecorded plan_decision(const State& state, const ControlRequest& request, const Plan& plan,
-                          const DecisionContext& context) {
+                               const DecisionContext& context) {
   const std::string number = std::to_string(state.plan_number + 1);
   return {.at = context.now,
           .by = none_if_empty(request.by),
@@ -111,9 +111,9 @@ Result<AppliedRequest> apply_plan_request(const State& state, const ControlReque
     applied.events.emplace_back(JobResumed{.by = by});
   }
   applied.answer = Value::object({{"carried", carried},
-                                {"drop", list_of(drop)},
-                                {"plan", state.plan_number + std::uint64_t{1}},
-                                {"plan_hash", hash}});
+                                  {"drop", list_of(drop)},
+                                  {"plan", state.plan_number + std::uint64_t{1}},
+                                  {"plan_hash", hash}});
   return applied;
 }
 

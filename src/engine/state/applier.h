@@ -152,7 +152,8 @@ class Applier {
   Status check_follows_from_answer(const PlanGenerated& event, const Plan& plan) const;
   void begin_node(Step& step, const Node& node);
   Status apply_replan(const PlanGenerated& event, std::shared_ptr<const Plan> plan);
-  Result<std::map<std::uint32_t, std::uint32_t>> parse_carried(const Value& list, const Plan& plan) const;
+  Result<std::map<std::uint32_t, std::uint32_t>> parse_carried(const Value& list,
+                                                               const Plan& plan) const;
   Status check_abandoned(const Value& drop, const std::set<std::uint32_t>& kept) const;
   void keep_unknown_calls(const std::set<std::uint32_t>& kept);
   static void move_step(Step& step, std::uint32_t node);

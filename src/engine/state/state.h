@@ -73,9 +73,9 @@ enum class Charge : std::uint8_t { none, reserved, spent };
 // The questions with which a try of a call ended, and the user's answers (schema/question.h). Only
 // the newest round counts; every later try sends it.
 struct Questions {
-  Value input_required;          // {requests, state?}
-  Value answers;        // by key of a request
-  bool erased = false;  // `input_required` was erased from the log (log/redacted.h)
+  Value input_required;  // {requests, state?}
+  Value answers;         // by key of a request
+  bool erased = false;   // `input_required` was erased from the log (log/redacted.h)
   std::uint32_t rounds = 0;
   std::uint32_t number = 0;  // of the newest question, over all rounds
 };
@@ -96,9 +96,10 @@ struct Invocation {
   bool outcome_unknown = false;
   std::uint32_t unsent_tries = 0;  // newest consecutive tries withdrawn before a byte was sent
   std::uint32_t absent_tries = 0;  // tries that a probe reported as not happened
-  std::uint32_t last_late_try = 0;  // the newest try with a late result: its outcome was already decided
-  bool open = false;       // the newest try has started and not finished
-  AttemptId attempt;       // declared the newest try
+  std::uint32_t last_late_try =
+      0;              // the newest try with a late result: its outcome was already decided
+  bool open = false;  // the newest try has started and not finished
+  AttemptId attempt;  // declared the newest try
   Instant first_send_by, send_by, deadline;
   // When another attempt first ran the job while this try was open. The sender's
   // lease had ended by then.
@@ -406,7 +407,7 @@ class State {
   std::map<std::string, std::deque<BufferedMessage>> pending_messages;
   // Signals that arrived before their wait, by correlation key.
   std::map<std::string, std::deque<BufferedMessage>> early_signals;
-  std::set<std::string> message_keys;   // of all messages and early signals so far
+  std::set<std::string> message_keys;         // of all messages and early signals so far
   std::optional<PauseRequest> pause_request;  // requested, and not in effect yet
   std::string parked_reason, parked_until;
   std::optional<Instant> parked_since;

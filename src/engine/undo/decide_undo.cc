@@ -72,7 +72,8 @@ bool Decider::settle_unknown_calls() {
   }
   for (const auto& [key, wait] : s_.waits) {
     const Step& step = s_.steps[wait.step];
-    has_unknown = has_unknown || (wait.resolve && step.role == Role::node && s_.must_settle_before_end(step));
+    has_unknown =
+        has_unknown || (wait.resolve && step.role == Role::node && s_.must_settle_before_end(step));
   }
   return has_unknown || !decision_.events.empty();
 }
@@ -88,7 +89,8 @@ void Decider::settle_unknown_call(const Step& step) {
   // It is resent or left to an operator, by the same rules as in a job that continues.
   if (s_.blocks_ending(step) && !attempts_exhausted()) {
     decide_call(step);
-    return !exceeded_limits_.empty() ? open_resolve_wait(step, code_name(Code::budget_exceeded)) : void();
+    return !exceeded_limits_.empty() ? open_resolve_wait(step, code_name(Code::budget_exceeded))
+                                     : void();
   }
   if (!code.empty()) return open_resolve_wait(step, code);
   open_resolve_wait(step, step.call->open ? "the runtime stopped during the call" : "unknown");
