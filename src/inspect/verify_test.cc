@@ -174,7 +174,7 @@ AE_TEST("verify/no events prove nothing") {
 AE_TEST("verify/a log of a newer program is not called altered") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   VerifyInput input = input_of(job);
-  input.refused = Error{Code::needs_version, "event 3 is newer"};
+  input.open_error = Error{Code::needs_version, "event 3 is newer"};
   EXPECT_FALSE(verified(input).ok);
   EXPECT_EQ(verified(input).head, "unsigned");
 }
