@@ -100,7 +100,7 @@ namespace {
 std::optional<engine::State> extend_state(const JobId& job, const store::LoadedJob& loaded,
                                           engine::State state, const Hash& head,
                                           const engine::PlanCache& plans) {
-  const auto tail = open_from(job, loaded, state.seq, head, plans.known());
+  const auto tail = open_from(job, loaded, state.seq, head, plans.lookup());
   if (!tail) return std::nullopt;
   for (const Event& event : *tail) {
     if (!engine::apply(state, event, plans.source())) {
@@ -141,7 +141,7 @@ void finish_load(LoadRequest& request, store::LoadedJob loaded, Result<engine::S
 }
 
 void fold_full_log(LoadRequest& request, store::LoadedJob loaded) {
-  const auto events = open_log(request.job, loaded, request.plans.known());
+  const auto events = open_log(request.job, loaded, request.plans.lookup());
   if (!events) return finish_load(request, std::move(loaded), std::unexpected(events.error()));
   finish_load(request, std::move(loaded),
               engine::fold(request.job, *events, request.plans.source()));

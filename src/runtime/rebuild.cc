@@ -55,7 +55,7 @@ class Projector {
       return blobs_(hash);
     };
     AE_ASSIGN(OpenedBatch opened,
-              open(log_.job, bytes, out_.head, recording_blobs, plans_.known()));
+              open(log_.job, bytes, out_.head, recording_blobs, plans_.lookup()));
     if (opened.first_seq != out_.last_seq + 1) {
       return corrupt("event " + std::to_string(out_.last_seq + 1) + " is missing");
     }

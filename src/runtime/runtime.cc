@@ -673,7 +673,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
         }
         on_committed_events(job, shown);
         if (result->lease) {
-          plans_.keep(plan);
+          plans_.insert(plan);
           const std::shared_ptr<JobDriver> driver = acquire(*result->lease);
           done(CreateResult{job, false});
           if (!driver) return;
@@ -742,7 +742,7 @@ struct Runtime::LogReading {
              async::Done<Result<JobSnapshot>> answer)
       : loaded(std::move(all)),
         plans(cache),
-        opener(job, loaded, plans.known()),
+        opener(job, loaded, plans.lookup()),
         done(std::move(answer)) {}
 
   bool next() {

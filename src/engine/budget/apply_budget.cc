@@ -143,7 +143,7 @@ Status Applier::budget_decided(const DecisionRecorded& event) {
     const auto asked = maybe_int(said, "asked");
     if (!event.payload.erased && has_room(said)) return corrupt_event("there is room for the call");
     budget.exceeded = ExceededLimit{.limit = limit_of(said.text("limit")).value_or(Limit::tokens),
-                                    .asked = static_cast<std::uint64_t>(asked.value_or(0))};
+                                    .requested = static_cast<std::uint64_t>(asked.value_or(0))};
     return {};
   }
   if (event.state != "raised") return corrupt_event("an unknown decision about the budget");
