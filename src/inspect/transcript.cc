@@ -532,7 +532,7 @@ void Transcript::add_recorded_value(RecordedKind records, std::string_view effec
 
 void Transcript::add_approval(const DecisionRecorded& event) {
   if (event.payload.erased) redacted_.emplace_back("arguments");
-  const Value& payload = event.payload.left();
+  const Value& payload = event.payload.value_or_retained();
   add("approval", step_of(*event_),
       {{"arguments", event.payload.erased ? Value() : payload["arguments"]},
        {"by", field_json(event.by)},
@@ -555,7 +555,7 @@ void Transcript::add_approval_end(const WaitCompleted& event, std::string_view s
 void Transcript::add_entries(const DecisionRecorded& event) {
   const std::string id(step_of(*event_));
   if (event.kind == "tool_choice") {  // the loop's decision about the answer of a turn
-    const Value& choice = event.payload.left();
+    const Value& choice = event.payload.value_or_retained();
     const auto call = calls_.find(std::string(choice.text("of")));
     return call == calls_.end() ? void() : add_tool_choice(call->second.step_id, choice);
   }

@@ -103,15 +103,16 @@ struct PayloadMember {
 // A member of a narrative event, which is stored with its name.
 struct NamedPart : PayloadMember {
   std::string_view name;
-  Value shown;
+  Value json;
   bool is_value = false;
 };
 
 // Reads the bodies of events, one after the other, reusing its memory.
 class BodyReader {
  public:
-  BodyReader(const JobId& job, const BlobSource& blobs, const ValueLookup& known, bool wants_places)
-      : job_(job), blobs_(blobs), known_(known), wants_places_(wants_places) {}
+  BodyReader(const JobId& job, const BlobSource& blobs, const ValueLookup& lookup,
+             bool wants_places)
+      : job_(job), blobs_(blobs), lookup_(lookup), wants_places_(wants_places) {}
 
   // Sets body and salts of the event, and appends payload' to the hashed text. REQUIRES: a kind,
   // unless it is narrative.
@@ -192,9 +193,9 @@ class BodyReader {
     PayloadMember& part = parts_[field.number()];
     part.present = true;
     part.by_message = form == kByMessage && may_be_by_message(E::kType, field.name());
-    const bool left = form == kRetained && may_retain_value(E::kType, field.name());
-    if (form > form_max(kKind) && !part.by_message && !left) {
-      return wrong(field.name(), " has an unknown form");
+    const bool is_retained = form == kRetained && may_retain_value(E::kType, field.name());
+    if (form > form_max(kKind) && !part.by_message && !is_retained) {
+      return field_error(field.name(), " has an unknown form");
     }
     if constexpr (kKind == FieldKind::external_key) {
       part.form = form;
@@ -215,7 +216,7 @@ class BodyReader {
       member.message.erased = part.salt.empty();
     } else {
       const std::string_view why = read_field<kKind>(in_, member);
-      if (!why.empty()) return wrong(field.name(), why);
+      if (!why.empty()) return field_error(field.name(), why);
     }
     if (part.salt.empty()) return {};
     const std::string name =
@@ -251,9 +252,9 @@ class BodyReader {
     const std::uint8_t form =
         external_key_form(event.schema, typed.external_key.text, job_, step, own, event.attempt_id);
     if (form == part->form) return {};
-    return wrong("external_key", part->form == kKeyAsText
-                                     ? " spells out a key that follows from the event"
-                                     : " has another form than the writer's");
+    return field_error("external_key", part->form == kKeyAsText
+                                           ? " spells out a key that follows from the event"
+                                           : " has another form than the writer's");
   }
 
   // Types are valid by decoding. Checks that required fields are present and that absent members
@@ -268,7 +269,7 @@ class BodyReader {
       if (field.required() && (!part.present || null)) {
         status = corrupt(std::string(kind.name) + "." + std::string(field.name()) + " is missing");
       } else if (part.present && null) {
-        status = wrong(field.name(), " is null");
+        status = field_error(field.name(), " is null");
       } else if constexpr (field.kind() == FieldKind::error) {
         const bool text = !part.present || content_of(member).message.value.is_string() ||
                           is_redacted(content_of(member).message.value);
@@ -279,7 +280,7 @@ class BodyReader {
       }
       if constexpr (std::is_same_v<E, ToolInvocationStarted>) {
         if (status && part.by_message && !calls_model(typed)) {
-          status = wrong(field.name(), " is stored by message, and asks no model");
+          status = field_error(field.name(), " is stored by message, and asks no model");
         }
       }
     });
@@ -340,13 +341,13 @@ class BodyReader {
       part.name = key;
       part.is_value = (form & kNamedValue) != 0;
       if (part.is_value) {
-        AE_TRY(read_value(form & 3, key, part, part.shown));
+        AE_TRY(read_value(form & 3, key, part, part.json));
       } else {
         AE_ASSIGN(const Content content, read_content(form & 3));
         part.text = content.text;
-        AE_ASSIGN(part.shown, read_json(content));
+        AE_ASSIGN(part.json, read_json(content));
       }
-      payload.emplace_back(key, part.shown);
+      payload.emplace_back(key, part.json);
       if (part.salt.empty()) continue;
       salts_.emplace_back(key, to_hex(part.salt));
       if (!wants_places_) continue;
@@ -386,9 +387,9 @@ class BodyReader {
     AE_TRY(check_payload(kind, payload));
     for (const NamedPart& part : parts) {
       const auto field = std::ranges::find(kind.fields, part.name, &Field::name);
-      if (part.shown.is_null() && !accepts_null(*field)) return wrong(part.name, " is null");
+      if (part.json.is_null() && !accepts_null(*field)) return field_error(part.name, " is null");
       if (part.is_value != holds_value(*field)) {
-        return wrong(part.name, " is stored as another kind of field");
+        return field_error(part.name, " is stored as another kind of field");
       }
     }
     return {};
@@ -411,35 +412,35 @@ class BodyReader {
 
   // ---- contents
 
-  Status read_value(std::uint8_t form, std::string_view name, PayloadMember& part, Value& shown) {
+  Status read_value(std::uint8_t form, std::string_view name, PayloadMember& part, Value& json) {
     if (form == kRedacted) {
       part.commitment = hash_of(in_.bytes(kHashSize));
-      shown = Value::object({{"$redacted", to_hex(part.commitment)}});
+      json = Value::object({{"$redacted", to_hex(part.commitment)}});
       return {};
     }
     if (form == kRetained) {
       part.commitment = hash_of(in_.bytes(kHashSize));
       AE_ASSIGN(const Content content, read_content(kInline));
-      AE_ASSIGN(Value left, read_json(content));
-      if (!left.is_object())
-        return wrong(name, " is erased, and what is left of it is not an object");
-      shown = Value::object({{"$redacted", to_hex(part.commitment)}, {"left", std::move(left)}});
+      AE_ASSIGN(Value retained, read_json(content));
+      if (!retained.is_object())
+        return field_error(name, " is erased, and what is left of it is not an object");
+      json = Value::object({{"$redacted", to_hex(part.commitment)}, {"left", std::move(retained)}});
       return {};
     }
     part.salt = in_.bytes(kSaltSize);
-    if (form == kByMessage) return read_request(name, part, shown);
+    if (form == kByMessage) return read_request(name, part, json);
     AE_ASSIGN(const Content content, read_content(form));
-    AE_ASSIGN(shown, read_json(content));
+    AE_ASSIGN(json, read_json(content));
     scratch_.assign(part.salt).append(content.text);
     part.commitment = commitment(scratch_);
     return {};
   }
 
   // The arguments of a model call, message by message.
-  Status read_request(std::string_view name, PayloadMember& part, Value& shown) {
+  Status read_request(std::string_view name, PayloadMember& part, Value& json) {
     const std::string_view head = in_.text();
     const std::uint64_t count = in_.varint();
-    if (count == 0 || count > in_.left()) return wrong(name, " has no messages");
+    if (count == 0 || count > in_.left()) return field_error(name, " has no messages");
     std::string salted(part.salt);
     salted += head;
     std::vector<std::size_t> sizes;
@@ -454,14 +455,14 @@ class BodyReader {
     salted += in_.text();
     if (!in_.ok()) return corrupt("its bytes end too early");
     const std::string_view text = std::string_view(salted).substr(part.salt.size());
-    AE_ASSIGN(shown, read_json({text}));
-    const auto cut = split_request(shown, text);
+    AE_ASSIGN(json, read_json({text}));
+    const auto cut = split_request(json, text);
     const auto same = [](std::string_view message, std::size_t size) {
       return message.size() == size;
     };
     if (!cut || cut->head.size() != head.size() ||
         !std::ranges::equal(cut->messages, sizes, same)) {
-      return wrong(name, " is not cut at its messages");
+      return field_error(name, " is not cut at its messages");
     }
     part.commitment = commitment(salted);
     return {};
@@ -482,7 +483,7 @@ class BodyReader {
     if (blob.size() != size || sha256(blob) != hash) {
       return corrupt("the value kept apart as " + to_hex(hash) + " is not what was stored");
     }
-    return Content{apart_.emplace_front(std::move(blob)), known_ ? known_(hash) : nullptr};
+    return Content{apart_.emplace_front(std::move(blob)), lookup_ ? lookup_(hash) : nullptr};
   }
 
   Result<Value> read_json(const Content& content) {
@@ -494,7 +495,7 @@ class BodyReader {
     return value;
   }
 
-  static std::unexpected<Error> wrong(std::string_view field, std::string_view what) {
+  static std::unexpected<Error> field_error(std::string_view field, std::string_view what) {
     return corrupt(std::string(field).append(what));
   }
 
@@ -506,7 +507,7 @@ class BodyReader {
 
   const JobId& job_;
   const BlobSource& blobs_;
-  const ValueLookup& known_;
+  const ValueLookup& lookup_;
   const bool wants_places_;
   std::size_t size_ = 0;
   ByteReader in_{{}};
@@ -541,7 +542,7 @@ Status read_event(ByteReader& in, BodyReader& reader, EventHasher& hasher, Event
 }
 
 Result<OpenedBatch> read_batch(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                               const BlobSource& blobs, const ValueLookup& known,
+                               const BlobSource& blobs, const ValueLookup& lookup,
                                const Rewrite* rewrite) {
   ByteReader in(bytes);
   AE_ASSIGN(const Header header, read_header(in));
@@ -551,7 +552,7 @@ Result<OpenedBatch> read_batch(const JobId& job, std::string_view bytes, const H
   opened.head = prev_hash;
   opened.events.reserve(
       std::min<std::size_t>(header.count, in.left() / 3));  // at least three bytes each
-  BodyReader reader(job, blobs, known, rewrite != nullptr);
+  BodyReader reader(job, blobs, lookup, rewrite != nullptr);
   EventHasher hasher(job, header.created_at, header.attempt_id);
   for (std::uint64_t i = 0; i < header.count; ++i) {
     Event& event = opened.events.emplace_back();
@@ -579,8 +580,8 @@ Result<OpenedBatch> read_batch(const JobId& job, std::string_view bytes, const H
 }  // namespace
 
 Result<OpenedBatch> open(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                         const BlobSource& blobs, const ValueLookup& known) {
-  return read_batch(job, bytes, prev_hash, blobs, known, nullptr);
+                         const BlobSource& blobs, const ValueLookup& lookup) {
+  return read_batch(job, bytes, prev_hash, blobs, lookup, nullptr);
 }
 
 Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash& prev_hash,
@@ -594,15 +595,15 @@ Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash&
       if (!drop(event, place.field)) continue;
       rewritten += body.substr(copied, place.begin - copied);
       rewritten += place.dropped;
-      if (const Value left = retained_value ? retained_value(event, place.field) : Value();
-          left.is_object()) {
+      if (const Value retained = retained_value ? retained_value(event, place.field) : Value();
+          retained.is_object()) {
         const EventKind* const kind = event_kind(event.type);
         const auto field = std::ranges::find(kind->fields, place.field, &Field::name);
         AE_CHECK(field != kind->fields.end() && may_retain_value(event.type, field->name),
                  place.field);
         rewritten[rewritten.size() - place.dropped.size()] =
             static_cast<char>(kRetained << kFormShift | field->number);
-        put_text(canonical(left), rewritten);
+        put_text(canonical(retained), rewritten);
       }
       copied = place.end;
     }

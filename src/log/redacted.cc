@@ -42,8 +42,9 @@ void visit_erased(const Event& event, Visit&& visit) {
 }  // namespace
 
 bool is_redacted(const Value& value) {
-  const bool left = value.size() == 2 && value["left"].is_object();
-  return value.is_object() && (value.size() == 1 || left) && hash_from_hex(value.text("$redacted"));
+  const bool has_retained = value.size() == 2 && value["left"].is_object();
+  return value.is_object() && (value.size() == 1 || has_retained) &&
+         hash_from_hex(value.text("$redacted"));
 }
 
 std::vector<std::string> erased_fields(const Event& event) {

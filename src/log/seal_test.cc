@@ -212,7 +212,7 @@ AE_TEST("log/seal/of an erased decision something may be left, in one form only"
   EXPECT_EQ(opened->head, head);
   const auto& decision = *as<DecisionRecorded>(opened->events[0]);
   EXPECT_TRUE(decision.payload.erased);
-  EXPECT_EQ(decision.payload.left(), json(R"({"items":2})"));
+  EXPECT_EQ(decision.payload.value_or_retained(), json(R"({"items":2})"));
   // Redacting again changes nothing, and a retained part that is not an object is rejected.
   EXPECT_EQ(without_items(log, 0).value(), *left);
   std::string list = *left;

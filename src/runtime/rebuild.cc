@@ -110,7 +110,7 @@ class Projector {
 
   Status read_job_created() {
     if (job_created_.type != EventType::job_created) return corrupt("event 1 is not job_created");
-    const JobCreated& created = birth_of(job_created_);
+    const JobCreated& created = job_created_of(job_created_);
     out_.created_at = job_created_.created_at;
     out_.agent = created.agent;
     out_.idempotency_key = or_empty(created.idempotency_key);

@@ -302,18 +302,18 @@ bool SimWorld::at_boundary(SimProcess& process, std::string_view where) {
 
 async::FailpointAction SimWorld::hit(std::string_view name) {
   // A failpoint in the middle of a slice: a separate test kills the worker there.
-  if (name.starts_with("decided.") && name != kPoison) return async::FailpointAction::go;
+  if (name.starts_with("decided.") && name != kPoison) return async::FailpointAction::proceed;
   report_.mark(name);
   auto* process = static_cast<SimProcess*>(loop_.running());
   if (process == nullptr)
-    return async::FailpointAction::go;  // the store runs outside of a process that could die
+    return async::FailpointAction::proceed;  // the store runs outside of a process that could die
   const bool after = is_after(name, observer_.inside_batch());
   if (!at_boundary(*process, name)) {
-    return after ? async::FailpointAction::go : async::FailpointAction::error;
+    return after ? async::FailpointAction::proceed : async::FailpointAction::error;
   }
   const bool fails = !after && fault_plan_.fails && fault_plan_.fails(name);
   if (fails) report_.mark("fails." + std::string(name));
-  return fails ? async::FailpointAction::error : async::FailpointAction::go;
+  return fails ? async::FailpointAction::error : async::FailpointAction::proceed;
 }
 
 namespace {
