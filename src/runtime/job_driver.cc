@@ -134,7 +134,7 @@ void JobDriver::on_loaded(Result<LoadedState> loaded_state) {
     const Code code = loaded_state.error().code;
     if (code == Code::store_stopped) return host_.store_stopped(loaded_state.error());
     if (code != Code::unavailable) return end(loaded_state.error());
-    return calls_cut_off_ ? end(cannot_write()) : retry_later(&JobDriver::begin);
+    return calls_cut_off_ ? end(write_error()) : retry_later(&JobDriver::begin);
   }
   failures_ = 0;
   store::LoadedJob* const loaded = &loaded_state->loaded;
@@ -410,7 +410,7 @@ void JobDriver::on_inbox_loaded(Result<store::LoadedJob> loaded) {
   committing_ = false;
   if (ended_) return;
   if (!loaded) {
-    if (calls_cut_off_) return end(cannot_write());
+    if (calls_cut_off_) return end(write_error());
     inbox_notified_ = true;
     return schedule_pump(world_.store.now() + kRetryFirst);
   }
@@ -450,11 +450,11 @@ void JobDriver::cut_off_calls() {
   if (ended_) return;
   calls_cut_off_ = true;
   abandon_all();
-  if (failures_ > 0) return end(cannot_write());
+  if (failures_ > 0) return end(write_error());
   pump();
 }
 
-Error JobDriver::cannot_write() const {
+Error JobDriver::write_error() const {
   return {Code::unavailable,
           "the store cannot be written, and the process stops: outcomes since the last commit are "
           "not recorded" +
@@ -467,7 +467,7 @@ void JobDriver::give_up() {
   if (ended_) return;
   calls_cut_off_ = true;
   abandon_all();
-  end(cannot_write());
+  end(write_error());
 }
 
 void JobDriver::abandon_all() {
@@ -764,7 +764,7 @@ void JobDriver::pump() {
 
 // A checkpoint is as large as the job, so it is not written each time the job grows: over a job's
 // life, checkpoints cost a few bytes per event.
-bool JobDriver::wants_checkpoint(bool release) const {
+bool JobDriver::should_checkpoint(bool release) const {
   constexpr std::uint64_t kBytesPerEvent = 128;
   if (engine::is_terminal(state_.status)) return false;
   const std::uint64_t every = host_.checkpoint_every();
@@ -774,7 +774,7 @@ bool JobDriver::wants_checkpoint(bool release) const {
 
 // Adds the event that names the checkpoint: hash and seq of the event before it, because no event
 // can contain its own hash. The event changes no state, and the checkpoint covers it.
-void JobDriver::note_checkpoint(PendingCommit& pending_commit, const SealInput& sealing) {
+void JobDriver::add_checkpoint_event(PendingCommit& pending_commit, const SealInput& sealing) {
   auto before = seal(sealing, pending_commit.events);
   if (!before) return;  // sealing the commit reports the same error
   EventBody note = StateCheckpointed{
@@ -801,7 +801,7 @@ void JobDriver::commit_next() {
   if (must_read_inbox_) batch.inbox_read_through = inbox_read_;
   sealed_events_.clear();
   const bool checkpoints = pending_commits_.empty() && !pending_commit.events.empty() &&
-                           wants_checkpoint(pending_commit.release);
+                           should_checkpoint(pending_commit.release);
   if (!pending_commit.events.empty()) {
     const SealInput sealing{.job = job_,
                             .first_seq = durable_seq_ + 1,
@@ -812,7 +812,7 @@ void JobDriver::commit_next() {
                             .attempt_id = lease_.fence.attempt,
                             .salt_seed_a = world_.random.next(),
                             .salt_seed_b = world_.random.next()};
-    if (checkpoints) note_checkpoint(pending_commit, sealing);
+    if (checkpoints) add_checkpoint_event(pending_commit, sealing);
     auto sealed = seal(sealing, pending_commit.events);
     if (!sealed) return end(sealed.error());
     sealed_events_ = std::move(sealed->events);
@@ -849,7 +849,7 @@ void JobDriver::send() {
 // Nothing was committed, or the outcome is unknown: sends the same bytes again, which changes
 // nothing if they are already committed.
 void JobDriver::retry_commit(const Error& error) {
-  if (calls_cut_off_) return end(cannot_write());
+  if (calls_cut_off_) return end(write_error());
   if (failures_ == 0) host_.warn(job_, "a commit failed and is retried: " + error.message);
   retry_later(&JobDriver::send);
 }

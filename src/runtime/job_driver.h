@@ -160,7 +160,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void on_loaded(Result<LoadedState> loaded_state);
   void defer_to_other_version(std::shared_ptr<store::LoadedJob> loaded);
   void take_over(const store::LoadedJob& loaded);
-  bool wants_checkpoint(bool release) const;
+  bool should_checkpoint(bool release) const;
   void release_claim(Error problem);
   void begin_attempt();
   Status import_effect_records(const store::LoadedJob& loaded);
@@ -179,11 +179,11 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void add_outcome(ObservedOutcome observed);
   void apply_inbox();
   void plan_commits();
-  void note_checkpoint(PendingCommit& pending_commit, const SealInput& sealing);
+  void add_checkpoint_event(PendingCommit& pending_commit, const SealInput& sealing);
   void commit_next();
   void send();
   void retry_commit(const Error& error);
-  Error cannot_write() const;
+  Error write_error() const;
   void on_committed(Result<store::CommitResult> result);
   void on_all_durable();
   void abandon_open_questions();
