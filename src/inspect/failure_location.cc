@@ -21,12 +21,13 @@ struct FailureLocation {
 };
 
 // The item, turn or call whose failure became that of its map or loop.
-const Step& failed_part(const State& state, const Step& whole) {
-  const Step* found = &whole;
+const Step& failed_part(const State& state, const Step& container) {
+  const Step* found = &container;
   for (const Step& step : state.steps) {
-    const bool same = step.is_part() && step.role == Role::node && step.node == whole.node &&
-                      step.failure && whole.failure && step.failure->code == whole.failure->code &&
-                      step.failure->message == whole.failure->message;
+    const bool same = step.is_part() && step.role == Role::node && step.node == container.node &&
+                      step.failure && container.failure &&
+                      step.failure->code == container.failure->code &&
+                      step.failure->message == container.failure->message;
     if (!same) continue;
     found = &step;
     if (step.item != kNoItem) break;

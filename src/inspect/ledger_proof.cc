@@ -16,22 +16,22 @@ namespace {
 
 // Does the event match its effect record? The way in which it came into the log is ignored; of an
 // erased value only its existence is compared.
-bool is_same_record(ToolInvocationFinished mine, ToolInvocationFinished expected) {
-  for (ToolInvocationFinished* one : {&mine, &expected}) {
+bool is_same_record(ToolInvocationFinished logged, ToolInvocationFinished expected) {
+  for (ToolInvocationFinished* one : {&logged, &expected}) {
     one->at.reset();
     one->caught_up.reset();
     one->late.reset();
     one->source.reset();
   }
-  if (mine.result.erased) {
+  if (logged.result.erased) {
     if (expected.result.is_null()) return false;
-    mine.result = expected.result = {};
+    logged.result = expected.result = {};
   }
-  if (mine.error && mine.error->message.erased) {
+  if (logged.error && logged.error->message.erased) {
     if (!expected.error) return false;
-    mine.error->message = expected.error->message = {};
+    logged.error->message = expected.error->message = {};
   }
-  return mine == expected;
+  return logged == expected;
 }
 
 }  // namespace
@@ -83,9 +83,9 @@ std::string LedgerProof::check_started(const ToolInvocationStarted& event,
   const std::int64_t n = event.try_no;
   if (n != static_cast<std::int64_t>(call.tries.size()) + 1) return "is not the next try";
   if (n > 1 && !call.tries[n - 1].finished) return "starts while the try before it is open";
-  Try& mine = call.tries[n];
-  if (attempt) mine.attempt = attempt->text;
-  mine.deadline = to_text(event.deadline);
+  Try& logged = call.tries[n];
+  if (attempt) logged.attempt = attempt->text;
+  logged.deadline = to_text(event.deadline);
   tries_++;
   return {};
 }
@@ -96,17 +96,17 @@ std::string LedgerProof::check_finished(const ToolInvocationFinished& event,
   if (call == calls_.end() || !call->second.tries.contains(event.try_no)) {
     return "ends a try that never began";
   }
-  Try& mine = call->second.tries[event.try_no];
+  Try& logged = call->second.tries[event.try_no];
   if (event.late == true) {
-    mine.later.push_back(&event);
+    logged.later.push_back(&event);
     return {};
   }
-  if (mine.finished) return "ends a try that has ended";
-  mine.finished = true;
-  mine.end = &event;
-  mine.outcome = event.outcome;
-  mine.by_own_attempt = attempt && attempt->text == mine.attempt;
-  if (mine.outcome != "success") return {};
+  if (logged.finished) return "ends a try that has ended";
+  logged.finished = true;
+  logged.end = &event;
+  logged.outcome = event.outcome;
+  logged.by_own_attempt = attempt && attempt->text == logged.attempt;
+  if (logged.outcome != "success") return {};
   if (call->second.success || call->second.happened) return "is a second success";
   call->second.success = true;
   return {};
@@ -183,37 +183,38 @@ std::string LedgerProof::check_effect(const VerifyInput::Effect& effect) const {
   auto record =
       read_side_record(effect_location(job_, effect.invocation, effect.try_no), effect.record);
   if (!record) return "is not what was written";
-  const Try* mine = find(effect.invocation, effect.try_no);
-  if (mine == nullptr) return "belongs to no call in the log";
+  const Try* logged = find(effect.invocation, effect.try_no);
+  if (logged == nullptr) return "belongs to no call in the log";
   const Call& call = calls_.at(effect.invocation);
   const Value& r = *record;
   if (r.text("job_id") != job_.text || r.text("invocation_id") != effect.invocation.text ||
       r["try"] != Value(std::uint64_t{effect.try_no}) ||
       r.text("command_id") != call.command.text || r.text("idempotency_key") != call.key.text ||
       r.text("input_ref") != call.arguments_hash ||
-      (!mine->attempt.empty() && r.text("attempt_id") != mine->attempt)) {
+      (!logged->attempt.empty() && r.text("attempt_id") != logged->attempt)) {
     return "names another call than the log";
   }
-  if (is_erased_effect(r)) return check_outcome(*mine, r.text("outcome"));
+  if (is_erased_effect(r)) return check_outcome(*logged, r.text("outcome"));
   const auto expected = finished_payload(r);
   if (!expected) return "has no outcome";
-  for (const ToolInvocationFinished* late : mine->later) {
+  for (const ToolInvocationFinished* late : logged->later) {
     if (is_same_record(*late, *expected)) return {};
   }
-  if (mine->end == nullptr || is_same_record(*mine->end, *expected)) return {};
+  if (logged->end == nullptr || is_same_record(*logged->end, *expected)) return {};
   // A try that was closed with an unknown outcome does not contradict an outcome observed later.
-  if (mine->outcome == "unknown" || mine->outcome == "timeout") return {};
-  return "has " + std::string(r.text("outcome")) + ", the log " + mine->outcome +
-         (r.text("outcome") == mine->outcome ? " with another content" : "");
+  if (logged->outcome == "unknown" || logged->outcome == "timeout") return {};
+  return "has " + std::string(r.text("outcome")) + ", the log " + logged->outcome +
+         (r.text("outcome") == logged->outcome ? " with another content" : "");
 }
 
 // The content was erased, but the outcome can still be compared with the log.
-std::string LedgerProof::check_outcome(const Try& mine, std::string_view outcome) {
+std::string LedgerProof::check_outcome(const Try& logged, std::string_view outcome) {
   const bool same =
-      std::ranges::any_of(mine.later, [&](const auto* late) { return late->outcome == outcome; });
-  const bool open = mine.end == nullptr || mine.outcome == "unknown" || mine.outcome == "timeout";
-  if (same || open || mine.outcome == outcome) return {};
-  return "has " + std::string(outcome) + ", the log " + mine.outcome;
+      std::ranges::any_of(logged.later, [&](const auto* late) { return late->outcome == outcome; });
+  const bool open =
+      logged.end == nullptr || logged.outcome == "unknown" || logged.outcome == "timeout";
+  if (same || open || logged.outcome == outcome) return {};
+  return "has " + std::string(outcome) + ", the log " + logged.outcome;
 }
 
 std::string LedgerProof::check_effects(const std::vector<VerifyInput::Effect>& effects) const {
@@ -230,21 +231,21 @@ std::string LedgerProof::check_entry(const VerifyInput::Entry& entry) const {
   const auto record = read_side_record(
       ledger_location(job_, entry.invocation, entry.try_no, entry.state), entry.record);
   if (!record) return "is not what was written";
-  const Try* mine = find(entry.invocation, entry.try_no);
-  if (mine == nullptr) return "belongs to no call in the log";
+  const Try* logged = find(entry.invocation, entry.try_no);
+  if (logged == nullptr) return "belongs to no call in the log";
   const Call& call = calls_.at(entry.invocation);
   const Value& r = *record;
   if (r.text("arguments_hash") != call.arguments_hash ||
       r.text("idempotency_key") != call.key.text ||
       r.text("external_key") != call.external_key.text || r.text("tool") != call.tool ||
-      r.text("deadline") != mine->deadline ||
-      (!mine->attempt.empty() && r.text("attempt_id") != mine->attempt)) {
+      r.text("deadline") != logged->deadline ||
+      (!logged->attempt.empty() && r.text("attempt_id") != logged->attempt)) {
     return "names another call than the log";
   }
   if (entry.state == "INFLIGHT") return {};  // may not be repaired yet
-  const bool success = mine->outcome == "success";
-  if (!mine->finished || success != (entry.state == "COMMITTED")) {
-    return "has " + entry.state + ", the log " + (mine->finished ? mine->outcome : "no end");
+  const bool success = logged->outcome == "success";
+  if (!logged->finished || success != (entry.state == "COMMITTED")) {
+    return "has " + entry.state + ", the log " + (logged->finished ? logged->outcome : "no end");
   }
   return {};
 }

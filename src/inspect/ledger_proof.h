@@ -65,7 +65,7 @@ class LedgerProof {
   std::string check_recorded(std::string_view effect_id, RecordedKind records);
   std::string check_hashes(const ToolInvocationStarted& event) const;
   std::string check_effect(const VerifyInput::Effect& effect) const;
-  static std::string check_outcome(const Try& mine, std::string_view outcome);
+  static std::string check_outcome(const Try& logged, std::string_view outcome);
   std::string check_entry(const VerifyInput::Entry& entry) const;
   void find_split_attempts(const VerifyInput& input);
   std::string check_missing_effect(const VerifyInput& input) const;

@@ -179,8 +179,8 @@ void Tracer::count(const Step& step, const StepSpan& span, std::string_view stat
     return;
   }
   const Node& node = s_.node_of(step);
-  const bool whole = node.kind == NodeKind::map || node.loop;
-  if (status == "in_doubt" && (!whole || step.is_part())) in_doubt_++;
+  const bool is_container = node.kind == NodeKind::map || node.loop;
+  if (status == "in_doubt" && (!is_container || step.is_part())) in_doubt_++;
   if (step.is_part()) return;
   if (status == "done") done_++;
   if (status == "failed") failed_++;
@@ -222,8 +222,9 @@ Value try_result_type(const StepSpan& span, std::size_t index) {
 
 // The requested model, the model that answered under its provider's name, and the usage.
 Value model_view(const State& state, const Step& step, const StepSpan& span) {
-  const bool whole = state.node_of(step).loop && !step.is_part();  // its turns make the requests
-  if (state.kind_of(step) != NodeKind::llm || whole) return {};
+  const bool is_container =
+      state.node_of(step).loop && !step.is_part();  // its turns make the requests
+  if (state.kind_of(step) != NodeKind::llm || is_container) return {};
   static const ToolInvocationStarted no_call;
   static const CommandCommitted none;
   const Value& request = (span.started ? *span.started : no_call).arguments.value;
@@ -447,15 +448,16 @@ std::vector<Value> Tracer::requested_call_views(const Step& turn) {
   if (choice == record_.choices.end() || !choice->second["calls"].is_array()) return views;
   const bool ended =
       dropped_by_ || is_terminal(s_.status) || s_.steps[turn.node].phase == StepPhase::done;
-  const std::vector<const Step*> begun = child_steps(turn);
+  const std::vector<const Step*> started_calls = child_steps(turn);
   for (const Value& call : choice->second["calls"].items()) {
     const auto nth = static_cast<std::uint32_t>(views.size());
     const Value& refused = call["refused"];
-    const auto step = std::ranges::find(begun, nth, [](const Step* one) { return one->nth; });
-    const std::string_view status = !refused.is_null()    ? "refused"
-                                    : step != begun.end() ? status_of(**step)
-                                    : ended               ? "not_run"
-                                                          : "pending";
+    const auto step =
+        std::ranges::find(started_calls, nth, [](const Step* one) { return one->nth; });
+    const std::string_view status = !refused.is_null()            ? "refused"
+                                    : step != started_calls.end() ? status_of(**step)
+                                    : ended                       ? "not_run"
+                                                                  : "pending";
     if (!refused.is_null()) refused_++;
     views.push_back(Value::object({{"call_id", call["id"]},
                                    {"error", refused},
@@ -475,8 +477,8 @@ std::vector<Value> Tracer::dropped_nodes(const Value& carried) {
   std::vector<Value> views;
   for (const Node& node : s_.plan->nodes) {
     const Step& step = s_.steps[node.index];
-    const bool begun = step.started || step.skipped || step.map || step.loop || step.imported;
-    if (begun && !carried_steps.contains(step.id.text)) {
+    const bool has_begun = step.started || step.skipped || step.map || step.loop || step.imported;
+    if (has_begun && !carried_steps.contains(step.id.text)) {
       views.push_back(node_view(step));
     }
   }

@@ -103,10 +103,10 @@ void TraceRecord::add_started(const Event& event, const ToolInvocationStarted& s
 void TraceRecord::add_finished(const Event& event, const ToolInvocationFinished& finished,
                                StepSpan& span) {
   if (finished.late == true) return;
-  for (TrySpan& mine : span.tries) {
-    if (mine.started->try_no != finished.try_no) continue;
-    mine.finished = &finished;
-    mine.finished_at = event.created_at;
+  for (TrySpan& span_try : span.tries) {
+    if (span_try.started->try_no != finished.try_no) continue;
+    span_try.finished = &finished;
+    span_try.finished_at = event.created_at;
   }
   if (finished.external_id) span.external_id = finished.external_id;
   if (finished.outcome == "success") span.result = finished.result.value;

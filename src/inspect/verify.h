@@ -45,8 +45,8 @@ namespace ae::engine {
 constexpr Duration kRowTimeSkewMax = std::chrono::hours(24);
 inline bool exceeds_time_skew(Instant row, Instant log) {
   const auto one = static_cast<std::uint64_t>(row.us), other = static_cast<std::uint64_t>(log.us);
-  const std::uint64_t apart = row.us > log.us ? one - other : other - one;
-  return apart > static_cast<std::uint64_t>(kRowTimeSkewMax.count());
+  const std::uint64_t difference = row.us > log.us ? one - other : other - one;
+  return difference > static_cast<std::uint64_t>(kRowTimeSkewMax.count());
 }
 
 struct VerifyInput {

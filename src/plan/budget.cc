@@ -213,17 +213,18 @@ Result<Limits> lower_limits(const Limits& agent, const Limits& requested) {
 
 Result<std::uint64_t> cost_from_text(std::string_view decimal) {
   const std::size_t point = decimal.find('.');
-  const std::string_view whole = decimal.substr(0, point);
+  const std::string_view integer_part = decimal.substr(0, point);
   std::string digits(point == decimal.npos ? "" : decimal.substr(point + 1));
-  if (whole.empty() || whole.size() > kCostWholeMax || !is_digits(whole) || !is_digits(digits) ||
-      digits.size() > kDecimalsMax || (point != decimal.npos && digits.empty())) {
+  if (integer_part.empty() || integer_part.size() > kCostWholeMax || !is_digits(integer_part) ||
+      !is_digits(digits) || digits.size() > kDecimalsMax ||
+      (point != decimal.npos && digits.empty())) {
     return fail(Code::input_invalid,
                 "a cost is a number such as 2.50, in the unit of the models' prices, with at most "
                 "9 digits before the point and 6 behind it");
   }
   digits.resize(kDecimalsMax, '0');
   std::uint64_t micros = 0;
-  for (const char c : std::string(whole) + digits) {
+  for (const char c : std::string(integer_part) + digits) {
     micros = micros * 10 + static_cast<std::uint64_t>(c - '0');
   }
   return micros;

@@ -40,15 +40,15 @@ std::optional<std::uint64_t> count(const Value& usage, std::string_view name) {
 
 Result<std::uint64_t> price_from_text(std::string_view decimal) {
   const std::size_t point = decimal.find('.');
-  const std::string_view whole = decimal.substr(0, point);
+  const std::string_view integer_part = decimal.substr(0, point);
   std::string part(point == decimal.npos ? "" : decimal.substr(point + 1));
-  if (whole.empty() || whole.size() > kPriceWholeMax || !is_digits(whole) || !is_digits(part) ||
-      part.size() > kDecimalsMax || (point != decimal.npos && part.empty())) {
+  if (integer_part.empty() || integer_part.size() > kPriceWholeMax || !is_digits(integer_part) ||
+      !is_digits(part) || part.size() > kDecimalsMax || (point != decimal.npos && part.empty())) {
     return price_error();
   }
   part.resize(kDecimalsMax, '0');
   std::uint64_t amount = 0;
-  for (const char c : std::string(whole) + part) {
+  for (const char c : std::string(integer_part) + part) {
     amount = amount * 10 + static_cast<std::uint64_t>(c - '0');
   }
   if (amount > kPriceMax) return price_error();

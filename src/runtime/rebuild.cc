@@ -208,10 +208,10 @@ Result<RebuildResult> rebuild(store::Rebuild& store, const std::function<Instant
     static_cast<void>(AE_FAILPOINT("rebuild.after_batch"));
     batch_jobs = batch_bytes = 0;
   }
-  AE_ASSIGN(auto rest, store.reconcile_rest());
-  if (!rest.empty()) {
+  AE_ASSIGN(auto orphaned_rows, store.reconcile_rest());
+  if (!orphaned_rows.empty()) {
     if (rebuilt.differing.size() >= kListedMax) rebuilt.differing.pop_back();
-    rebuilt.differing.push_back({JobId(), std::move(rest)});
+    rebuilt.differing.push_back({JobId(), std::move(orphaned_rows)});
   }
   AE_TRY(store.commit());
   static_cast<void>(AE_FAILPOINT("rebuild.after_batch"));

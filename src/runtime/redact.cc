@@ -487,17 +487,17 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
     });
   }
 
-  void list_relatives(RedactResult& own) const {
+  void list_relatives(RedactResult& result) const {
     for (const Relative& relative : relatives_) {
       if (written_.contains(relative.job.text)) continue;
       const std::string where = "job " + relative.job.text;
       if (relative.values) {
-        own.retained.push_back(
+        result.retained.push_back(
             {"copies of values", where, "it is a fork, and was left (--keep-forks)"});
       }
       if (!blinded_ || !may_have_blind(relative)) continue;
       const bool known = blind_ && !relative.is_unreadable;
-      own.retained.push_back(
+      result.retained.push_back(
           {"blind", where,
            std::string(known ? "it has" : "it may have") +
                " the blind of this job: with it a guess of an erased value can be "
@@ -512,41 +512,43 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
   }
 
   // A fork created after the audit log was read has the values that existed then.
-  void check_new_forks(const std::shared_ptr<RedactResult>& own) {
-    if (own->erased.empty() && own->forks.empty()) return erase_dropped_values(own);
-    read_audit([self = shared_from_this(), own](const Status& read) {
+  void check_new_forks(const std::shared_ptr<RedactResult>& result) {
+    if (result->erased.empty() && result->forks.empty()) return erase_dropped_values(result);
+    read_audit([self = shared_from_this(), result](const Status& read) {
       if (!read) {  // the values are erased: not an error of the redaction
-        own->retained.push_back({"copies of values", "forks made during the redaction",
-                                 "whether there are such is not known (" + read.error().message +
-                                     "): redact the job again"});
-        return self->erase_dropped_values(own);
+        result->retained.push_back({"copies of values", "forks made during the redaction",
+                                    "whether there are such is not known (" + read.error().message +
+                                        "): redact the job again"});
+        return self->erase_dropped_values(result);
       }
       const std::vector<JobId> before = self->family_;
       for (const JobId& job : self->family()) {
         if (std::ranges::find(before, job) != before.end()) continue;
-        own->retained.push_back({"copies of values", "job " + job.text,
-                                 "it was forked during the redaction, and may have values and the "
-                                 "blind: redact it too when it has ended"});
+        result->retained.push_back(
+            {"copies of values", "job " + job.text,
+             "it was forked during the redaction, and may have values and the "
+             "blind: redact it too when it has ended"});
       }
-      self->erase_dropped_values(own);
+      self->erase_dropped_values(result);
     });
   }
 
   // Also runs when nothing was erased by this request: an earlier redaction may have failed before
   // this step.
-  void erase_dropped_values(const std::shared_ptr<RedactResult>& own) {
+  void erase_dropped_values(const std::shared_ptr<RedactResult>& result) {
     store_.erase_dropped_values([self = shared_from_this(),
-                                 own](Result<std::vector<store::ResidualCopy>> left) {
-      if (!left) {  // the values are erased: not an error of the redaction
-        own->retained.push_back(
+                                 result](Result<std::vector<store::ResidualCopy>> copies) {
+      if (!copies) {  // the values are erased: not an error of the redaction
+        result->retained.push_back(
             {"copies of values", "the files of the store",
-             "old copies were not removed (" + left.error().message + "): redact the job again"});
-        return self->done_(std::move(*own));
+             "old copies were not removed (" + copies.error().message + "): redact the job again"});
+        return self->done_(std::move(*result));
       }
-      for (store::ResidualCopy& copy : *left) {
-        own->retained.push_back({std::move(copy.what), std::move(copy.where), std::move(copy.why)});
+      for (store::ResidualCopy& copy : *copies) {
+        result->retained.push_back(
+            {std::move(copy.what), std::move(copy.where), std::move(copy.why)});
       }
-      self->done_(std::move(*own));
+      self->done_(std::move(*result));
     });
   }
 

@@ -29,11 +29,12 @@ Labels labels_of(const Value& object) {
 }
 
 Hash request_hash(std::string_view blind, const JobRequest& request) {
-  Value whole = Value::object(
+  Value identity = Value::object(
       {{"agent", request.agent}, {"input", request.input}, {"labels", request.labels}});
-  if (!request.forked_from.is_null()) whole = whole.with("forked_from", request.forked_from);
-  if (!request.explicit_options.is_null()) whole = whole.with("asked", request.explicit_options);
-  return *hash_from_hex(blinded_hash(blind, canonical(whole)));
+  if (!request.forked_from.is_null()) identity = identity.with("forked_from", request.forked_from);
+  if (!request.explicit_options.is_null())
+    identity = identity.with("asked", request.explicit_options);
+  return *hash_from_hex(blinded_hash(blind, canonical(identity)));
 }
 
 const JobCreated& job_created_of(const Event& first) {
@@ -63,13 +64,13 @@ SameRequest same_request(const Event& first, const Hash& known, const JobRequest
     const bool same = request_hash(blind_of(created).value_or(""), request) == known;
     return same ? SameRequest::yes : SameRequest::no;
   }
-  const JobRequest before = request_of(created);
-  const bool rest = before.agent == request.agent && before.labels == request.labels &&
-                    before.forked_from == request.forked_from &&
-                    before.explicit_options == request.explicit_options;
-  if (!rest) return SameRequest::no;
+  const JobRequest original = request_of(created);
+  const bool same_options = original.agent == request.agent && original.labels == request.labels &&
+                            original.forked_from == request.forked_from &&
+                            original.explicit_options == request.explicit_options;
+  if (!same_options) return SameRequest::no;
   if (created.input.erased) return SameRequest::input_erased;
-  return before.input == request.input ? SameRequest::yes : SameRequest::no;
+  return original.input == request.input ? SameRequest::yes : SameRequest::no;
 }
 
 std::optional<Hash> request_hash_of(const Event& first) {

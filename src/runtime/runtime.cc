@@ -70,14 +70,14 @@ bool apply_earlier_requests(engine::State& state, const std::vector<store::Inbox
   using Kind = engine::ControlRequest::Kind;
   if (inbox.empty()) return false;
   bool ahead = false;
-  const std::string own = inbox_id(new_request);
+  const std::string own_id = inbox_id(new_request);
   for (const store::InboxEntry& entry : inbox) {
     auto json = parse_json(entry.act);
     auto request = json ? engine::ControlRequest::from_json(*json) : std::unexpected(json.error());
     if (!request) continue;
     // The same request, sent again, and everything after it. With another payload it is another
     // answer with the same id.
-    if (entry.id == own && request->payload == new_request.payload &&
+    if (entry.id == own_id && request->payload == new_request.payload &&
         request->arguments == new_request.arguments) {
       break;
     }
@@ -89,7 +89,7 @@ bool apply_earlier_requests(engine::State& state, const std::vector<store::Inbox
         if (!engine::apply(state, draft, context.now, plans)) return true;
       }
     }
-    if (entry.id == own) break;
+    if (entry.id == own_id) break;
   }
   return ahead;
 }
@@ -102,7 +102,7 @@ Result<std::vector<std::uint64_t>> collect_earlier_requests(
     const engine::ControlRequest& new_request, const engine::DecisionContext& context,
     const engine::PlanSource& plans, std::vector<EventBody>& events) {
   std::vector<std::uint64_t> numbers;
-  const std::string own = inbox_id(new_request);
+  const std::string own_id = inbox_id(new_request);
   for (const store::InboxEntry& entry : inbox) {
     const auto json =
         engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.act);
@@ -119,7 +119,7 @@ Result<std::vector<std::uint64_t>> collect_earlier_requests(
       events.push_back(std::move(draft));
     }
     numbers.push_back(entry.number);
-    if (entry.id == own) break;  // the same request, sent again
+    if (entry.id == own_id) break;  // the same request, sent again
   }
   return numbers;
 }
