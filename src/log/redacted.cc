@@ -10,7 +10,7 @@ namespace {
 // Calls visit(field, its name in `Event::salts`) for each erased value.
 template <class Visit>
 void visit_erased(const Event& event, Visit&& visit) {
-  const auto look_at = [&](const auto& body) {
+  const auto visit_body = [&](const auto& body) {
     visit_fields(body, [&](auto field, const auto& member) {
       if constexpr (field.kind() == FieldKind::value) {
         if (member.erased) visit(field.name(), std::string(field.name()));
@@ -31,7 +31,7 @@ void visit_erased(const Event& event, Visit&& visit) {
   std::visit(
       [&]<class Body>(const Body& body) {
         if constexpr (!std::is_same_v<Body, UnknownEvent>) {
-          look_at(body);
+          visit_body(body);
         } else if (const EventKind* kind = event_kind(event.type); kind != nullptr) {
           look_into(body, *kind);
         }
