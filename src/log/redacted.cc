@@ -21,7 +21,7 @@ void visit_erased(const Event& event, Visit&& visit) {
     });
   };
   // For an event of a newer schema, where only the payload is known.
-  const auto look_into = [&](const UnknownEvent& body, const EventKind& kind) {
+  const auto visit_unknown = [&](const UnknownEvent& body, const EventKind& kind) {
     for (const Field& field : kind.fields) {
       const bool erased = field.kind == FieldKind::value && is_redacted(body.payload[field.name]) &&
                           event.salts.find(field.name) == nullptr;
@@ -33,7 +33,7 @@ void visit_erased(const Event& event, Visit&& visit) {
         if constexpr (!std::is_same_v<Body, UnknownEvent>) {
           visit_body(body);
         } else if (const EventKind* kind = event_kind(event.type); kind != nullptr) {
-          look_into(body, *kind);
+          visit_unknown(body, *kind);
         }
       },
       event.body);
