@@ -253,7 +253,7 @@ AE_TEST("late/what came into a redacted job with its value is erased by the next
            job.second.faulty->now(), engine::Arrival::late))});
   ASSERT_TRUE(job.env.loop.await<Result<store::CommitResult>>(
       [&](auto done) { job.second.faulty->commit(std::move(late), std::move(done)); }));
-  EXPECT_TRUE(job.redact().dropped.empty()) << "of the log nothing is left to drop";
+  EXPECT_TRUE(job.redact().erased.empty()) << "of the log nothing is left to drop";
   job.expect_outcome_alone();
 }
 

@@ -326,7 +326,7 @@ void SimWorld::on_events(const JobId& job, const std::vector<Event>& events) {
   for (const Event& event : events) {
     const auto* finished = as<ToolInvocationFinished>(event);
     if (!finished) continue;
-    for (const auto& output : workers_[process->worker].output_hub->of(job)) {
+    for (const auto& output : workers_[process->worker].output_hub->outputs_of(job)) {
       if (finished->invocation_id == output->invocation && finished->try_no == output->try_no) {
         report_.violate(kSilence, job, output->invocation.text);
       }
@@ -337,7 +337,7 @@ void SimWorld::on_events(const JobId& job, const std::vector<Event>& events) {
 void SimWorld::on_released(const JobId& job, const std::optional<Error>&) {
   const auto* process = static_cast<SimProcess*>(loop_.running());
   if (process == nullptr || process->dead) return;
-  if (!workers_[process->worker].output_hub->of(job).empty()) {
+  if (!workers_[process->worker].output_hub->outputs_of(job).empty()) {
     report_.violate(kSilence, job, "it is no longer held, and still says something");
   }
 }
