@@ -166,11 +166,11 @@ void check_database_server(const store::PostgresServerInfo& facts, std::vector<P
          "PostgreSQL runs with autovacuum=off: tables grow without limit; set it to on"});
   }
   const std::int64_t left = facts.connections_max - facts.connections_used;
-  if (left < kProcessesMore * store::kConnectionsEach) {
+  if (left < kProcessesMore * store::kConnectionsPerProcess) {
     problems.push_back({"connections", "PostgreSQL has " + std::to_string(left) + " of " +
                                            std::to_string(facts.connections_max) +
                                            " connections left; each Aetheris process uses " +
-                                           std::to_string(store::kConnectionsEach) +
+                                           std::to_string(store::kConnectionsPerProcess) +
                                            ": raise max_connections"});
   }
   const Duration apart =
@@ -219,8 +219,8 @@ class TimeLimitedRebuild final : public store::Rebuild {
                                                    Instant now) override {
     return store_.reconcile(wanted, now);
   }
-  Result<std::vector<store::Difference>> reconcile_rest() override {
-    return store_.reconcile_rest();
+  Result<std::vector<store::Difference>> reconcile_store_rows() override {
+    return store_.reconcile_store_rows();
   }
   Result<std::vector<store::Damage>> damage() override { return store_.damage(); }
   Status append_audit_entry(const store::AuditEntry& entry) override {

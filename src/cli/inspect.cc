@@ -105,7 +105,7 @@ Value job_view(const store::LoadedJob& loaded) {
   }
   for (const store::InboxEntry& entry : loaded.inbox) {
     inbox.push_back(
-        Value::object({{"act", record_of(entry.act)}, {"id", entry.id}, {"number", entry.number}}));
+        Value::object({{"act", record_of(entry.request)}, {"id", entry.id}, {"number", entry.number}}));
   }
   Value checkpoint;
   if (loaded.checkpoint) {

@@ -286,7 +286,7 @@ std::optional<Error> JobDriver::find_newer_request(
     const std::vector<store::InboxEntry>& inbox) const {
   for (const store::InboxEntry& entry : inbox) {
     if (entry.number <= inbox_read_) continue;
-    const auto json = engine::read_side_record(engine::inbox_location(job_, entry.id), entry.act);
+    const auto json = engine::read_side_record(engine::inbox_location(job_, entry.id), entry.request);
     if (!json) continue;
     const auto act = engine::ControlRequest::from_json(*json);
     if (!act && act.error().code == Code::needs_version) {
@@ -551,7 +551,7 @@ void JobDriver::apply_inbox() {
     if (entry.number <= inbox_read_) continue;
     inbox_read_ = entry.number;
     applied_inbox_.push_back(entry.number);
-    auto json = engine::read_side_record(engine::inbox_location(job_, entry.id), entry.act);
+    auto json = engine::read_side_record(engine::inbox_location(job_, entry.id), entry.request);
     acts.push_back(json ? engine::ControlRequest::from_json(*json)
                         : Result<engine::ControlRequest>(std::unexpected(json.error())));
   }

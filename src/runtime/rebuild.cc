@@ -208,7 +208,7 @@ Result<RebuildResult> rebuild(store::Rebuild& store, const std::function<Instant
     static_cast<void>(AE_FAILPOINT("rebuild.after_batch"));
     batch_jobs = batch_bytes = 0;
   }
-  AE_ASSIGN(auto rest, store.reconcile_rest());
+  AE_ASSIGN(auto rest, store.reconcile_store_rows());
   if (!rest.empty()) {
     if (rebuilt.differing.size() >= kListedMax) rebuilt.differing.pop_back();
     rebuilt.differing.push_back({JobId(), std::move(rest)});

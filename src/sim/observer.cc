@@ -13,7 +13,7 @@ namespace {
 
 // Replaces the entry's control request, with a valid checksum.
 void forge(const JobId& job, store::InboxEntry& entry, const engine::ControlRequest& act) {
-  entry.act =
+  entry.request =
       canonical(engine::with_checksum(engine::inbox_location(job, entry.id), act.to_json()));
 }
 
@@ -209,9 +209,9 @@ void Observer::apply_event(const JobId& job, ObservedJob& observed, const Event&
 }
 
 void Observer::put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<void>> done) {
-  if (loses_posts_ && jobs_[job].claim) entry.act = R"({"kind":"timers"})";
+  if (loses_posts_ && jobs_[job].claim) entry.request = R"({"kind":"timers"})";
   auto json =
-      approves_falsely_ || doubles_messages_ ? parse_json(entry.act) : Result<Value>(Value());
+      approves_falsely_ || doubles_messages_ ? parse_json(entry.request) : Result<Value>(Value());
   auto act = json && json->is_object() ? engine::ControlRequest::from_json(*json)
                                        : Result<engine::ControlRequest>(engine::ControlRequest());
   if (approves_falsely_ && act && act->payload.text("decision") == "reject") {

@@ -435,7 +435,7 @@ inline void is_fair(ConformanceFixture& r) {
 
 // However many ready jobs one tenant has, another tenant's job is claimed in the next round; also
 // across queues, and when jobs with other requirements come first.
-inline void turns_starve_nobody(ConformanceFixture& r) {
+inline void fairness_keys_alternate(ConformanceFixture& r) {
   ASSERT_NE(r.store_driver->fair_by("tenant"), nullptr);
   for (int i = 0; i < 300; ++i) {
     NewJob job{.agent = "a", .labels = {{"tenant", "big"}}, .queue = i % 2 == 0 ? "x" : "y"};
@@ -452,7 +452,7 @@ inline void turns_starve_nobody(ConformanceFixture& r) {
 }
 
 // A naive implementation of the claim order: scans all jobs for each one that is taken.
-class PlainOrder {
+class NaiveClaimOrder {
  public:
   struct Job {
     std::string id;
@@ -460,53 +460,53 @@ class PlainOrder {
     std::string fairness_key;
     bool ready = true;
   };
-  explicit PlainOrder(bool served_keys) : turns_(served_keys) {}
+  explicit NaiveClaimOrder(bool is_fair) : is_fair_(is_fair) {}
   std::vector<Job> jobs;  // by age
 
   std::string claim(const ClaimRequest& request) {
-    std::string taken;
+    std::string claimed;
     for (std::size_t n = 0; n < request.limit; ++n) {
       Job* best = nullptr;
       for (Job& job : jobs) {
-        if (may_take(request, job) && (best == nullptr || order(job) < order(*best))) best = &job;
+        if (may_claim(request, job) && (best == nullptr || order(job) < order(*best))) best = &job;
       }
       if (best == nullptr) break;
       best->ready = false;
-      ++held_[best->wish.queue];
+      ++leased_[best->wish.queue];
       last_[best->wish.priority] = best->fairness_key;
-      taken += (taken.empty() ? "" : " ") + best->id;
+      claimed += (claimed.empty() ? "" : " ") + best->id;
     }
-    return taken;
+    return claimed;
   }
 
  private:
-  bool may_take(const ClaimRequest& request, const Job& job) {
+  bool may_claim(const ClaimRequest& request, const Job& job) {
     const auto limit = queue_limit_of(request, job.wish.queue);
-    return job.ready && (!limit || held_[job.wish.queue] < *limit) &&
+    return job.ready && (!limit || leased_[job.wish.queue] < *limit) &&
            matches(request, {JobId(job.id), job.wish.agent, job.wish.capabilities});
   }
   std::tuple<std::int64_t, bool, std::string> order(const Job& job) const {
     const auto last = last_.find(job.wish.priority);
-    const bool next_round = turns_ && last != last_.end() && job.fairness_key <= last->second;
-    return {-job.wish.priority, next_round, turns_ ? job.fairness_key : std::string()};
+    const bool next_round = is_fair_ && last != last_.end() && job.fairness_key <= last->second;
+    return {-job.wish.priority, next_round, is_fair_ ? job.fairness_key : std::string()};
   }
 
-  const bool turns_;
-  std::map<std::string, std::size_t> held_;
+  const bool is_fair_;
+  std::map<std::string, std::size_t> leased_;
   std::map<std::int64_t, std::string> last_;
 };
 
 // Jobs of many kinds in many queues, and workers that may run some of them.
-inline void one_order(ConformanceFixture& r, bool served_keys) {
-  if (served_keys) {
+inline void one_order(ConformanceFixture& r, bool is_fair) {
+  if (is_fair) {
     ASSERT_NE(r.store_driver->fair_by("tenant"), nullptr);
   }
-  std::uint64_t state = served_keys ? 7 : 11;
+  std::uint64_t state = is_fair ? 7 : 11;
   const auto below = [&state](std::uint64_t n) {
     state = state * 6364136223846793005U + 1442695040888963407U;
     return (state >> 33) % n;
   };
-  PlainOrder plain(served_keys);
+  NaiveClaimOrder naive(is_fair);
   const auto create = [&] {
     NewJob job{.agent = "agent" + std::to_string(below(3)),
                .priority = static_cast<std::int64_t>(below(3)),
@@ -515,8 +515,8 @@ inline void one_order(ConformanceFixture& r, bool served_keys) {
     if (below(3) == 0) job.capabilities.emplace_back("gpu");
     const std::string tenant = "t" + std::to_string(below(3));
     job.labels = {{"tenant", tenant}};
-    const std::string id = "j" + std::to_string(plain.jobs.size());
-    plain.jobs.push_back({.id = id, .wish = job, .fairness_key = served_keys ? tenant : ""});
+    const std::string id = "j" + std::to_string(naive.jobs.size());
+    naive.jobs.push_back({.id = id, .wish = job, .fairness_key = is_fair ? tenant : ""});
     r.must_commit(r.create(id, std::move(job)));
   };
   for (int i = 0; i < 50; ++i) create();
@@ -528,9 +528,9 @@ inline void one_order(ConformanceFixture& r, bool served_keys) {
     if (below(2) == 0) request.capabilities.emplace_back("eu");
     if (below(3) == 0) request.queues = {{"q" + std::to_string(below(2)), 1 + below(20)}};
     for (std::uint64_t n = below(4); n > 0; --n) {
-      request.excluded_jobs.emplace_back("j" + std::to_string(below(plain.jobs.size())));
+      request.excluded_jobs.emplace_back("j" + std::to_string(below(naive.jobs.size())));
     }
-    const std::string expected = plain.claim(request);
+    const std::string expected = naive.claim(request);
     EXPECT_EQ(r.claimed_ids(request), expected) << i;
     if (below(2) == 0) create();
   }
@@ -548,7 +548,7 @@ inline std::vector<Case> claim_cases() {
        queue_limits_count_live_claims},
       {"a queue at its limit lets the others by, in their order", queue_order},
       {"at equal priority claims take turns between the values of a label", is_fair},
-      {"a crowd of one value starves no other value", turns_starve_nobody},
+      {"a crowd of one value starves no other value", fairness_keys_alternate},
       {"each claim of a job has a higher epoch", epochs_rise},
       {"an expired lease is claimed, not before its end", expiry},
       {"a heartbeat extends what is held and says what is not", heartbeats},

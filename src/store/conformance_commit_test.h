@@ -237,7 +237,7 @@ inline void inbox(ConformanceFixture& r) {
   EXPECT_EQ(show(r.put("j1", "s1", "another act")), "ok");
   auto entries = r.load("j1")->inbox;
   ASSERT_EQ(entries.size(), 3u);
-  EXPECT_EQ(entries[0].act + "," + entries[1].act + "," + entries[2].act,
+  EXPECT_EQ(entries[0].request + "," + entries[1].request + "," + entries[2].request,
             "act of s3,act of s1,act of s2");
   EXPECT_LT(entries[0].number, entries[1].number);
   EXPECT_LT(entries[1].number, entries[2].number);

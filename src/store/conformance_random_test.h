@@ -45,7 +45,7 @@ class RandomHistory {
         return claims();
       case 3:
         return same<Result<void>>([j = job(), id = name("s")](Store& s, auto done) {
-          s.put_inbox(JobId(j), {.id = id, .act = "{}"}, std::move(done));
+          s.put_inbox(JobId(j), {.id = id, .request = "{}"}, std::move(done));
         });
       case 4:
         return beats();
@@ -271,7 +271,7 @@ class RetryingCaller {
   void put(const std::string& job, const std::string& id) {
     for (;;) {
       const auto answer = fixture_.loop.await<Result<void>>([&](auto done) {
-        store_.put_inbox(JobId(job), {.id = id, .act = "{}"}, std::move(done));
+        store_.put_inbox(JobId(job), {.id = id, .request = "{}"}, std::move(done));
       });
       if (answer) return;
       ASSERT_TRUE(may_repeat(answer.error())) << answer.error().message;

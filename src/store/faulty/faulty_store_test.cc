@@ -109,8 +109,8 @@ AE_TEST("faulty/one seed gives the same faults") {
     conformance::SeededRandom dice_;
   };
   const auto run = [](std::uint64_t seed) {
-    SeededChance chance(seed);
-    FaultyFixture w(random_faults(chance, {.fail_before = 200, .fail_after = 200, .delay = 200}));
+    SeededChance random(seed);
+    FaultyFixture w(random_faults(random, {.fail_before = 200, .fail_after = 200, .delay = 200}));
     for (int i = 0; i < 50; ++i) w.create(("j" + std::to_string(i)).c_str());
     w.loop.advance(std::chrono::seconds(1));
     return w.answers;

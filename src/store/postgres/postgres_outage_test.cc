@@ -505,7 +505,7 @@ AE_TEST_SLOW("outage/a process that is stopped keeps its locks for some seconds 
   EXPECT_FALSE(persistent.commit(PostgresFixture::append("j0", 2))->is_duplicate);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
   stopped->add_unprepared("COMMIT");
-  EXPECT_TRUE(stopped->run().error().lost);
+  EXPECT_TRUE(stopped->run().error().connection_lost);
 }
 
 }  // namespace

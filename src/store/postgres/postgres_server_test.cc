@@ -199,7 +199,7 @@ AE_TEST("postgres_schema/a store that was half made is made anew") {
   dying->add_unprepared("CREATE SCHEMA half");
   dying->add_unprepared("CREATE TABLE half.jobs(number bigint)");
   dying->add_unprepared("SELECT pg_terminate_backend(pg_backend_pid())");
-  EXPECT_TRUE(dying->run().error().lost);
+  EXPECT_TRUE(dying->run().error().connection_lost);
   testing::TestLoop loop;
   EXPECT_EQ(refusal({.url = server().url(), .loop = loop, .schema = "half"}), "opened");
 }

@@ -634,7 +634,7 @@ AE_TEST("hint/what another process makes claimable or posts is said, our own is 
   ASSERT_TRUE(two.loop.run_until([&] { return !heard[1].empty(); }));
   EXPECT_EQ(heard[1], std::vector<std::string>{"claim for a"});
   const auto add_inbox = two.loop.await<Result<void>>([&](auto done) {
-    two.store().put_inbox(JobId("held"), {.id = "s", .act = "{}"}, std::move(done));
+    two.store().put_inbox(JobId("held"), {.id = "s", .request = "{}"}, std::move(done));
   });
   ASSERT_TRUE(add_inbox);
   ASSERT_TRUE(one.loop.run_until([&] { return !heard[0].empty(); }));
@@ -737,7 +737,7 @@ AE_TEST("postgres/what a worker says of itself is seen by others until it has pa
         [&](auto done) { other.store().count_jobs(std::move(done)); });
     EXPECT_TRUE(job_stats);
     const auto found = job_stats->workers.find(worker);
-    return found == job_stats->workers.end() ? "-" : found->second.says;
+    return found == job_stats->workers.end() ? "-" : found->second.announcement;
   };
   // Queries of one store are answered in order.
   const auto settled = [&] {

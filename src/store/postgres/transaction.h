@@ -157,7 +157,7 @@ class Transaction {
   std::map<AgentKey, Key> keys_;
   std::set<Hash> existing_blobs_;
   std::map<std::pair<std::string, std::uint64_t>, std::string> existing_commits_;
-  std::map<std::string, std::size_t> held_;  // by queue, of the declared ones
+  std::map<std::string, std::size_t> leased_counts_;  // by queue, of the declared ones
   std::string fair_by_;
   AuditHead audit_head_;
   std::vector<std::int64_t> numbers_;  // unused numbers for new jobs

@@ -28,8 +28,8 @@ class SqliteRebuild final : public Rebuild {
   Result<std::optional<JobId>> next() override;
   Result<StoredLog> read(const JobId& job) override;
   Result<std::string> blob(const Hash& hash) override;
-  Result<std::vector<Difference>> reconcile(const Projection& wanted, Instant now) override;
-  Result<std::vector<Difference>> reconcile_rest() override;
+  Result<std::vector<Difference>> reconcile(const Projection& expected, Instant now) override;
+  Result<std::vector<Difference>> reconcile_store_rows() override;
   Result<std::vector<Damage>> damage() override;
   Status append_audit_entry(const AuditEntry& entry) override;
   Status commit() override;

@@ -413,7 +413,7 @@ AE_TEST_SLOW("sqlite/writing ends and repeats nothing, whatever a log's pointers
     one_of(after.commit(SqliteFixture::create("j0")), "repeated log_corrupt already_exists");
     one_of(after.commit(SqliteFixture::append("j0", 10)), "written log_corrupt");
     const auto put = after.loop.await<Result<void>>([&](auto done) {
-      after.store().put_inbox(JobId("j0"), {.id = "i", .act = "{}"}, std::move(done));
+      after.store().put_inbox(JobId("j0"), {.id = "i", .request = "{}"}, std::move(done));
     });
     EXPECT_TRUE(put || put.error().code == Code::log_corrupt) << change.sql();
     const auto claimed = after.loop.await<Result<std::vector<Lease>>>([&](auto done) {
@@ -883,7 +883,7 @@ AE_TEST("rollback/also what is in no log is missed: a post, a claim, a lease") {
     ASSERT_TRUE(fixture.open());
     if (what == 0) {
       ASSERT_TRUE(fixture.loop.await<Result<void>>([&](auto done) {
-        fixture.store().put_inbox(JobId("j0"), {.id = "s", .act = "{}"}, std::move(done));
+        fixture.store().put_inbox(JobId("j0"), {.id = "s", .request = "{}"}, std::move(done));
       }));
     } else {
       ASSERT_EQ(fixture.loop

@@ -53,7 +53,7 @@ class InboxWrite final : public WriteWithResult<void> {
  public:
   InboxWrite(JobId job, InboxEntry entry, async::Done<Result<void>> done)
       : WriteWithResult(std::move(done)), job_(std::move(job)), entry_(std::move(entry)) {}
-  std::size_t bytes() const override { return entry_.act.size(); }
+  std::size_t bytes() const override { return entry_.request.size(); }
   Sql<void> apply(Tables& tables) override;
   void committed() override;
 
@@ -108,7 +108,7 @@ class EraseWrite final : public WriteWithResult<std::vector<ResidualCopy>> {
   bool is_erase() const override { return true; }
   Sql<void> apply(Tables&) override { return {}; }
   void committed() override {}
-  void set_residual_copies(std::vector<ResidualCopy> left) override { set_result(std::move(left)); }
+  void set_residual_copies(std::vector<ResidualCopy> copies) override { set_result(std::move(copies)); }
 };
 
 class PruneWrite final : public WriteWithResult<bool> {
