@@ -114,7 +114,7 @@ class SimWorld final : private async::FailpointHandler, private runtime::Runtime
   // Sends a request to a worker; there is no answer if the worker dies.
   void create(std::size_t worker, runtime::NewJobRequest request,
               async::Done<Result<runtime::CreateResult>> done);
-  void act(std::size_t worker, JobId job, engine::ControlRequest act,
+  void submit(std::size_t worker, JobId job, engine::ControlRequest request,
            async::Done<Result<Value>> done);
   void fork(std::size_t worker, runtime::ForkRequest request,
             async::Done<Result<runtime::ForkResult>> done);
@@ -171,7 +171,7 @@ class SimWorld final : private async::FailpointHandler, private runtime::Runtime
   FaultPlan fault_plan_;
   Observer observer_{report_};
   ExternalWorld external_world_;
-  std::set<AttemptId> refused_;
+  std::set<AttemptId> stale_attempts_;
   store::MemoryDisk memory_;
   Mailbox mailbox_;
   std::string folder_;  // of the SQLite file
