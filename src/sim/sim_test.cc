@@ -21,7 +21,7 @@ std::string text_of(const Report& report) {
 
 AE_TEST("sim/storms break no rule") {
   PlanBook plans;
-  const std::uint64_t count = testing::slow_tests_wanted() ? 2000 : 30;
+  const std::uint64_t count = testing::are_slow_tests_enabled() ? 2000 : 30;
   for (std::uint64_t seed = 1; seed <= count; ++seed) {
     const StormResult result = run_storm({.seed = seed}, plans);
     ASSERT_TRUE(result.report.violations.empty())
@@ -47,7 +47,7 @@ AE_TEST("sim/a crash at any boundary, and one in its recovery, change nothing of
   // crash in a recovery; the sweep (`./dev sim --sweep`, without sanitizers) runs all of them.
   for (std::size_t i = 0; i < cases.size(); i += 5) {
     Report report;
-    const SweepDepth depth{.recovery = testing::slow_tests_wanted(),
+    const SweepDepth depth{.recovery = testing::are_slow_tests_enabled(),
                            .second_one_in = 10,
                            .second_from = i / 5,
                            .third_one_in = 0};

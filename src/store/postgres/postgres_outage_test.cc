@@ -118,7 +118,7 @@ AE_TEST("outage/a server that is killed loses nothing that it confirmed") {
     });
   };
   for (int j = 0; j < kJobs; ++j) step(j);
-  const std::uint64_t kills = testing::slow_tests_wanted() ? 5 : 1;
+  const std::uint64_t kills = testing::are_slow_tests_enabled() ? 5 : 1;
   for (std::uint64_t kill = 1; kill <= kills; ++kill) {
     ASSERT_TRUE(fixture.loop.run_until([&] { return total >= kill * 100; }));
     server().stop(SIGQUIT);
