@@ -151,12 +151,12 @@ class Parser {
       error_at(node.at, "too many operators in a row or nested; name parts with `… as $x | …`");
     }
   }
-  void count_kid(Node& node, const Node& child) const {
+  void count_child(Node& node, const Node& child) const {
     raise_count(node, child.count, child.count_source);
     grow(node, child.height + 1);
   }
   void adopt(Node& node, NodePtr child) const {
-    count_kid(node, *child);
+    count_child(node, *child);
     node.children.push_back(std::move(child));
   }
   NodePtr literal(std::size_t at, Value value) const {
@@ -314,7 +314,7 @@ class Parser {
       term = make(Op::path, at, std::move(term));
     }
     for (const Node* child : {suffix.from.get(), suffix.to.get()}) {
-      if (child != nullptr) count_kid(*term, *child);
+      if (child != nullptr) count_child(*term, *child);
     }
     if (suffix.kind == Suffix::Kind::iterate) raise_count(*term, Count::many, suffix.at);
     term->suffixes.push_back(std::move(suffix));

@@ -251,7 +251,7 @@ AE_TEST("rebuild/one job alone, and what was not kept is as it was") {
   {
     auto store = store::SqliteRebuild::open({.path = path, .compare_only = false, .job = {}});
     ASSERT_TRUE(store);
-    const auto job = (*store)->next();
+    const auto job = (*store)->next_job();
     ASSERT_TRUE(job && *job);
     const auto log = (*store)->read(**job);
     ASSERT_TRUE(log);

@@ -147,7 +147,7 @@ void SimWorld::start(std::size_t index) {
                                external_world_.verifier(kind, worker.process)});
   }
   worker.output_hub = std::make_unique<runtime::OutputHub>();
-  worker.page = worker.left;
+  worker.page = worker.page_at_death;
   worker.slot = std::make_unique<runtime::RunningSlot>(worker.page);
   runtime::World world{*worker.process, *worker.process,         random_,
                        *worker.store,   *worker.tool_registry,   options_.plans,
@@ -173,7 +173,7 @@ void SimWorld::kill(std::size_t index) {
   if (!is_alive(index)) return;
   const std::shared_ptr<SimProcess> process = workers_[index].process;
   process->dead = true;
-  workers_[index].left = workers_[index].page;
+  workers_[index].page_at_death = workers_[index].page;
   deaths_++;
   was_disturbed_ = true;
   log_line("worker " + std::to_string(index) + " dies");

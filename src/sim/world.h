@@ -147,7 +147,7 @@ class SimWorld final : private async::FailpointHandler, private runtime::Runtime
     std::unique_ptr<runtime::ToolRegistry> tool_registry;
     std::unique_ptr<runtime::OutputHub> output_hub;
     // The running slot, which outlives the process, and its content when the process died.
-    alignas(8) std::array<std::byte, runtime::RunningSlot::kBytes> page{}, left{};
+    alignas(8) std::array<std::byte, runtime::RunningSlot::kBytes> page{}, page_at_death{};
     std::unique_ptr<runtime::RunningSlot> slot;
     std::unique_ptr<runtime::Runtime> runtime;
     std::uint64_t life_count = 0;

@@ -209,7 +209,7 @@ struct ConformanceFixture {
   }
   void append_audit_entry(AuditEntry entry) {
     const auto done = loop.await<Result<void>>(
-        [&](auto answered) { store().append_audit_entry(std::move(entry), std::move(answered)); });
+        [&](auto done) { store().append_audit_entry(std::move(entry), std::move(done)); });
     EXPECT_TRUE(done);
   }
   AuditLog audit(std::uint64_t after = 0) {

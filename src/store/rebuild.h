@@ -83,9 +83,9 @@ class Rebuild {
  public:
   virtual ~Rebuild() = default;
 
-  virtual Result<std::uint64_t> jobs() = 0;  // number of jobs
+  virtual Result<std::uint64_t> count_jobs() = 0;  // number of jobs
   // The next job, in order of creation; nullopt after the last. Fails with unavailable.
-  virtual Result<std::optional<JobId>> next() = 0;
+  virtual Result<std::optional<JobId>> next_job() = 0;
   // Fails with not_found · unavailable.
   virtual Result<StoredLog> read(const JobId& job) = 0;
   // Fails with log_corrupt if it is missing · unavailable.
@@ -98,7 +98,7 @@ class Rebuild {
   // The same for rows that belong to no job.
   virtual Result<std::vector<Difference>> reconcile_store_rows() = 0;
   // Damage that concerns no job: triggers, and rows of `meta`. Fails with unavailable.
-  virtual Result<std::vector<Damage>> damage() = 0;
+  virtual Result<std::vector<Damage>> find_damage() = 0;
   // Adds to the store's audit log with the next `commit`; does nothing when only comparing.
   virtual Status append_audit_entry(const AuditEntry& entry) = 0;
   // Makes the rewritten rows durable; before that nothing is changed. Call it often to keep

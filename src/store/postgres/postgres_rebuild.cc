@@ -167,7 +167,7 @@ Result<std::unique_ptr<PostgresRebuild>> PostgresRebuild::open(
   return std::unique_ptr<PostgresRebuild>(new PostgresRebuild(std::move(parts)));
 }
 
-Result<std::uint64_t> PostgresRebuild::jobs() {
+Result<std::uint64_t> PostgresRebuild::count_jobs() {
   if (!impl_->writes) AE_TRY(impl_->begin());
   AE_ASSIGN(const Rows found,
             impl_->query("SELECT count(*) FROM jobs WHERE $1::text = '' OR job_id = $1::text",
@@ -175,7 +175,7 @@ Result<std::uint64_t> PostgresRebuild::jobs() {
   return found.count(0, 0);
 }
 
-Result<std::optional<JobId>> PostgresRebuild::next() {
+Result<std::optional<JobId>> PostgresRebuild::next_job() {
   AE_ASSIGN(const Rows found,
             impl_->query("SELECT number, job_id FROM jobs WHERE number > $2::bigint AND "
                        "($1::text = '' OR job_id = $1::text) ORDER BY number LIMIT 1",
@@ -453,7 +453,7 @@ Result<std::vector<Difference>> PostgresRebuild::reconcile_store_rows() {
   return differences;
 }
 
-Result<std::vector<Damage>> PostgresRebuild::damage() {
+Result<std::vector<Damage>> PostgresRebuild::find_damage() {
   Impl& p = *impl_;
   std::vector<Damage> found;
   AE_TRY(p.begin());

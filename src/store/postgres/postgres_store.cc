@@ -392,7 +392,7 @@ void PostgresStore::erase_dropped_values(async::Done<Result<std::vector<Residual
 
 void PostgresStore::append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) {
   if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(std::make_unique<RecordWrite>(std::move(entry), std::move(done)));
+  impl_->writer->write(std::make_unique<AuditWrite>(std::move(entry), std::move(done)));
 }
 
 void PostgresStore::read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {

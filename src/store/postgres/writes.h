@@ -185,9 +185,9 @@ class PruneWrite final : public WriteWithResult<bool> {
   std::optional<Error> error_after_;
 };
 
-class RecordWrite final : public WriteWithResult<void> {
+class AuditWrite final : public WriteWithResult<void> {
  public:
-  RecordWrite(AuditEntry entry, async::Done<Result<void>> done)
+  AuditWrite(AuditEntry entry, async::Done<Result<void>> done)
       : WriteWithResult(std::nullopt, std::move(done)), entry_(std::move(entry)) {}
   void declare_reads(Transaction& transaction) const override { transaction.declare_audit_read(); }
   void decide(Transaction& transaction) override {

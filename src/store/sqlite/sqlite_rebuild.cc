@@ -181,7 +181,7 @@ Result<std::unique_ptr<SqliteRebuild>> SqliteRebuild::open(const SqliteRebuildOp
   return std::unique_ptr<SqliteRebuild>(new SqliteRebuild(std::move(parts)));
 }
 
-Result<std::uint64_t> SqliteRebuild::jobs() {
+Result<std::uint64_t> SqliteRebuild::count_jobs() {
   std::uint64_t count = 0;
   AE_TRY(impl_->answer(impl_->read_row(
       "SELECT count(*) FROM jobs WHERE ?1 = '' OR job_id = ?1",
@@ -189,7 +189,7 @@ Result<std::uint64_t> SqliteRebuild::jobs() {
   return count;
 }
 
-Result<std::optional<JobId>> SqliteRebuild::next() {
+Result<std::optional<JobId>> SqliteRebuild::next_job() {
   std::optional<JobId> job;
   AE_TRY(impl_->answer(impl_->read_row(
       "SELECT id, job_id FROM jobs WHERE id > ?2 AND (?1 = '' OR job_id = ?1) ORDER BY id LIMIT 1",
@@ -531,7 +531,7 @@ Result<std::vector<Difference>> SqliteRebuild::reconcile_store_rows() {
   return differences;
 }
 
-Result<std::vector<Damage>> SqliteRebuild::damage() {
+Result<std::vector<Damage>> SqliteRebuild::find_damage() {
   Impl& p = *impl_;
   std::vector<Damage> found;
   std::map<std::string, std::string> meta;

@@ -271,7 +271,7 @@ void SqliteStore::erase_dropped_values(async::Done<Result<std::vector<ResidualCo
 
 void SqliteStore::append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) {
   if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(std::make_unique<RecordWrite>(std::move(entry), std::move(done)));
+  impl_->writer->write(std::make_unique<AuditWrite>(std::move(entry), std::move(done)));
 }
 
 void SqliteStore::count_jobs(async::Done<Result<JobStats>> done) {

@@ -130,14 +130,14 @@ Sql<Tables> Tables::open(Database& db) {
   return t;
 }
 
-void Tables::forget() {
+void Tables::clear_cache() {
   jobs_.clear();
   blobs_.clear();
   last_number_.reset();
 }
 
 Sql<void> Tables::end_leases() {
-  forget();
+  clear_cache();
   AE_TRY(end_leased_.run());
   return end_ready_.run();
 }
@@ -288,7 +288,7 @@ Sql<Tables::Commit> Tables::commit(const Batch& batch, BatchFailpoints& failpoin
   if (commit.written) {
     if (auto error = failpoints.before_commit()) {
       AE_TRY(rollback_savepoint_.run());
-      forget();
+      clear_cache();
       commit = {std::unexpected(*std::move(error)), false};
     }
   }

@@ -1,7 +1,7 @@
 // Tables: the SQL of each write. Every call happens inside a transaction of the Writer.
 //
 // The state of leased jobs is cached in memory, which is safe because there is one writer: a commit
-// checks its fence and seq there and touches two rows. Call `forget()` after any rollback.
+// checks its fence and seq there and touches two rows. Call `clear_cache()` after any rollback.
 // Every check comes before the first write: a refused call has written nothing.
 // Threads: the writer's thread.
 #pragma once
@@ -96,7 +96,7 @@ class Tables {
   void mark_committed() { position_.number = next_; }
   Sql<void> finish_accepting();
 
-  void forget();
+  void clear_cache();
 
  private:
   class ReadyJobs;

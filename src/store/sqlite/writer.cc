@@ -136,7 +136,7 @@ Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size
       // If this fails, the next BEGIN fails too: nothing more is written.
       [[maybe_unused]] const auto rolled_back = rollback_.run();
     }
-    tables_.forget();
+    tables_.clear_cache();
     if (error.io()) stop_writing(error);
     return {CommitOutcome::rolled_back, std::move(error)};
   };

@@ -123,9 +123,9 @@ class PruneWrite final : public WriteWithResult<bool> {
   std::optional<Error> error_after_;
 };
 
-class RecordWrite final : public WriteWithResult<void> {
+class AuditWrite final : public WriteWithResult<void> {
  public:
-  RecordWrite(AuditEntry entry, async::Done<Result<void>> done)
+  AuditWrite(AuditEntry entry, async::Done<Result<void>> done)
       : WriteWithResult(std::move(done)), entry_(std::move(entry)) {}
   Sql<void> apply(Tables& tables) override;
   void committed() override {}
