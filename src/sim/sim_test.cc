@@ -207,12 +207,12 @@ AE_TEST("sim/what is accepted while a claimed job is being read is taken in afte
     rig.create();
     rig.run(1s);
     ASSERT_EQ(rig.status(), "waiting");
-    bool on_claimed = false, reading = false;
+    bool is_claimed = false, reading = false;
     rig.watch = [&](const SimProcess&, std::string_view where) {
-      on_claimed = on_claimed || where == "claim.after";
+      is_claimed = is_claimed || where == "claim.after";
     };
     rig.fault = [&](const store::Call& call) {
-      if (!on_claimed || reading || call.method != store::Method::load) return store::Fault::none;
+      if (!is_claimed || reading || call.method != store::Method::load) return store::Fault::none;
       reading = true;
       return store::Fault::delay_answer;
     };

@@ -693,15 +693,15 @@ inline void audits(ConformanceFixture& r) {
   more.audit = entry("last", "j1");
   r.must_commit(more);
   const AuditLog log = r.audit();
-  std::string acts;
+  std::string operations;
   Hash prev;
   for (const AuditRow& row : log.rows) {
     const Value view = audit_view(row, prev);
     prev = row.hash;
-    acts += std::string(view.text("act")) + " ";
+    operations += std::string(view.text("act")) + " ";
     EXPECT_EQ(view.text("by"), "ada");
   }
-  EXPECT_EQ(acts, "first fork last ") << "with what was written, and only then";
+  EXPECT_EQ(operations, "first fork last ") << "with what was written, and only then";
   EXPECT_TRUE(verify_audit_log(log).ok);
   for (std::uint64_t after = 0; after <= log.rows.size() + 1; ++after) {
     const AuditLog tail = r.audit(after);

@@ -617,7 +617,7 @@ void MemoryStore::list_ended(EndedFilter filter, async::Done<Result<EndedPage>> 
 
 void MemoryStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
   check_pruning(pruning);
-  const auto is_committed = [&](const JobId& id) -> std::optional<PruneCandidate> {
+  const auto find_candidate = [&](const JobId& id) -> std::optional<PruneCandidate> {
     const Job* job = data_.find(id);
     if (job == nullptr) return std::nullopt;
     std::vector<Hash> commits;
@@ -633,7 +633,7 @@ void MemoryStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
     BeforeFailpoint point = hit_before_failpoint("prune.before");
     if (point.now) return std::unexpected(*std::move(point.now));
     for (const Pruning::Job& requested : pruning.jobs)
-      AE_TRY(check_prunable(requested, is_committed(requested.job)));
+      AE_TRY(check_prunable(requested, find_candidate(requested.job)));
     for (const Pruning::Job& requested : pruning.jobs) {
       const Job& job = *data_.find(requested.job);
       data_.remove_from_indexes(job);

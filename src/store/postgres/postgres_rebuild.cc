@@ -32,14 +32,14 @@ Cell time(std::string_view name, const std::optional<Instant>& expected) {
 Cell text(std::string_view name, std::string expected) {
   return {name, "$::text", [expected](Params& all) { all.add(expected); }};
 }
-Cell nothing(std::string_view name) {
+Cell null(std::string_view name) {
   return {name, "$::text", [](Params& all) { all.add(std::nullopt); }};
 }
 Cell bytes(std::string_view name, std::optional<std::string> expected) {
   return {name, "$::bytea",
           [expected](Params& all) { expected ? all.add(Bytes{*expected}) : all.add(std::nullopt); }};
 }
-Cell truth(std::string_view name, bool expected) {
+Cell boolean(std::string_view name, bool expected) {
   return {name, "($::bigint <> 0)", [expected](Params& all) { all.add(std::int64_t{expected}); }};
 }
 Cell list(std::string_view name, const std::vector<std::string>& expected) {
@@ -138,7 +138,7 @@ struct PostgresRebuild::Impl {
   }
 
   Status reconcile_row(const Row& row, std::vector<Difference>& differences);
-  Status write_row(const Row& row, bool exists, const std::vector<Cell>& differ);
+  Status write_row(const Row& row, bool exists, const std::vector<Cell>& differing);
   Result<bool> release_key(const Projection& expected);
   Status reconcile_job(const Projection& expected, std::vector<Difference>& differences);
   Status reconcile_head(const Projection& expected, Instant now, std::vector<Difference>& differences);
@@ -251,29 +251,29 @@ Status PostgresRebuild::Impl::reconcile_row(const Row& row, std::vector<Differen
         {.table = std::string(row.table), .column = {}, .stored = {}, .derived = "a row"});
     return write_row(row, false, row.columns);
   }
-  std::vector<Cell> differ;
+  std::vector<Cell> differing;
   for (std::size_t i = 0; i < row.columns.size(); ++i) {
     const int at = static_cast<int>(i) * 3;
     if (found.boolean(0, at)) continue;
-    differ.push_back(row.columns[i]);
+    differing.push_back(row.columns[i]);
     differences.push_back({.table = std::string(row.table),
                     .column = std::string(row.columns[i].name),
                     .stored = found.text(0, at + 1),
                     .derived = found.text(0, at + 2)});
   }
-  return write_row(row, true, differ);
+  return write_row(row, true, differing);
 }
 
-Status PostgresRebuild::Impl::write_row(const Row& row, bool exists, const std::vector<Cell>& differ) {
-  if (differ.empty() || !writes) return {};
+Status PostgresRebuild::Impl::write_row(const Row& row, bool exists, const std::vector<Cell>& differing) {
+  if (differing.empty() || !writes) return {};
   Text statement;
   if (exists) {
-    statement.append("UPDATE ").append(row.table).append(" SET ").pairs(differ, " = ", ", ");
+    statement.append("UPDATE ").append(row.table).append(" SET ").pairs(differing, " = ", ", ");
     statement.append(" WHERE ").pairs(row.key, " = ", " AND ");
   } else {
     statement.append("INSERT INTO ").append(row.table).append("(");
     std::vector<Cell> all = row.key;
-    all.insert(all.end(), differ.begin(), differ.end());
+    all.insert(all.end(), differing.begin(), differing.end());
     for (const Cell& cell : all) statement.append(&cell == all.data() ? "" : ", ").append(cell.name);
     statement.append(") VALUES(");
     for (const Cell& cell : all) statement.append(&cell == all.data() ? "" : ", ").append(cell);
@@ -348,8 +348,8 @@ Status PostgresRebuild::Impl::reconcile_head(const Projection& expected, Instant
   }
   if (!is_runnable(expected.row.status)) {
     held = false;
-    row.columns.push_back(nothing("attempt"));
-    row.columns.push_back(nothing("worker"));
+    row.columns.push_back(null("attempt"));
+    row.columns.push_back(null("worker"));
     row.columns.push_back(time("lease_until", std::nullopt));
   } else if (held && !lease_until) {
     lease_until = Instant{0};
@@ -359,7 +359,7 @@ Status PostgresRebuild::Impl::reconcile_head(const Projection& expected, Instant
   // Eligible jobs get `ready` at the next claim; until then both values are correct.
   const bool eligible = eligibility.at && *eligibility.at <= now;
   if (!eligible || head.empty())
-    row.columns.push_back(truth("ready", eligibility.ready || eligible));
+    row.columns.push_back(boolean("ready", eligibility.ready || eligible));
   row.columns.push_back(time("ripe_at", eligibility.at));
   return reconcile_row(row, differences);
 }

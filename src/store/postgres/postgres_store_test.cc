@@ -633,10 +633,10 @@ AE_TEST("hint/what another process makes claimable or posts is said, our own is 
   ASSERT_TRUE(one.commit(PostgresFixture::create("free")));
   ASSERT_TRUE(two.loop.run_until([&] { return !hints[1].empty(); }));
   EXPECT_EQ(hints[1], std::vector<std::string>{"claim for a"});
-  const auto add_inbox = two.loop.await<Result<void>>([&](auto done) {
+  const auto put_result = two.loop.await<Result<void>>([&](auto done) {
     two.store().put_inbox(JobId("held"), {.id = "s", .request = "{}"}, std::move(done));
   });
-  ASSERT_TRUE(add_inbox);
+  ASSERT_TRUE(put_result);
   ASSERT_TRUE(one.loop.run_until([&] { return !hints[0].empty(); }));
   EXPECT_EQ(hints[0], std::vector<std::string>{"held"});
   EXPECT_EQ(hints[1].size(), 1u);

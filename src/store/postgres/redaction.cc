@@ -65,12 +65,12 @@ constexpr Statement kAudit{"read_audit",
                            "LEFT JOIN audit ON audit.seq > $1::bigint "
                            "WHERE key = 'audit_head' ORDER BY audit.seq"};
 
-std::string listed(const std::vector<Hash>& hashes) {
-  std::string add_to_indexes;
+std::string concatenated(const std::vector<Hash>& hashes) {
+  std::string bytes;
   for (const Hash& hash : hashes) {
-    add_to_indexes.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
+    bytes.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
   }
-  return add_to_indexes;
+  return bytes;
 }
 
 struct Stored {
@@ -84,17 +84,17 @@ struct Answer {
 
 // Do the stored effects differ from the requested ones? Fails with sequence_conflict if an effect
 // is missing in the request.
-Result<bool> differ(const Redaction& redaction, const Rows& effects) {
-  bool differ = false;
+Result<bool> effects_differ(const Redaction& redaction, const Rows& effects) {
+  bool any_differs = false;
   for (int i = 0; i < effects.size(); ++i) {
     const auto requested = std::ranges::find_if(redaction.effects, [&](const EffectRow& effect) {
       return effect.invocation.text == effects.bytes(i, 0) && effect.try_no == effects.count(i, 1);
     });
     if (requested == redaction.effects.end())
       return std::unexpected(effects_changed(redaction.job));
-    differ = differ || requested->record != effects.bytes(i, 2);
+    any_differs = any_differs || requested->record != effects.bytes(i, 2);
   }
-  return differ;
+  return any_differs;
 }
 
 Answer answer(const Redaction& redaction, const Rows& head,
@@ -124,9 +124,9 @@ Answer answer(const Redaction& redaction, const Rows& head,
     }
   }
   for (const Redaction::Commit& requested : redaction.commits) {
-    for (const Hash& hash : requested.blobs) answer.unreferenced_hashes.erase(listed({hash}));
+    for (const Hash& hash : requested.blobs) answer.unreferenced_hashes.erase(concatenated({hash}));
   }
-  if (const auto other = differ(redaction, effects); !other) {
+  if (const auto other = effects_differ(redaction, effects); !other) {
     answer.result = std::unexpected(other.error());
   } else if (!changes && !*other) {
     answer.result = Result<void>();
@@ -140,7 +140,7 @@ void add_writes(Connection& connection, const Redaction& redaction, std::int64_t
     firsts.add(requested.first_seq);
     bodies.add(std::string_view(requested.bytes));
     lists.add(requested.blobs.empty() ? std::nullopt
-                                      : std::optional<std::string>(listed(requested.blobs)));
+                                      : std::optional<std::string>(concatenated(requested.blobs)));
   }
   connection.add(kReplace, Params().add(job).add(firsts).add(bodies).add(lists));
   if (!redaction.effects.empty()) {

@@ -43,7 +43,7 @@ bool Transaction::is_committed(const JobId& id, const Job& job, const SealedBatc
 
 bool Transaction::has_unread_inbox(const Batch& batch, const Job& job) const {
   // Entries of this transaction come after everything that was read.
-  if (!job.add_inbox.empty()) return true;
+  if (!job.new_inbox_entries.empty()) return true;
   return std::ranges::any_of(
       job.inbox, [&](const auto& entry) { return is_refused_by_inbox(batch, entry.first); });
 }
@@ -199,10 +199,10 @@ Result<void> Transaction::put_inbox(const JobId& id, const InboxEntry& entry) {
   if (!job->attempt) return std::unexpected(job_not_leased(id));
   const auto is_same = [&](const auto& other) { return other == entry.id; };
   if (std::ranges::any_of(job->inbox, is_same, [](const auto& e) { return e.second; }) ||
-      std::ranges::any_of(job->add_inbox, is_same, [](const auto& e) { return e.id; })) {
+      std::ranges::any_of(job->new_inbox_entries, is_same, [](const auto& e) { return e.id; })) {
     return {};
   }
-  job->add_inbox.push_back(entry);
+  job->new_inbox_entries.push_back(entry);
   hints_.add_inbox(id);
   return {};
 }

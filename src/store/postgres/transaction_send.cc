@@ -282,7 +282,7 @@ void Transaction::send_inbox(Connection& connection, std::size_t& statements) {
   }
   Column jobs(Type::integer), ids(Type::text), requests(Type::bytes);
   for (const auto& [id, job] : jobs_) {
-    for (const InboxEntry& entry : job.add_inbox) {
+    for (const InboxEntry& entry : job.new_inbox_entries) {
       jobs.add(job.number);
       ids.add(entry.id);
       requests.add(std::string_view(entry.request));

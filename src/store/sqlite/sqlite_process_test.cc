@@ -85,7 +85,7 @@ AE_TEST("sqlite/a second owner is locked out and told who the first is") {
   const auto refused = second.open();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::store_locked);
-  EXPECT_PRED2(holds, refused.error().message, "process " + std::to_string(owner.pid()));
+  EXPECT_PRED2(contains, refused.error().message, "process " + std::to_string(owner.pid()));
   owner.kill();
   EXPECT_TRUE(second.open()) << "the lock dies with its owner";
   SqliteFixture third(folder / "a.db");
@@ -180,7 +180,7 @@ AE_TEST("sqlite/a folder that cannot be written says so, and can still be read")
   });
   const std::string message = child.read_all();
   EXPECT_EQ(child.wait(), 0);
-  EXPECT_PRED2(holds, message, "folder writable?");
+  EXPECT_PRED2(contains, message, "folder writable?");
   ::chmod(folder.path().c_str(), 0700);
 }
 
@@ -261,8 +261,8 @@ AE_TEST("sqlite/on a disk that is full already, opening says which disk, and wha
     EXPECT_FALSE(opened) << name;
     if (opened) return;
     EXPECT_EQ(opened.error().code, Code::unavailable) << name;
-    EXPECT_PRED2(holds, opened.error().message, disk + " is full; free some space there");
-    EXPECT_PRED2(holds, opened.error().message, name);
+    EXPECT_PRED2(contains, opened.error().message, disk + " is full; free some space there");
+    EXPECT_PRED2(contains, opened.error().message, name);
   };
   {
     SqliteFixture fixture(disk + "/old.db");

@@ -243,7 +243,7 @@ void Writer::save_position(bool now) {
   const auto clock = std::chrono::steady_clock::now();
   if (at.number == saved_position_ || (!now && clock < save_position_at_) || stopped()) return;
   if (store_file_.position_file.write(at)) saved_position_ = at.number;
-  save_position_at_ = clock + store_file_.save_position;
+  save_position_at_ = clock + store_file_.save_interval;
 }
 
 // Redacted values may remain in frames of the WAL and in free space of pages: when SQLite moves

@@ -60,7 +60,7 @@ struct WriterLimits {
 struct StoreFile {
   std::string path;
   PositionFile position_file;
-  std::chrono::milliseconds save_position{1000};  // minimum interval while there are writes
+  std::chrono::milliseconds save_interval{1000};  // minimum interval while there are writes
 };
 
 struct WriterStats {
