@@ -364,11 +364,11 @@ Pg<std::vector<Rows>> Connection::run() {
 }
 
 bool Connection::drain_notifications(
-    const std::function<void(std::string_view payload, int backend_pid)>& take) {
+    const std::function<void(std::string_view payload, int backend_pid)>& on_notification) {
   pg_conn* const connection = connection_.get();
   if (PQconsumeInput(connection) != 1) return false;
   while (PGnotify* note = PQnotifies(connection)) {
-    take(note->extra, note->be_pid);
+    on_notification(note->extra, note->be_pid);
     PQfreemem(note);
   }
   return !lost();

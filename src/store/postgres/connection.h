@@ -174,7 +174,7 @@ class Connection {
   int backend_pid() const;     // process id of the server's backend, as announced at the start
   // Passes on the notifications received so far; does not wait. False: the connection is lost.
   bool drain_notifications(
-      const std::function<void(std::string_view payload, int backend_pid)>& take);
+      const std::function<void(std::string_view payload, int backend_pid)>& on_notification);
 
  private:
   struct ConnectionDeleter {
