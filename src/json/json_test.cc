@@ -416,9 +416,9 @@ void compare_with_python(std::uint64_t count) {
       std::filesystem::path(root == nullptr ? "." : root) / "scripts/jcs_numbers.py";
   if (!std::filesystem::exists(script)) GTEST_SKIP() << "no " << script << "; set AETHERIS_ROOT";
   if (std::system("python3 -c pass >/dev/null 2>&1") != 0) GTEST_SKIP() << "no python3";
-  const char* seed = std::getenv("AETHERIS_SEED");
+  const char* seed_text = std::getenv("AETHERIS_SEED");
   const std::uint64_t seed =
-      seed == nullptr ? std::random_device()() : std::strtoull(seed, nullptr, 10);
+      seed_text == nullptr ? std::random_device()() : std::strtoull(seed_text, nullptr, 10);
   std::mt19937_64 random(seed);
   FILE* const python = popen(("python3 " + script.string()).c_str(), "w");
   ASSERT_NE(python, nullptr);
