@@ -256,7 +256,8 @@ ClaimCost measure_claims(WorkerProcess& process, int times) {
     process.await([&](const std::function<void()>& done) {
       process.store().claim(std::move(request),
                             [done](const Result<std::vector<store::Lease>>& leases) {
-                              if (!leases || leases->size() != 1) exit_with_error("nothing was claimed");
+                              if (!leases || leases->size() != 1)
+                                exit_with_error("nothing was claimed");
                               done();
                             });
     });

@@ -42,12 +42,13 @@ RawResult raw_sqlite(const std::string& path, std::size_t group, std::size_t ste
       "CREATE UNIQUE INDEX by_job ON commits(job, first_seq);");
   for (std::size_t i = 0; i < group; ++i) exec("INSERT INTO jobs(last_seq) VALUES (0)");
   sqlite3_stmt *update = nullptr, *insert = nullptr;
-  check_sqlite(sqlite3_prepare_v2(db, "UPDATE jobs SET last_seq=?2, head=?3 WHERE id=?1 AND last_seq<?2",
-                          -1, &update, nullptr),
-       db);
-  check_sqlite(sqlite3_prepare_v2(db, "INSERT INTO commits(job, first_seq, body) VALUES (?1,?2,?3)", -1,
-                          &insert, nullptr),
-       db);
+  check_sqlite(
+      sqlite3_prepare_v2(db, "UPDATE jobs SET last_seq=?2, head=?3 WHERE id=?1 AND last_seq<?2", -1,
+                         &update, nullptr),
+      db);
+  check_sqlite(sqlite3_prepare_v2(db, "INSERT INTO commits(job, first_seq, body) VALUES (?1,?2,?3)",
+                                  -1, &insert, nullptr),
+               db);
   const std::string body(row_bytes, 'x'), head(32, 'h');
   const double cpu = cpu_ms();
   const auto start = std::chrono::steady_clock::now();

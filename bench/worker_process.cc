@@ -74,7 +74,7 @@ JobId WorkerProcess::create_jobs(const std::shared_ptr<const engine::Plan>& plan
 }
 
 void WorkerProcess::create_job(const std::shared_ptr<const engine::Plan>& plan, int& to_start,
-                             int& to_end, JobId& last, const std::function<void()>& done) {
+                               int& to_end, JobId& last, const std::function<void()>& done) {
   if (to_start == 0) return;
   --to_start;
   runtime::NewJobRequest request;
@@ -110,7 +110,8 @@ void WorkerProcess::on_events(const JobId&, const std::vector<Event>& events) {
   for (const Event& event : events) {
     if (event.type == EventType::job_running) write_event(event_pipe_, WorkerEvent::Kind::running);
     if (event.type == EventType::job_waiting) write_event(event_pipe_, WorkerEvent::Kind::waiting);
-    if (event.type == EventType::job_completed) write_event(event_pipe_, WorkerEvent::Kind::completed);
+    if (event.type == EventType::job_completed)
+      write_event(event_pipe_, WorkerEvent::Kind::completed);
   }
 }
 

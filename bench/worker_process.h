@@ -49,7 +49,7 @@ class WorkerProcess final : public runtime::RuntimeObserver {
 
  private:
   void create_job(const std::shared_ptr<const engine::Plan>& plan, int& to_start, int& to_end,
-                JobId& last, const std::function<void()>& done);
+                  JobId& last, const std::function<void()>& done);
   void on_events(const JobId&, const std::vector<Event>& events) override;
 
   const int event_pipe_;

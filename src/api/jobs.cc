@@ -474,7 +474,8 @@ void Api::show_job(ContextPtr ctx) {
     if (versions && store::is_runnable(read.row.status)) {
       body = body.with("needs_version", why->message);
     } else if (const auto missing_capabilities = runtime_.missing_capabilities(read.row);
-               options_.runs && !missing_capabilities.empty() && store::is_runnable(read.row.status)) {
+               options_.runs && !missing_capabilities.empty() &&
+               store::is_runnable(read.row.status)) {
       body =
           body.with("needs_version", "this process does not have " + missing_capabilities.front());
     }

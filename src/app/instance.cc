@@ -359,11 +359,12 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     if (options_.store.kind == StoreUrl::Kind::memory) return;
     const bool shared = options_.store.kind == StoreUrl::Kind::postgres;
     auto opened =
-        shared ? RunningFile::open_any(std::string(kGuardFolder) + "/" + postgres_->identity() +
-                                       ".running")
-               : RunningFile::open(
-                     store::sqlite::running_path(store::sqlite::resolve_symlinks(options_.store.path)),
-                     kLockWait);
+        shared
+            ? RunningFile::open_any(std::string(kGuardFolder) + "/" + postgres_->identity() +
+                                    ".running")
+            : RunningFile::open(
+                  store::sqlite::running_path(store::sqlite::resolve_symlinks(options_.store.path)),
+                  kLockWait);
     if (!opened) {
       return on_warning(
           {}, opened.error().message + "; a job that kills this process will not be parked for it");

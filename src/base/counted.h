@@ -14,7 +14,8 @@ inline std::string noun_of(std::uint64_t count, std::string_view singular) {
   std::string noun(singular);
   if (count == 1 || singular.empty()) return noun;
   constexpr std::string_view kVowels = "aeiou";
-  const bool y = singular.size() > 1 && singular.back() == 'y' && !kVowels.contains(singular[singular.size() - 2]);
+  const bool y = singular.size() > 1 && singular.back() == 'y' &&
+                 !kVowels.contains(singular[singular.size() - 2]);
   if (!y) return noun + "s";
   noun.pop_back();
   return noun + "ies";

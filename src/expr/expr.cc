@@ -49,8 +49,9 @@ void note_members(const expr::Node& n, bool needed, ExprRoots& into) {
     if (s.to) note_members(*s.to, true, into);
   }
   for (std::size_t i = 0; i < n.children.size(); ++i) {
-    const bool is_null_allowed = (n.op == Op::alternative && i == 0 && is_plain_path(*n.children[0])) ||
-                         n.op == Op::attempt || compares_with_null(n);
+    const bool is_null_allowed =
+        (n.op == Op::alternative && i == 0 && is_plain_path(*n.children[0])) ||
+        n.op == Op::attempt || compares_with_null(n);
     note_members(*n.children[i], needed && !is_null_allowed, into);
   }
 }

@@ -50,7 +50,9 @@ bool Eval::each(const Node& n, const Value& in, Sink sink) {
     case Op::alternative:
       return each_alternative(n, in, sink);
     case Op::conditional: {
-      auto on_value = [&](const Value& v) { return each(*n.children[truthy(v) ? 1 : 2], in, sink); };
+      auto on_value = [&](const Value& v) {
+        return each(*n.children[truthy(v) ? 1 : 2], in, sink);
+      };
       return each(*n.children[0], in, on_value);
     }
     case Op::bind: {

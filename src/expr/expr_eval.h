@@ -94,8 +94,8 @@ class Eval {
                    const Value* to, Sink sink);
   bool each_stage(const Node& n, const Value& in, std::size_t stage, Sink sink);
   bool each_member(const Node& n, const Value& in, std::vector<Value>& flat, Sink sink);
-  bool each_text(const Node& n, const Value& in, std::size_t texts_left, std::vector<std::string>& texts,
-                 Sink sink);
+  bool each_text(const Node& n, const Value& in, std::size_t texts_left,
+                 std::vector<std::string>& texts, Sink sink);
   bool each_args(const Node& n, const Value& in, std::vector<Value>& args, Sink sink);
   bool each_logic(const Node& n, const Value& in, Sink sink);
   bool each_alternative(const Node& n, const Value& in, Sink sink);

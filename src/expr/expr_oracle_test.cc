@@ -119,10 +119,11 @@ void check(const std::vector<Question>& questions, const std::string& repeat) {
     for (std::size_t i = 0; i < batch.size(); ++i) {
       const std::string our_result = our_answer(batch[i]);
       // jq evaluates constant parts at compile time, and rejects those that fail.
-      const bool same = our_result == answers[i] || (answers[i] == "jq refuses it" && our_result == kFailed);
+      const bool same =
+          our_result == answers[i] || (answers[i] == "jq refuses it" && our_result == kFailed);
       if (!same) {
-        ADD_FAILURE() << batch[i].expression << "\n  of   " << batch[i].input << "\n  ours " << our_result
-                      << "\n  jq   " << answers[i] << "\n"
+        ADD_FAILURE() << batch[i].expression << "\n  of   " << batch[i].input << "\n  ours "
+                      << our_result << "\n  jq   " << answers[i] << "\n"
                       << repeat;
       }
     }

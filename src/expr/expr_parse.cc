@@ -48,10 +48,12 @@ constexpr Infix kInfixes[] = {
 };
 
 constexpr std::string_view kKeywords[] = {"if",     "then",    "elif",    "else",  "end",    "as",
-                                       "reduce", "foreach", "def",     "try",   "catch",  "and",
-                                       "or",     "import",  "include", "label", "__loc__"};
+                                          "reduce", "foreach", "def",     "try",   "catch",  "and",
+                                          "or",     "import",  "include", "label", "__loc__"};
 
-bool is_keyword(std::string_view name) { return std::ranges::find(kKeywords, name) != std::end(kKeywords); }
+bool is_keyword(std::string_view name) {
+  return std::ranges::find(kKeywords, name) != std::end(kKeywords);
+}
 
 std::uint32_t narrow(std::size_t offset) { return static_cast<std::uint32_t>(offset); }
 
@@ -97,12 +99,13 @@ class Parser {
         (token_.kind == Tok::sign && token_.text.size() > 1 && token_.text.back() == '=' &&
          (token_.text[0] == '|' || token_.text.find_first_of("+-*/%") == 0))) {
       error_at(token_.at,
-            quoted(token_.text) +
-                " changes a value in place, which expressions cannot; build a new value: "
-                "`. + {name: value}`, or compare with `==`");
+               quoted(token_.text) +
+                   " changes a value in place, which expressions cannot; build a new value: "
+                   "`. + {name: value}`, or compare with `==`");
     }
     const std::string what = token_.kind == Tok::end ? "the end" : quoted(token_.text);
-    error_at(token_.at, std::string("expected ").append(expected).append(" but found ").append(what));
+    error_at(token_.at,
+             std::string("expected ").append(expected).append(" but found ").append(what));
   }
 
   // Tokens.
@@ -171,12 +174,13 @@ class Parser {
   void require_one_value(const Node& node) const {
     if (node.count == Count::many) {
       error_at(node.count_source,
-            "this can give many values where one is needed; collect them: `[ … ]`");
+               "this can give many values where one is needed; collect them: `[ … ]`");
     }
     if (node.count == Count::filtered) {
-      error_at(node.count_source,
-            "this can give no value where one is needed; use it inside `[ … ]` or `map(…)`, or add "
-            "a default: `… // other`");
+      error_at(
+          node.count_source,
+          "this can give no value where one is needed; use it inside `[ … ]` or `map(…)`, or add "
+          "a default: `… // other`");
     }
   }
 
@@ -184,12 +188,12 @@ class Parser {
    public:
     Deeper(Parser& parser, bool nesting) : parser_(parser), nesting_(nesting) {
       if (nesting && ++parser.nesting_ > parser.limits_.depth_max) {
-        parser.error_at(parser.token_.at,
-                     "nested deeper than " + std::to_string(parser.limits_.depth_max) + " levels");
+        parser.error_at(parser.token_.at, "nested deeper than " +
+                                              std::to_string(parser.limits_.depth_max) + " levels");
       }
       if (++parser.frames_ > kHeightMax) {
         parser.error_at(parser.token_.at,
-                     "too many operators in a row or nested; name parts with `… as $x | …`");
+                        "too many operators in a row or nested; name parts with `… as $x | …`");
       }
     }
     ~Deeper() {
@@ -393,7 +397,7 @@ class Parser {
   std::uint32_t variable_declared() {
     if (is("[") || is("{")) {
       error_at(token_.at,
-            "a variable such as `$x` is needed here; destructuring patterns are not supported");
+               "a variable such as `$x` is needed here; destructuring patterns are not supported");
     }
     if (token_.kind != Tok::variable) unexpected("a variable, as in `… as $x | …`");
     const auto slot = narrow(slots_++);
@@ -519,8 +523,8 @@ class Parser {
     if (error != std::errc() || end != digits.data() + digits.size() || !is_valid_number(value) ||
         rounded) {
       error_at(token_.at,
-            "this number has no exact value here: integers go up to 2^53-1, and infinity is not "
-            "allowed");
+               "this number has no exact value here: integers go up to 2^53-1, and infinity is not "
+               "allowed");
     }
     NodePtr node = literal(token_.at, Value(value));
     advance();
@@ -555,10 +559,11 @@ class Parser {
     if (!find_format(token_.text, format)) {
       const std::string name = "@" + std::string(token_.text);
       const std::string_view why = unsupported_reason(name);
-      error_at(at, why.empty() ? quoted(name) +
-                                  " is not a format; use one of: @text @json @uri @html @csv @tsv "
-                                  "@base64 @base64d"
-                            : std::string(why));
+      error_at(at, why.empty()
+                       ? quoted(name) +
+                             " is not a format; use one of: @text @json @uri @html @csv @tsv "
+                             "@base64 @base64d"
+                       : std::string(why));
     }
     advance();
     if (token_.kind == Tok::quote) return text(format);
@@ -577,8 +582,8 @@ class Parser {
       const std::string name = "$" + std::string(token_.text);
       const std::string_view why = unsupported_reason(name);
       error_at(at, why.empty()
-                    ? quoted(name) + " is not bound here; bind it with `… as " + name + " | …`"
-                    : std::string(why));
+                       ? quoted(name) + " is not bound here; bind it with `… as " + name + " | …`"
+                       : std::string(why));
     }
     NodePtr node = make(Op::variable, at);
     node->slot = found->second;
@@ -679,8 +684,8 @@ class Parser {
 
   void need_input(std::size_t at, std::string_view what) const {
     if (!at_scope_) return;
-    error_at(at,
-          std::string(what).append(" needs a value piped into it, as in `.input.items | length`"));
+    error_at(at, std::string(what).append(
+                     " needs a value piped into it, as in `.input.items | length`"));
   }
 
   NodePtr conditional() {

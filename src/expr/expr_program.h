@@ -33,9 +33,9 @@ enum class Op : std::uint8_t {
   comma,      // child , child , …
   collect,    // [ child ]  or  [ ]
   object,     // { key: value, … }      children: key, value, key, value, …
-  text,       // "…\(child)…"             texts, children, format; texts.size() == children.size() + 1
-  negate,     // - child
-  add,        // child + child, and so on
+  text,    // "…\(child)…"             texts, children, format; texts.size() == children.size() + 1
+  negate,  // - child
+  add,     // child + child, and so on
   subtract,
   multiply,
   divide,

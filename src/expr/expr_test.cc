@@ -799,7 +799,8 @@ AE_TEST(
       {"if .args.n > 9 then .args.m > 1 else false end", "false"},
       {".job.labels.tier == \"free\"", "false"},
       {"any(.args.l[]; (.n // 0) > 5)", "false"}};
-  for (const auto& [source, value] : kResults) EXPECT_EQ(shown(eval(source, scope)), value) << source;
+  for (const auto& [source, value] : kResults)
+    EXPECT_EQ(shown(eval(source, scope)), value) << source;
   EXPECT_EQ(at_top(".input.m > 500"), "false") << "elsewhere null is a value";
 }
 
@@ -841,7 +842,8 @@ AE_TEST("expr/expr/where mixed types fail, a comparison of them tells nothing") 
       {".job.labels.tier == \"free\"", "false"},
       {".args.text == null", "false"},
       {"[1, \"a\", true] | sort == [true, 1, \"a\"]", "true"}};
-  for (const auto& [source, value] : kResults) EXPECT_EQ(shown(eval(source, scope)), value) << source;
+  for (const auto& [source, value] : kResults)
+    EXPECT_EQ(shown(eval(source, scope)), value) << source;
   EXPECT_EQ(at_top("\"5\" < 10"), "false") << "elsewhere any two values have an order";
   EXPECT_EQ(at_top("\"5\" == 5"), "false");
 }

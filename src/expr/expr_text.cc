@@ -192,8 +192,9 @@ bool join(const Call& c) {
     first = false;
     return item.is_null() || append_text(c.eval, c.node, item, text);
   };
-  const bool done = c.in.is_array() ? std::ranges::all_of(c.in.items(), append_item)
-                                    : std::ranges::all_of(c.in.members(), append_item, &Member::second);
+  const bool done = c.in.is_array()
+                        ? std::ranges::all_of(c.in.items(), append_item)
+                        : std::ranges::all_of(c.in.members(), append_item, &Member::second);
   return done && return_value(c, Value(std::move(text)));
 }
 

@@ -228,7 +228,7 @@ class Reader {
       add_value(Value());
     } else {
       return error_at(at_ == text_.size() ? "the text ends where a value is expected" : "no value",
-                   at_);
+                      at_);
     }
     return {};
   }

@@ -140,8 +140,9 @@ AE_TEST("json/json/the beginning of a text cuts no character, nor do the words o
 }
 
 AE_TEST("json/json/half a surrogate pair is refused") {
-  for (const std::string_view invalid : {R"("\ud800")", R"("\udc00")", R"("\ud800x")",
-                                     R"("\ud800\u0041")", R"("\ud800\ud800")", R"({"\udfff":1})"}) {
+  for (const std::string_view invalid :
+       {R"("\ud800")", R"("\udc00")", R"("\ud800x")", R"("\ud800\u0041")", R"("\ud800\ud800")",
+        R"({"\udfff":1})"}) {
     EXPECT_NE(refusal(invalid).find("half a surrogate pair"), std::string::npos) << invalid;
   }
 }

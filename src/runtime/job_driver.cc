@@ -286,7 +286,8 @@ std::optional<Error> JobDriver::find_newer_request(
     const std::vector<store::InboxEntry>& inbox) const {
   for (const store::InboxEntry& entry : inbox) {
     if (entry.number <= inbox_read_) continue;
-    const auto json = engine::read_side_record(engine::inbox_location(job_, entry.id), entry.request);
+    const auto json =
+        engine::read_side_record(engine::inbox_location(job_, entry.id), entry.request);
     if (!json) continue;
     const auto act = engine::ControlRequest::from_json(*json);
     if (!act && act.error().code == Code::needs_version) {

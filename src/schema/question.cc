@@ -36,7 +36,8 @@ Value default_content(const Value& question) {
   const Value& fields = question["schema"]["properties"];
   if (!fields.is_object()) return Value::object({});
   for (const auto& [name, field] : fields.members()) {
-    if (const Value* default_value = field.find("default")) content.emplace_back(name, *default_value);
+    if (const Value* default_value = field.find("default"))
+      content.emplace_back(name, *default_value);
   }
   return Value::object(std::move(content));
 }

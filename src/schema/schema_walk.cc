@@ -105,8 +105,9 @@ class Schema::Compiled::Walk {
   };
 
   struct WalkOptions {
-    bool report = false;                // collect violations; else the first one ends the walk
-    std::vector<bool>* evaluated = nullptr;  // marks the members or items that a schema has evaluated
+    bool report = false;  // collect violations; else the first one ends the walk
+    std::vector<bool>* evaluated =
+        nullptr;  // marks the members or items that a schema has evaluated
   };
 
   // The context of one subschema.
@@ -124,8 +125,8 @@ class Schema::Compiled::Walk {
       return stop("nests too deep to be checked, or the schema refers to itself without end");
     }
     std::vector<bool> evaluated;
-    const bool needs_marks = walk_options.evaluated != nullptr || n.unevaluated_properties != nullptr ||
-                      n.unevaluated_items != nullptr;
+    const bool needs_marks = walk_options.evaluated != nullptr ||
+                             n.unevaluated_properties != nullptr || n.unevaluated_items != nullptr;
     if (needs_marks) {
       if (!spend(v.size() / 8)) return false;
       evaluated.assign(v.size(), false);
@@ -256,7 +257,7 @@ class Schema::Compiled::Walk {
     }
     if (is_multiple(a, of)) return true;
     return add_violation(h, "multipleOf",
-                 [&] { return "must be a multiple of " + description(*h.n.multiple_of); });
+                         [&] { return "must be a multiple of " + description(*h.n.multiple_of); });
   }
 
   bool number(const Context& h) {
@@ -264,8 +265,10 @@ class Schema::Compiled::Walk {
     const Node& n = h.n;
     const double d = h.v.as_number();
     bool ok = !n.multiple_of || multiple(h, d);
-    const auto out_of_bounds = [&](std::string_view keyword, std::string_view requirement, double bound) {
-      return add_violation(h, keyword, [&] { return std::string(requirement) + " " + description(bound); });
+    const auto out_of_bounds = [&](std::string_view keyword, std::string_view requirement,
+                                   double bound) {
+      return add_violation(h, keyword,
+                           [&] { return std::string(requirement) + " " + description(bound); });
     };
     if (n.maximum && d > *n.maximum) ok = out_of_bounds("maximum", "must be at most", *n.maximum);
     if (n.exclusive_maximum && d >= *n.exclusive_maximum) {
@@ -310,8 +313,8 @@ class Schema::Compiled::Walk {
                    {"maxLength", h.n.max_length});
     }
     if (h.n.pattern && !matches(*h.n.pattern->regex, text)) {
-      ok =
-          add_violation(h, "pattern", [&] { return "must match the pattern " + quoted(h.n.pattern->key); });
+      ok = add_violation(h, "pattern",
+                         [&] { return "must match the pattern " + quoted(h.n.pattern->key); });
     }
     return ok;
   }
@@ -340,7 +343,8 @@ class Schema::Compiled::Walk {
         if (any && h.evaluated == nullptr) break;
       }
       if (!any) {
-        ok = add_violation(h, "anyOf", [] { return "must match at least one of the schemas of anyOf"; });
+        ok = add_violation(h, "anyOf",
+                           [] { return "must match at least one of the schemas of anyOf"; });
       }
     }
     if (!n.one_of.empty()) {
@@ -466,7 +470,8 @@ class Schema::Compiled::Walk {
     bool ok = true;
     for (const std::string& name : names) {
       if (find(h, name) != nullptr) continue;
-      ok = !stopped_ && add_violation(h, keyword, [&] { return "must have the member " + quoted(name); });
+      ok = !stopped_ &&
+           add_violation(h, keyword, [&] { return "must have the member " + quoted(name); });
       if (!ok && has_enough_violations(h)) return false;
     }
     return ok;

@@ -174,7 +174,7 @@ std::uint64_t cpu_us() {
 }
 
 void record_violation(Shared& shared, const Report& report, const std::string& where,
-          const std::string& repeat) {
+                      const std::string& repeat) {
   shared.stuck = shared.stuck || report.stuck;
   shared.wrong = shared.wrong || report.wrong;
   shared.violations += report.violations.size();
@@ -230,7 +230,8 @@ void storms(const Options& o, Queue& queue, Shared& shared) {
     shared.events += result.report.events;
     for (const auto& [mark, times] : result.report.marks) marks[mark] += times;
     const std::string name = std::to_string(seed);
-    record_violation(shared, result.report, "seed " + name, "./dev sim --seed " + name + " --verbose");
+    record_violation(shared, result.report, "seed " + name,
+                     "./dev sim --seed " + name + " --verbose");
     if (shared.violations > 20) break;
   }
   add_marks(shared, marks);
@@ -271,8 +272,8 @@ void sweeps(const Options& o, Queue& queue, Shared& shared) {
     shared.events += report.events;
     for (const auto& [mark, times] : report.marks) marks[mark] += times;
     record_violation(shared, report, "case " + std::to_string(i),
-         "./dev sim --sweep-case " + std::to_string(i) + " --crashes " + crashes_of(report) +
-             " --verbose");
+                     "./dev sim --sweep-case " + std::to_string(i) + " --crashes " +
+                         crashes_of(report) + " --verbose");
     if (o.verbose) {
       std::printf("%3zu %6llu %8llu %8llu  %s\n", i, static_cast<unsigned long long>(count.points),
                   static_cast<unsigned long long>(count.recovery_points),

@@ -74,7 +74,8 @@ bool PartSteps::fails_job(const Event& event) const {
 
 bool answers_confirmation(const JobEvidence& e, const engine::ControlRequest& request) {
   if (request.kind == engine::ControlRequest::Kind::resolve) return !request.step_id.empty();
-  if (request.kind != engine::ControlRequest::Kind::signal || request.approval.empty()) return false;
+  if (request.kind != engine::ControlRequest::Kind::signal || request.approval.empty())
+    return false;
   return std::ranges::any_of(e.events, [&](const Event& event) {
     return decision_of(event, "confirmation") && step_of(event) == request.approval;
   });
@@ -168,7 +169,8 @@ std::string wait_of(const JobEvidence& e, const engine::ControlRequest& request)
     const auto* opened = as<WaitOpened>(event);
     if (!opened || opened->wait_type != "human") continue;
     const bool of_call = opened->correlation_key.starts_with("approval/");
-    if (opened->step_id.text == (of_call ? approval_step : request.approval)) return opened->correlation_key;
+    if (opened->step_id.text == (of_call ? approval_step : request.approval))
+      return opened->correlation_key;
   }
   return {};
 }
@@ -352,10 +354,10 @@ void unknown_outcome_is_never_guessed(const JobEvidence& e, Checker& checker) {
         for (const Event& event : e.events) {
           const auto* decision = decision_of(event, "in_doubt");
           allowed = allowed || (decision && event.seq > before->seq && event.seq < t.seq &&
-                          step_of(event) == call.step && decision->state == "not_happened");
+                                step_of(event) == call.step && decision->state == "not_happened");
         }
         checker.fail_if(!allowed, call.tool + " try " + std::to_string(number) +
-                                   " was declared though the one before may have happened");
+                                      " was declared though the one before may have happened");
       }
       before = &t;
     }
@@ -445,7 +447,8 @@ void not_happened_waits(const JobEvidence& e, Checker& checker) {
 
 void signals_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->request.kind != engine::ControlRequest::Kind::signal || ack->answer["duplicate"].is_bool())
+    if (ack->request.kind != engine::ControlRequest::Kind::signal ||
+        ack->answer["duplicate"].is_bool())
       continue;
     if (answers_confirmation(e, ack->request)) continue;
     if (completion_of(e, ack->request.id) || is_expired_request(e, ack->request.id)) continue;
@@ -476,7 +479,8 @@ void cancels_are_kept(const JobEvidence& e, Checker& checker) {
 
 void resolutions_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->request.kind != engine::ControlRequest::Kind::resolve || answers_confirmation(e, ack->request))
+    if (ack->request.kind != engine::ControlRequest::Kind::resolve ||
+        answers_confirmation(e, ack->request))
       continue;
     if (completion_of(e, ack->request.id) || is_expired_request(e, ack->request.id)) continue;
     bool is_answered = false;  // by the call itself, or by an earlier request
@@ -489,7 +493,8 @@ void resolutions_are_kept(const JobEvidence& e, Checker& checker) {
            (completed->outcome == "signalled" || completed->outcome == "rejected" ||
             completed->outcome == "cancelled"));
     }
-    checker.fail_if(!is_answered, "the resolution " + ack->request.id + " was accepted and is nowhere");
+    checker.fail_if(!is_answered,
+                    "the resolution " + ack->request.id + " was accepted and is nowhere");
   }
 }
 
@@ -725,7 +730,8 @@ void check_visible(SimWorld& world, const engine::PlanSource& plans) {
   constexpr std::string_view kRule =
       "PR1 every job has ended or says what it waits for and which command answers";
   for (const auto& [job, observed] : world.observer().jobs()) {
-    if (observed.status == "completed" || observed.status == "failed" || observed.status == "cancelled") {
+    if (observed.status == "completed" || observed.status == "failed" ||
+        observed.status == "cancelled") {
       continue;
     }
     std::vector<Event> events;

@@ -149,7 +149,8 @@ class VerifierCheckWalker final : public ConfirmationWalker {
     const auto resource = resources.find(name);
     if (resource == resources.end())
       return checker_.fail(at_ + name + " was not changed by the job");
-    checker_.fail_if(resource->second.was_verified, at_ + name + " is looked at twice by one attempt");
+    checker_.fail_if(resource->second.was_verified,
+                     at_ + name + " is looked at twice by one attempt");
     checker_.fail_if(resource->second.attempt == attempt,
                      at_ + name + " is looked at by the attempt that changed it");
   }
@@ -195,11 +196,13 @@ class ObservedStateWalker final : public ConfirmationWalker {
     const bool verified = tool_kind(resource.tool)->verified();
     checker_.fail_if(verified == (verdict == "unconfirmed"), at_ + name + " is " + verdict);
     if (!verified) return;
-    const bool seen = std::ranges::any_of(e_.verifier_checks, [&](const VerifierCheck* verifier_check) {
-      const bool same = verdict != "mismatch" || check->detail.text("observed") == verifier_check->actual_version;
-      return verifier_check->resource == name && verifier_check->expected == resource.version &&
-             to_text(verifier_check->actual_verdict()) == verdict && same;
-    });
+    const bool seen =
+        std::ranges::any_of(e_.verifier_checks, [&](const VerifierCheck* verifier_check) {
+          const bool same = verdict != "mismatch" ||
+                            check->detail.text("observed") == verifier_check->actual_version;
+          return verifier_check->resource == name && verifier_check->expected == resource.version &&
+                 to_text(verifier_check->actual_verdict()) == verdict && same;
+        });
     checker_.fail_if(!seen, at_ + name + " is said to be " + verdict + ", and nobody saw that");
   }
 };
@@ -275,8 +278,8 @@ class ConsequenceWalker final : public ConfirmationWalker {
     checker_.fail_if(!parked, at_ + "somebody is asked, and the job does not rest");
     checker_.mark("confirm.asked");
     if (!parked) return;
-    const std::vector<Event> events_so_far(e_.events.begin(),
-                                    e_.events.begin() + static_cast<std::ptrdiff_t>(next + 1));
+    const std::vector<Event> events_so_far(
+        e_.events.begin(), e_.events.begin() + static_cast<std::ptrdiff_t>(next + 1));
     const auto state = engine::fold(e_.job, events_so_far, e_.plans);
     if (!state) return checker_.fail(at_ + state.error().message);
     std::set<std::string> listed;
@@ -294,8 +297,9 @@ class ConsequenceWalker final : public ConfirmationWalker {
     bool is_requested = requested != e_.requested.end();
     if (is_requested) {
       const engine::ControlRequest& request = requested->second.request;
-      const std::string_view step =
-          request.kind == engine::ControlRequest::Kind::resolve ? request.step_id : request.approval;
+      const std::string_view step = request.kind == engine::ControlRequest::Kind::resolve
+                                        ? request.step_id
+                                        : request.approval;
       const bool yes = request.kind == engine::ControlRequest::Kind::resolve
                            ? request.resolution == "accept"
                            : request.payload.text("decision") == "approve";
@@ -314,9 +318,12 @@ void mismatches_have_consequences(const JobEvidence& e, Checker& checker) {
   ConsequenceWalker following(e, checker);
   following.run();
   if (e.state.status != engine::JobStatus::failed) return;
-  const bool is_confirmation_failure = e.state.error && e.state.error->code == "confirmation_failed";
-  checker.fail_if(is_confirmation_failure && !following.failed(), "it failed, and nothing was found otherwise");
-  checker.fail_if(!is_confirmation_failure && following.failed(), "it failed for another reason than what was found");
+  const bool is_confirmation_failure =
+      e.state.error && e.state.error->code == "confirmation_failed";
+  checker.fail_if(is_confirmation_failure && !following.failed(),
+                  "it failed, and nothing was found otherwise");
+  checker.fail_if(!is_confirmation_failure && following.failed(),
+                  "it failed for another reason than what was found");
 }
 
 void answers_are_kept(const JobEvidence& e, Checker& checker) {

@@ -17,16 +17,18 @@ void answers_are_injected(const JobEvidence& e, Checker& checker) {
     std::int64_t answered_try = 0;  // the try
     for (const auto& [number, t] : call.tries) {
       checker.fail_if(answered_try > 0, call.tool + " try " + std::to_string(number) +
-                                           " was made after try " + std::to_string(answered_try) +
-                                           " was answered");
+                                            " was made after try " + std::to_string(answered_try) +
+                                            " was answered");
       if (!t.is_answered() || answered_try > 0) continue;
       answered_try = number;
       bool is_model_answer = t.result["invalid"].is_bool();
       for (const Arrival& arrival : record ? record->arrivals : std::vector<Arrival>()) {
-        is_model_answer = is_model_answer || (arrival.try_no == number && arrival.answer == t.result);
+        is_model_answer =
+            is_model_answer || (arrival.try_no == number && arrival.answer == t.result);
       }
-      checker.fail_if(!is_model_answer, call.tool + " try " + std::to_string(number) +
-                                 ": what is recorded is not what that question was answered");
+      checker.fail_if(!is_model_answer,
+                      call.tool + " try " + std::to_string(number) +
+                          ": what is recorded is not what that question was answered");
       checker.mark("model.answered");
     }
   }

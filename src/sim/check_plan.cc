@@ -173,7 +173,8 @@ std::uint64_t effect_declared(const CallHistory& call, const KeyRecord& record) 
 
 void repeats_are_agreed_to(const JobEvidence& e, Checker& checker) {
   const RequestedFork* requested_fork = requested_fork_of(e);
-  if (e.state.forked_from.is_null() || !requested_fork || requested_fork->request.repeat_all) return;
+  if (e.state.forked_from.is_null() || !requested_fork || requested_fork->request.repeat_all)
+    return;
   const auto origin = e.logs.find(requested_fork->request.origin);
   if (origin == e.logs.end()) return checker.fail("its origin is nowhere");
   const auto imported = imported_steps(e), dropped = dropped_nodes(origin->second);
@@ -236,11 +237,14 @@ void fork_shares_no_key(const JobEvidence& e, Checker& checker) {
 void fork_is_what_was_asked(const JobEvidence& e, Checker& checker) {
   const RequestedFork* requested_fork = requested_fork_of(e);
   const Value& from = e.state.forked_from;
-  checker.fail_if(from.is_null() != (requested_fork == nullptr), "a fork that nobody asked for, or none");
+  checker.fail_if(from.is_null() != (requested_fork == nullptr),
+                  "a fork that nobody asked for, or none");
   if (!requested_fork || from.is_null()) return;
-  checker.fail_if(from.text("job_id") != requested_fork->request.origin.text, "it is a fork of another job");
-  checker.fail_if(requested_fork->request.at > 0 && from["seq"] != Value(requested_fork->request.at),
-                  "it begins at another event");
+  checker.fail_if(from.text("job_id") != requested_fork->request.origin.text,
+                  "it is a fork of another job");
+  checker.fail_if(
+      requested_fork->request.at > 0 && from["seq"] != Value(requested_fork->request.at),
+      "it begins at another event");
   checker.fail_if(requested_fork->request.input && e.state.input != *requested_fork->request.input,
                   "its input is not the one that it was given");
 }
@@ -313,10 +317,12 @@ void plans_are_those_asked_for(const JobEvidence& e, Checker& checker) {
     if (generated && generated->drop.is_array()) {
       for (const Value& node : generated->drop.items()) actual_drops.insert(node.as_string());
     }
-    checker.fail_if(requested_drops != actual_drops, at + "other nodes are let go than somebody said");
+    checker.fail_if(requested_drops != actual_drops,
+                    at + "other nodes are let go than somebody said");
   }
   for (const Ack* ack : e.acks) {
-    if (ack->request.kind != engine::ControlRequest::Kind::plan || ack->answer["unchanged"].is_bool())
+    if (ack->request.kind != engine::ControlRequest::Kind::plan ||
+        ack->answer["unchanged"].is_bool())
       continue;
     const bool found = std::ranges::any_of(e.events, [&](const Event& event) {
       const auto* plan = as<PlanGenerated>(event);

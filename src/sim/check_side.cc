@@ -20,7 +20,7 @@ struct Command {
   bool unsettled = false;          // a try ended, and may still take effect
   std::optional<Instant> opening;  // of the store, when it was sent
   bool unknown = false;            // a try ended without a known outcome
-  bool is_abandoned = false;           // by a user
+  bool is_abandoned = false;       // by a user
   std::string node_id;
   std::map<std::string, Value> answers;  // its successful results, by invocation
 };
@@ -98,7 +98,8 @@ class CommandWalker {
       command.in_doubt = command.unknown = false;
       command.answers[finish.invocation_id.text] = finish.result.value;
     } else if (!definite) {
-      command.in_doubt = !command.absent && tool_kind(command.tool)->effect_class != EffectClass::read;
+      command.in_doubt =
+          !command.absent && tool_kind(command.tool)->effect_class != EffectClass::read;
       command.unknown = command.unknown || command.in_doubt;
     } else if (error != "connect" && error != "not_sent") {
       command.in_doubt = command.unknown = false;
@@ -217,7 +218,8 @@ class CompensationWalker {
         apply_import(std::get<ForkImported>(event.body));
         break;
       case EventType::job_cancel_requested:
-        effects_stay_ = effects_stay_ || !std::get<JobCancelRequested>(event.body).compensate.value_or(true);
+        effects_stay_ =
+            effects_stay_ || !std::get<JobCancelRequested>(event.body).compensate.value_or(true);
         break;
       default:
         break;
@@ -237,7 +239,8 @@ class CompensationWalker {
       if (is_dropped && command.unknown) earlier_unknown_.insert(command.key);
       return is_dropped;
     });
-    std::erase_if(imported_undoable_, [&](const std::string& node) { return !nodes.contains(node); });
+    std::erase_if(imported_undoable_,
+                  [&](const std::string& node) { return !nodes.contains(node); });
   }
 
   // The job does not compensate imported calls; those with unknown outcomes are listed if it fails.
@@ -252,7 +255,8 @@ class CompensationWalker {
       const ToolKind* kind = tool_kind(entry.text("tool"));
       const bool done =
           entry.text("result_type") == "side_effect_committed" || entry["committed"] == Value(true);
-      if (kind && !kind->undo.empty() && done) imported_undoable_.emplace_back(entry.text("node_id"));
+      if (kind && !kind->undo.empty() && done)
+        imported_undoable_.emplace_back(entry.text("node_id"));
     }
   }
 
@@ -306,9 +310,10 @@ class CompensationWalker {
     checker_.fail_if(!undoable_.empty() && !effects_stay_,
                      at_ + std::to_string(undoable_.size()) + " steps are not compensated");
     const auto [compensated, uncompensated] = listed_by(end);
-    checker_.fail_if(compensated != undone_.size() ||
-                         uncompensated != abandoned_.size() + undoable_.size() + imported_undoable_.size(),
-                     at_ + "it lists other steps");
+    checker_.fail_if(
+        compensated != undone_.size() ||
+            uncompensated != abandoned_.size() + undoable_.size() + imported_undoable_.size(),
+        at_ + "it lists other steps");
     if (!undoable_.empty()) checker_.mark("undo.left");
   }
 
@@ -392,10 +397,10 @@ class CompensationWalker {
   std::vector<std::string> undoable_, undone_;  // steps, in order
   std::set<std::string> abandoned_, undone_by_hand_;
   std::map<std::string, std::string, std::less<>> nodes_;  // of steps
-  std::vector<std::string> imported_undoable_;        // nodes of imported steps that can be undone
-  std::set<std::string> earlier_unknown_;  // keys: of the origin, or of abandoned nodes
-  std::string undoing_, undo_;             // the step being undone, and the step that undoes it
-  bool effects_stay_ = false;                     // a user decided that effects stay
+  std::vector<std::string> imported_undoable_;  // nodes of imported steps that can be undone
+  std::set<std::string> earlier_unknown_;       // keys: of the origin, or of abandoned nodes
+  std::string undoing_, undo_;  // the step being undone, and the step that undoes it
+  bool effects_stay_ = false;   // a user decided that effects stay
 };
 
 void what_was_done_is_undone(const JobEvidence& e, Checker& checker) {

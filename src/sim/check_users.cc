@@ -24,7 +24,8 @@ class Approvals {
   explicit Approvals(Checker& checker) : checker_(checker) {}
 
   void apply(const Event& event) {
-    if (const auto* decision = decision_of(event, "approval")) return apply_decision(event, *decision);
+    if (const auto* decision = decision_of(event, "approval"))
+      return apply_decision(event, *decision);
     if (const auto* completed = as<WaitCompleted>(event)) return apply_completion(*completed);
     if (const auto* call = as<ToolInvocationStarted>(event)) apply_call(event, *call);
   }
@@ -53,8 +54,9 @@ class Approvals {
     Request& request = requests_[newest_[wait.step_id.text]];
     request.outcome = wait.outcome;
     const bool has_answer = request.outcome == "approved" || request.outcome == "rejected";
-    checker_.fail_if(request.decided != (has_answer ? request.outcome : ""),
-                     "the wait ended " + request.outcome + ", the decision says " + request.decided);
+    checker_.fail_if(
+        request.decided != (has_answer ? request.outcome : ""),
+        "the wait ended " + request.outcome + ", the decision says " + request.decided);
     checker_.mark("approval." + request.outcome);
     if (request.outcome != "approved") refused_.insert(request.command);
   }
@@ -66,19 +68,23 @@ class Approvals {
     const ToolKind* kind = tool_kind(tool);
     const auto request = requests_.find(or_empty(call.approval_id));
     if (request == requests_.end()) {
-      return checker_.fail_if(kind && needs_approval(*kind, call.arguments.value), what + "has no approval");
+      return checker_.fail_if(kind && needs_approval(*kind, call.arguments.value),
+                              what + "has no approval");
     }
     Request& approval_request = request->second;
-    const bool same =
-        approval_request.command == command && approval_request.tool == tool &&
-        approval_request.arguments_hash == to_hex(call.arguments_hash) &&
-        approval_request.schema == (call.request_schema_hash ? to_hex(*call.request_schema_hash) : "");
-    checker_.fail_if(approval_request.outcome != "approved" || !same, what + "has the approval of another");
+    const bool same = approval_request.command == command && approval_request.tool == tool &&
+                      approval_request.arguments_hash == to_hex(call.arguments_hash) &&
+                      approval_request.schema ==
+                          (call.request_schema_hash ? to_hex(*call.request_schema_hash) : "");
+    checker_.fail_if(approval_request.outcome != "approved" || !same,
+                     what + "has the approval of another");
     const bool first = approval_request.invocations.empty();
-    checker_.fail_if(first && approval_request.expires && event.created_at >= *approval_request.expires,
-                     what + "begins after its approval has expired");
+    checker_.fail_if(
+        first && approval_request.expires && event.created_at >= *approval_request.expires,
+        what + "begins after its approval has expired");
     approval_request.invocations.insert(call.invocation_id.text);
-    checker_.fail_if(approval_request.invocations.size() > 1, what + "uses an approval a second time");
+    checker_.fail_if(approval_request.invocations.size() > 1,
+                     what + "uses an approval a second time");
   }
 
   Checker& checker_;
@@ -107,7 +113,8 @@ bool matches_answer(const engine::ControlRequest& request, const WaitCompleted& 
 }
 
 // True if the logged answer matches the user's request.
-bool matches_request(const JobEvidence& e, const engine::ControlRequest& request, const Event& event) {
+bool matches_request(const JobEvidence& e, const engine::ControlRequest& request,
+                     const Event& event) {
   const auto& wait = std::get<WaitCompleted>(event.body);
   const std::string_view key = wait.correlation_key, outcome = wait.outcome;
   if (key.starts_with("resolve/")) {
@@ -146,7 +153,8 @@ void requests_were_made_by_users(const JobEvidence& e, Checker& checker) {
     }
     const engine::ControlRequest& request = requested->second.request;
     if (message) {
-      checker.fail_if(request.payload != message->payload.value || request.channel != message->channel ||
+      checker.fail_if(request.payload != message->payload.value ||
+                          request.channel != message->channel ||
                           request.correlation_key != or_empty(message->correlation_key),
                       what + " is not what was said");
     } else {
@@ -162,8 +170,8 @@ void questions_are_answered(const JobEvidence& e, Checker& checker) {
     const auto* wait = as<WaitCompleted>(event);
     if (!wait || !wait->correlation_key.starts_with("input/")) continue;
     const bool has_answer = wait->outcome == "approved" || wait->outcome == "rejected";
-    answers_by_step[wait->step_id.text].push_back(has_answer ? wait->payload.value
-                                                   : Value::object({{"action", "cancel"}}));
+    answers_by_step[wait->step_id.text].push_back(
+        has_answer ? wait->payload.value : Value::object({{"action", "cancel"}}));
     checker.mark("question." + wait->outcome);
   }
   for (const auto& [invocation, call] : calls_of(e.events)) {
@@ -206,7 +214,7 @@ void early_signals_answer(const JobEvidence& e, Checker& checker) {
       const bool is_consumed =
           next && next->correlation_key == key && or_empty(next->signal_id) == message->message_id;
       checker.fail_if(!is_consumed, key + " was opened and " + message->message_id +
-                                  ", which came before, did not answer it");
+                                        ", which came before, did not answer it");
       checker.mark("early.delivered");
       break;
     }
@@ -296,7 +304,7 @@ void messages_come_in_order(const JobEvidence& e, Checker& checker) {
 void messages_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
     const bool is_kept = ack->request.kind == engine::ControlRequest::Kind::message ||
-                      (ack->answer["buffered"].is_bool() && ack->answer["duplicate"].is_null());
+                         (ack->answer["buffered"].is_bool() && ack->answer["duplicate"].is_null());
     if (!is_kept) continue;
     std::size_t times = 0;
     for (const Event& event : e.events) {
@@ -307,7 +315,8 @@ void messages_are_kept(const JobEvidence& e, Checker& checker) {
     const bool has_answer = completion_of(e, ack->request.id) != nullptr;
     if (ack->request.kind == engine::ControlRequest::Kind::signal && times == 0 && has_answer)
       continue;
-    checker.fail_if(times != 1 && end_of(e), ack->request.id + " was accepted and stands in the log " +
+    checker.fail_if(times != 1 && end_of(e), ack->request.id +
+                                                 " was accepted and stands in the log " +
                                                  std::to_string(times) + " times");
     if (ack->request.kind == engine::ControlRequest::Kind::message) continue;
     const bool delivered = has_answer || is_expired_request(e, ack->request.id) || !end_of(e);
@@ -322,11 +331,12 @@ bool left_trace(const JobEvidence& e, const engine::ControlRequest& request) {
   for (const Event& event : e.events) {
     if (const auto* pause_request = as<JobPauseRequested>(event)) {
       const auto kind = pause_request->withdrawn ? engine::ControlRequest::Kind::resume
-                                         : engine::ControlRequest::Kind::pause;
+                                                 : engine::ControlRequest::Kind::pause;
       if (request.kind == kind && or_empty(pause_request->by) == request.by) return true;
     }
     const auto* resumed = as<JobResumed>(event);
-    if (request.kind == engine::ControlRequest::Kind::resume && resumed && resumed->by == request.by)
+    if (request.kind == engine::ControlRequest::Kind::resume && resumed &&
+        resumed->by == request.by)
       return true;
   }
   return false;

@@ -191,34 +191,47 @@ CheckResult ExternalWorld::check_resource(const Value& change) {
   const JobId job(id.substr(0, id.find('/')));
   Resource& resource = resources_[id];
   if (has_touching_verifiers_) resource.version++;
-  VerifierCheck check{.job = job, .resource = id, .expected = expected, .actual_version = {}, .reported_verdict = {}};
+  VerifierCheck check{.job = job,
+                      .resource = id,
+                      .expected = expected,
+                      .actual_version = {},
+                      .reported_verdict = {}};
   check.actual_version = std::to_string(resource.version);
-  check.reported_verdict = are_verifiers_unreachable_ || host_.random.one_in(odds_.unreachable) ? CheckVerdict::unreachable
-              : has_always_matching_verifiers_ || expected == check.actual_version      ? CheckVerdict::match
-                                                                       : CheckVerdict::mismatch;
+  check.reported_verdict = are_verifiers_unreachable_ || host_.random.one_in(odds_.unreachable)
+                               ? CheckVerdict::unreachable
+                           : has_always_matching_verifiers_ || expected == check.actual_version
+                               ? CheckVerdict::match
+                               : CheckVerdict::mismatch;
   host_.report.mark("looked." + std::string(to_text(check.reported_verdict)));
   verifier_checks_.push_back(check);
-  const auto change_made = std::ranges::find_if(resource.applied_changes, [&](const Resource::AppliedChange& one) {
-    return std::to_string(one.version) == expected && one.job == job;
-  });
+  const auto change_made =
+      std::ranges::find_if(resource.applied_changes, [&](const Resource::AppliedChange& one) {
+        return std::to_string(one.version) == expected && one.job == job;
+      });
   const DeclaredCall* declared_call =
-      change_made == resource.applied_changes.end() ? nullptr
-                                  : host_.observer.declared_call(change_made->invocation, change_made->try_no);
+      change_made == resource.applied_changes.end()
+          ? nullptr
+          : host_.observer.declared_call(change_made->invocation, change_made->try_no);
   if (!declared_call) {
     host_.report.violate("V1 a verifier is asked about what the job has changed, after a recovery",
                          job, id + " " + expected + " is of no call of the job");
   } else if (const auto observed = host_.observer.jobs().find(job);
-             observed == host_.observer.jobs().end() || observed->second.epoch <= declared_call->epoch) {
+             observed == host_.observer.jobs().end() ||
+             observed->second.epoch <= declared_call->epoch) {
     host_.report.violate("V1 a verifier is asked about what the job has changed, after a recovery",
                          job, id + " is looked at by the attempt that changed it");
   }
   if (check.reported_verdict == CheckVerdict::unreachable) {
-    return {.verdict = check.reported_verdict, .expected = {}, .observed = {}, .reason = "nobody opens"};
+    return {.verdict = check.reported_verdict,
+            .expected = {},
+            .observed = {},
+            .reason = "nobody opens"};
   }
-  return {.verdict = check.reported_verdict,
-          .expected = expected,
-          .observed = check.reported_verdict == CheckVerdict::match ? expected : check.actual_version,
-          .reason = {}};
+  return {
+      .verdict = check.reported_verdict,
+      .expected = expected,
+      .observed = check.reported_verdict == CheckVerdict::match ? expected : check.actual_version,
+      .reason = {}};
 }
 
 bool ExternalWorld::mutate(std::string_view name) {
@@ -245,7 +258,7 @@ const KeyRecord* ExternalWorld::find(const std::string& idempotency_key) const {
 }
 
 ExternalWorld::DeliveryOutcome ExternalWorld::draw_outcome(const PendingCall& call_in_flight,
-                                                   const KeyRecord& record) {
+                                                           const KeyRecord& record) {
   static constexpr std::pair<std::string_view, DeliveryOutcome> kNames[] = {
       {"ok", DeliveryOutcome::ok},
       {"refused", DeliveryOutcome::refused},
@@ -263,8 +276,8 @@ ExternalWorld::DeliveryOutcome ExternalWorld::draw_outcome(const PendingCall& ca
   Value outcome_plan = call_in_flight.call.args["fate"];
   if (const Value& messages = call_in_flight.call.args["messages"]; model && messages.size() > 1) {
     outcome_plan = parse_json(messages.items()[0].text("content")).value_or(Value());
-    const bool script =
-        !outcome_plan.is_array() || (outcome_plan.size() > 0 && !outcome_plan.items()[0].is_string());
+    const bool script = !outcome_plan.is_array() ||
+                        (outcome_plan.size() > 0 && !outcome_plan.items()[0].is_string());
     if (script) outcome_plan = Value();
   }
   if (outcome_plan.size() > 0) {
@@ -340,7 +353,7 @@ std::string declared_hash(const std::string& blind, const Value& request) {
     if ((member.first == "messages" && !first) || member.first == "repair") continue;
     const bool is_long = member.first == "tools" || member.first == "schema";
     declared_request.emplace_back(member.first,
-                              is_long ? Value(digest(member.second)) : member.second);
+                                  is_long ? Value(digest(member.second)) : member.second);
   }
   return blinded_hash(blind, canonical(Value::object(std::move(declared_request))));
 }
@@ -386,7 +399,7 @@ void ExternalWorld::check_send(const PendingCall& call_in_flight) {
 
 // A model is called again only if its answer was lost.
 void ExternalWorld::check_model_request(const PendingCall& call_in_flight,
-                                   const DeclaredCall& declared_call) {
+                                        const DeclaredCall& declared_call) {
   constexpr std::string_view kRule = "M1 a model's answer is injected, never asked for again";
   const tools::Call& call = call_in_flight.call;
   const std::string what = call.invocation.text + " try " + std::to_string(call.try_no);
@@ -440,11 +453,11 @@ void ExternalWorld::send(std::shared_ptr<PendingCall> call_in_flight) {
   if (what == DeliveryOutcome::lost) return;
   // If a probe may come before the grace period is over, nothing may arrive after it.
   const bool probed = !call_in_flight->kind->probe.empty() && !host_.grace_binds;
-  const Duration transit_time = probed ? 0ms
-                              : what == DeliveryOutcome::late
-                                  ? call.timeout + host_.random.between(0ms, kToolGrace / 2)
-                              : what == DeliveryOutcome::slow ? host_.random.between(30ms, kSlowMax)
-                                                              : host_.random.between(1ms, 30ms);
+  const Duration transit_time =
+      probed                          ? 0ms
+      : what == DeliveryOutcome::late ? call.timeout + host_.random.between(0ms, kToolGrace / 2)
+      : what == DeliveryOutcome::slow ? host_.random.between(30ms, kSlowMax)
+                                      : host_.random.between(1ms, 30ms);
   record.in_transit++;
   host_.loop.after(transit_time,
                    [this, call_in_flight, what] { arrive(call_in_flight, what, true); });
@@ -483,8 +496,8 @@ void ExternalWorld::ask_or_decline(const std::shared_ptr<PendingCall>& call_in_f
        .took = 1ms});
 }
 
-void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, DeliveryOutcome outcome,
-                           bool last) {
+void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight,
+                           DeliveryOutcome outcome, bool last) {
   const tools::Call& call = call_in_flight->call;
   KeyRecord& record = journal_[call.key.text];
   if (last) record.in_transit--;
@@ -498,17 +511,19 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, D
   for (const Arrival& before : record.arrivals) had_effect = had_effect || before.effect;
   // An effect that has happened cannot be denied.
   const bool asks_user = call_in_flight->kind->questions && !had_effect && !has_yes(call.inputs);
-  const bool refuses = asks_user || outcome == DeliveryOutcome::down || outcome == DeliveryOutcome::busy ||
+  const bool refuses = asks_user || outcome == DeliveryOutcome::down ||
+                       outcome == DeliveryOutcome::busy ||
                        (outcome == DeliveryOutcome::denied && !had_effect);
   arrival.refused = refuses;
-  const bool repeats = call_in_flight->kind->effect_class != EffectClass::at_most_once && had_effect &&
-                       record.external_keys.size() == 1;
+  const bool repeats = call_in_flight->kind->effect_class != EffectClass::at_most_once &&
+                       had_effect && record.external_keys.size() == 1;
   arrival.effect = !refuses && !repeats;
   if (call.tool == "seek") arrival.answer = probe_answer(call.args);
   if (!call_in_flight->kind->provider.empty() && !refuses)
     arrival.answer = answer_of_model(call.args);
   const Value model_answer = arrival.answer;
-  if (!model_answer["text"].is_null()) stream_deltas(call_in_flight, std::string(model_answer.text("text")));
+  if (!model_answer["text"].is_null())
+    stream_deltas(call_in_flight, std::string(model_answer.text("text")));
   if (arrival.effect && call_in_flight->kind->effect_class != EffectClass::read) record.effects++;
   if (arrival.effect && record.result.is_null()) {
     record.result = take_effect(*call_in_flight);
@@ -519,7 +534,7 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, D
                                     : !host_.at_boundary(*call_in_flight->process, "tool.effect"))
     return;
   const bool responds = outcome == DeliveryOutcome::ok || outcome == DeliveryOutcome::late ||
-                      outcome == DeliveryOutcome::slow || outcome == DeliveryOutcome::broken;
+                        outcome == DeliveryOutcome::slow || outcome == DeliveryOutcome::broken;
   if (asks_user && responds) return ask_or_decline(call_in_flight);
   const auto problem = [&](OutcomeKind kind, bool definite, bool retryable, std::string_view code) {
     respond(call_in_flight, {.kind = kind,
@@ -563,9 +578,9 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, D
       break;
   }
   if (record.broken) return broken();
-  respond(
-      call_in_flight,
-      {.kind = OutcomeKind::success, .result = model_answer.is_null() ? record.result : model_answer, .took = 1ms});
+  respond(call_in_flight, {.kind = OutcomeKind::success,
+                           .result = model_answer.is_null() ? record.result : model_answer,
+                           .took = 1ms});
 }
 
 // Applies the effect of a call and returns its result.
@@ -576,7 +591,8 @@ Value ExternalWorld::take_effect(const PendingCall& call_in_flight) {
     result.emplace_back("said", *said);
   if (!call_in_flight.kind->changes.empty()) {
     Resource& resource = resources_[std::string(call.args.text("thing"))];
-    resource.applied_changes.push_back({++resource.version, call.job, call.invocation, call.try_no});
+    resource.applied_changes.push_back(
+        {++resource.version, call.job, call.invocation, call.try_no});
     result.emplace_back("version", resource.version);
   }
   return Value::object(std::move(result));
@@ -633,13 +649,14 @@ void ExternalWorld::note_receiver(const PendingCall& call_in_flight, const Outco
     return;
   const DeclaredCall* declared_call =
       host_.observer.declared_call(call_in_flight.call.invocation, call_in_flight.call.try_no);
-  if (declared_call) answer_receivers_[call_in_flight.call.invocation.text] = declared_call->attempt;
+  if (declared_call)
+    answer_receivers_[call_in_flight.call.invocation.text] = declared_call->attempt;
 }
 
 // Streams the text deltas before the final answer. They are lost if the process dies or the answer
 // is lost.
 void ExternalWorld::stream_deltas(const std::shared_ptr<PendingCall>& call_in_flight,
-                          const std::string& text) {
+                                  const std::string& text) {
   constexpr std::size_t kPieces = 3;
   const std::size_t size = text.size() / kPieces + 1;
   for (std::size_t i = 0; i < kPieces && i * size < text.size(); ++i) {

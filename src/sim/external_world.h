@@ -138,18 +138,18 @@ Value tool_policy(const ToolKind& kind);
 
 // One in n; 0 = never.
 struct Odds {
-  std::uint64_t refused = 0;     // no connection: a definite failure, nothing arrives
-  std::uint64_t denied = 0;      // arrives, 422: a definite failure, no effect
-  std::uint64_t down = 0;        // arrives, 503 before the effect
-  std::uint64_t down_after = 0;  // arrives, takes effect, 503
-  std::uint64_t lost = 0;        // the request is lost in transit: timeout
-  std::uint64_t silent = 0;      // takes effect, the answer is lost: timeout
-  std::uint64_t late = 0;        // arrives after the caller's timeout
-  std::uint64_t slow = 0;        // arrives within the timeout, up to 1.2 s after sending
-  std::uint64_t fault = 0;       // arrives, takes effect, a complete 500 settles the call
-  std::uint64_t broken = 0;      // takes effect, its answer breaks a rule
-  std::uint64_t busy = 0;        // a model returns 429 and a retry delay
-  std::uint64_t unreachable = 0;       // a verifier cannot check
+  std::uint64_t refused = 0;      // no connection: a definite failure, nothing arrives
+  std::uint64_t denied = 0;       // arrives, 422: a definite failure, no effect
+  std::uint64_t down = 0;         // arrives, 503 before the effect
+  std::uint64_t down_after = 0;   // arrives, takes effect, 503
+  std::uint64_t lost = 0;         // the request is lost in transit: timeout
+  std::uint64_t silent = 0;       // takes effect, the answer is lost: timeout
+  std::uint64_t late = 0;         // arrives after the caller's timeout
+  std::uint64_t slow = 0;         // arrives within the timeout, up to 1.2 s after sending
+  std::uint64_t fault = 0;        // arrives, takes effect, a complete 500 settles the call
+  std::uint64_t broken = 0;       // takes effect, its answer breaks a rule
+  std::uint64_t busy = 0;         // a model returns 429 and a retry delay
+  std::uint64_t unreachable = 0;  // a verifier cannot check
 };
 
 struct Arrival {
@@ -191,12 +191,12 @@ struct Resource {
 struct VerifierCheck {  // of a verifier
   JobId job;
   std::string resource, expected;  // as recorded
-  std::string actual_version;               // the actual version
+  std::string actual_version;      // the actual version
   CheckVerdict reported_verdict{};
   CheckVerdict actual_verdict() const {
     return reported_verdict == CheckVerdict::unreachable ? reported_verdict
-           : expected == actual_version               ? CheckVerdict::match
-                                             : CheckVerdict::mismatch;
+           : expected == actual_version                  ? CheckVerdict::match
+                                                         : CheckVerdict::mismatch;
   }
 };
 
@@ -235,7 +235,9 @@ class ExternalWorld {
   void set_lying_probes(bool is_enabled) { has_lying_probes_ = is_enabled; }
   // Canaries: verifiers always report a match; verifiers change what they check; requests to models
   // arrive twice.
-  void set_always_matching_verifiers(bool is_enabled) { has_always_matching_verifiers_ = is_enabled; }
+  void set_always_matching_verifiers(bool is_enabled) {
+    has_always_matching_verifiers_ = is_enabled;
+  }
   void set_touching_verifiers(bool is_enabled) { has_touching_verifiers_ = is_enabled; }
   void set_duplicate_model_requests(bool is_enabled) { duplicates_model_requests_ = is_enabled; }
   void set_grace_binds(bool is_enabled) { host_.grace_binds = is_enabled; }
@@ -265,7 +267,8 @@ class ExternalWorld {
   };
   DeliveryOutcome draw_outcome(const PendingCall& call_in_flight, const KeyRecord& record);
   void send(std::shared_ptr<PendingCall> call_in_flight);
-  void arrive(const std::shared_ptr<PendingCall>& call_in_flight, DeliveryOutcome outcome, bool last);
+  void arrive(const std::shared_ptr<PendingCall>& call_in_flight, DeliveryOutcome outcome,
+              bool last);
   Value probe_answer(const Value& args) const;
   void ask_or_decline(const std::shared_ptr<PendingCall>& call_in_flight);
   void respond(const std::shared_ptr<PendingCall>& call_in_flight, Outcome outcome);

@@ -12,7 +12,8 @@ namespace ae::sim {
 namespace {
 
 // Replaces the entry's control request, with a valid checksum.
-void replace_request(const JobId& job, store::InboxEntry& entry, const engine::ControlRequest& request) {
+void replace_request(const JobId& job, store::InboxEntry& entry,
+                     const engine::ControlRequest& request) {
   entry.request =
       canonical(engine::with_checksum(engine::inbox_location(job, entry.id), request.to_json()));
 }
@@ -212,8 +213,9 @@ void Observer::put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<
   if (loses_inbox_entries_ && jobs_[job].claim) entry.request = R"({"kind":"timers"})";
   auto json =
       approves_falsely_ || doubles_messages_ ? parse_json(entry.request) : Result<Value>(Value());
-  auto request = json && json->is_object() ? engine::ControlRequest::from_json(*json)
-                                       : Result<engine::ControlRequest>(engine::ControlRequest());
+  auto request = json && json->is_object()
+                     ? engine::ControlRequest::from_json(*json)
+                     : Result<engine::ControlRequest>(engine::ControlRequest());
   if (approves_falsely_ && request && request->payload.text("decision") == "reject") {
     request->payload = request->payload.with("decision", "approve");
     replace_request(job, entry, *request);

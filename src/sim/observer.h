@@ -54,8 +54,8 @@ struct ObservedJob {  // a job
   std::uint64_t events = 0;                     // in its log
   std::map<std::string, std::uint64_t, std::less<>> done;  // the step_committed event of each node
   std::set<std::string> open_mismatches;  // steps with an open verification mismatch
-  std::string parked;            // the reason
-  Value budget;                  // given at creation; null = none
+  std::string parked;                     // the reason
+  Value budget;                           // given at creation; null = none
 };
 
 class Observer final : public store::Store {

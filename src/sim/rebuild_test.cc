@@ -137,9 +137,9 @@ void make_history(std::uint64_t seed, PlanBook& plans, const std::string& to) {
     }
     if (random.one_in(6)) {
       world.loop().after(random.between(5s, 20s), [&users, job = request.job] {
-        users.submit(job,
-                  {.kind = engine::ControlRequest::Kind::cancel, .id = "cancel", .by = "someone"},
-                  5);
+        users.submit(
+            job, {.kind = engine::ControlRequest::Kind::cancel, .id = "cancel", .by = "someone"},
+            5);
       });
     }
     world.loop().after(random.between(0s, 15s), [&users, request = std::move(request)]() mutable {

@@ -81,7 +81,8 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
   TaskOwner* running() const { return running_; }
   void resume(TaskOwner& owner) {
     owner.paused = false;
-    for (const TaskOwner::DeferredTask& deferred : std::exchange(owner.deferred_, {})) push(deferred);
+    for (const TaskOwner::DeferredTask& deferred : std::exchange(owner.deferred_, {}))
+      push(deferred);
   }
   // Drops all tasks of the owner.
   void drop(TaskOwner& owner) {

@@ -133,9 +133,9 @@ class Rig {
   // To a chosen worker, without retries.
   void signal(std::size_t worker, const std::string& key, const std::string& id = "signal") {
     submit(worker, {.kind = engine::ControlRequest::Kind::signal,
-                 .id = id + "-" + key,
-                 .correlation_key = key,
-                 .payload = Value::object({{"key", key}})});
+                    .id = id + "-" + key,
+                    .correlation_key = key,
+                    .payload = Value::object({{"key", key}})});
   }
   void submit(std::size_t worker, const engine::ControlRequest& request) {
     users_.record_request(kJob, request);
@@ -151,10 +151,10 @@ class Rig {
     AE_CHECK(world_.external_world().journal().size() == 1);
     const auto& [key, record] = *world_.external_world().journal().begin();
     engine::ControlRequest request{.kind = engine::ControlRequest::Kind::resolve,
-                               .id = resolution,
-                               .idempotency_key = key,
-                               .resolution = resolution,
-                               .looked_at = world_.clock().now()};
+                                   .id = resolution,
+                                   .idempotency_key = key,
+                                   .resolution = resolution,
+                                   .looked_at = world_.clock().now()};
     if (resolution == "happened") request.result = record.result;
     users_.record_request(kJob, request);
     world_.submit(worker, kJob, std::move(request), [this](Result<Value> answer) {
@@ -162,7 +162,8 @@ class Rig {
     });
   }
   void fire_timers(std::size_t worker) {
-    world_.submit(worker, kJob, {.kind = engine::ControlRequest::Kind::timers}, [](Result<Value>) {});
+    world_.submit(worker, kJob, {.kind = engine::ControlRequest::Kind::timers},
+                  [](Result<Value>) {});
   }
   void run(Duration span) {
     world_.loop().run([] { return false; }, world_.loop().now() + span);

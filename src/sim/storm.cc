@@ -27,8 +27,8 @@ struct FaultSettings {
   store::FaultRates store;          // per 1,000 calls
   std::uint64_t points_one_in = 0;  // an AE_FAILPOINT fails
   std::uint64_t pauses = 0, jumps = 0, swaps = 0;
-  std::uint64_t mutations = 0, verifier_outages = 0;           // resources change, verifiers fail
-  std::uint64_t forks_one_in = 0, plans_one_in = 0;  // of jobs
+  std::uint64_t mutations = 0, verifier_outages = 0;  // resources change, verifiers fail
+  std::uint64_t forks_one_in = 0, plans_one_in = 0;   // of jobs
   Duration jump_max{};
   Duration horizon = 40s;  // then all faults end
 };
@@ -155,7 +155,8 @@ class Storm {
   FaultSettings faults_;
   Users users_;
   bool healed_ = false;
-  std::uint64_t until_next_death_ = 0, deaths_left_ = 0;  // boundaries to the next death; deaths left
+  std::uint64_t until_next_death_ = 0,
+                deaths_left_ = 0;  // boundaries to the next death; deaths left
 };
 
 bool Storm::dies(const SimProcess&, std::string_view where) {
@@ -254,15 +255,16 @@ void Storm::schedule_user_requests(const JobId& job, const SimPlan& plan) {
     const bool human = type == "human";
     const auto answer = [&](std::string_view who) {
       engine::ControlRequest request{.kind = Kind::signal,
-                                 .id = std::string(who) + "-" + key,
-                                 .by = "someone",
-                                 .correlation_key = key,
-                                 .buffer = random_.one_in(3),
-                                 .payload = Value::object({{"from", who}})};
+                                     .id = std::string(who) + "-" + key,
+                                     .by = "someone",
+                                     .correlation_key = key,
+                                     .buffer = random_.one_in(3),
+                                     .payload = Value::object({{"from", who}})};
       // Otherwise it is no valid answer, unless any is; an early invalid one cannot be reported
       // (docs/status.md).
       if (human && (request.buffer || !random_.one_in(8))) {
-        request.payload = request.payload.with("decision", random_.one_in(3) ? "reject" : "approve");
+        request.payload =
+            request.payload.with("decision", random_.one_in(3) ? "reject" : "approve");
       }
       return request;
     };
@@ -304,8 +306,9 @@ void Storm::pause_and_resume(const JobId& job, std::uint64_t times) {
           random_.one_in(2) ? random_.between(0s, 100ms) : random_.between(0s, 9s);
       world_.loop().after(pause_time, [this, job, times, resume] {
         world_.report().mark("people.resume");
-        users_.submit(job, {.kind = engine::ControlRequest::Kind::resume, .id = resume, .by = resume},
-                   5, [this, job, times] { pause_and_resume(job, times - 1); });
+        users_.submit(job,
+                      {.kind = engine::ControlRequest::Kind::resume, .id = resume, .by = resume}, 5,
+                      [this, job, times] { pause_and_resume(job, times - 1); });
       });
     };
     world_.report().mark("people.pause");
@@ -387,7 +390,8 @@ void Storm::schedule_external_faults() {
       if (healed_) return;
       world_.report().mark("verifiers.blind");
       world_.external_world().set_verifiers_unreachable(true);
-      world_.loop().after(span, [this] { world_.external_world().set_verifiers_unreachable(false); });
+      world_.loop().after(span,
+                          [this] { world_.external_world().set_verifiers_unreachable(false); });
     });
   }
 }
@@ -438,7 +442,8 @@ void Storm::review_open_requests() {
 bool Storm::all_ended() const {
   if (users_.created().size() < users_.requested_jobs() || users_.busy() > 0) return false;
   for (const auto& [job, observed] : const_cast<SimWorld&>(world_).observer().jobs()) {
-    if (observed.status != "completed" && observed.status != "failed" && observed.status != "cancelled") {
+    if (observed.status != "completed" && observed.status != "failed" &&
+        observed.status != "cancelled") {
       return false;
     }
   }

@@ -87,7 +87,8 @@ void do_actions(SimWorld& world, Users& users, const std::vector<Action>& action
     // Two deaths of its process park a job, too; the action does not wait for that.
     const bool is_in_status =
         exists && observed->second.status == action.when && observed->second.parked != "worn_out";
-    if (!action.when.empty() && !is_in_status) return do_actions(world, users, actions, next);  // not yet
+    if (!action.when.empty() && !is_in_status)
+      return do_actions(world, users, actions, next);  // not yet
     switch (action.kind) {
       case Action::Kind::request:
         return users.submit(job, action.request, 100, then);
@@ -98,7 +99,8 @@ void do_actions(SimWorld& world, Users& users, const std::vector<Action>& action
         return then();
       case Action::Kind::verifiers_unreachable:
       case Action::Kind::verifiers_reachable:
-        world.external_world().set_verifiers_unreachable(action.kind == Action::Kind::verifiers_unreachable);
+        world.external_world().set_verifiers_unreachable(action.kind ==
+                                                         Action::Kind::verifiers_unreachable);
         return then();
     }
   });
@@ -267,7 +269,8 @@ SweepCount sweep(const SweepCase& c, const SweepDepth& depth, PlanBook& plans, R
       if ((first + second + depth.second_from) % depth.second_one_in != 0) continue;
       count.recovery_points++;
       const std::uint64_t again = run({first, second});
-      const bool crashes_again = depth.third_one_in > 0 && (first * 7 + second) % depth.third_one_in == 0;
+      const bool crashes_again =
+          depth.third_one_in > 0 && (first * 7 + second) % depth.third_one_in == 0;
       if (!crashes_again || again == 0) continue;
       count.third_points++;
       run({first, second, 1 + (first * 31 + second) % again});

@@ -127,7 +127,7 @@ void Users::record_request(const JobId& job, const engine::ControlRequest& reque
 }
 
 void Users::submit(const JobId& job, engine::ControlRequest request, int tries,
-                std::function<void()> then) {
+                   std::function<void()> then) {
   if (request.id.empty()) request.id = "act-" + std::to_string(++last_id_);
   std::string name = request.id;
   if (!in_progress_.emplace(job, name).second) return;
@@ -142,8 +142,9 @@ void Users::send_request(const std::shared_ptr<PendingRequest>& pending) {
   if (pending->tries-- <= 0) return finish_request(pending);
   const std::uint64_t attempt_no = ++pending->attempts;
   if (auto worker = pick_live_worker()) {
-    world_.submit(*worker, pending->job, pending->request,
-               [this, pending](Result<Value> answer) { on_answered(pending, std::move(answer)); });
+    world_.submit(*worker, pending->job, pending->request, [this, pending](Result<Value> answer) {
+      on_answered(pending, std::move(answer));
+    });
   }
   world_.loop().after(world_.random().between(3s, 6s), [this, pending, attempt_no] {
     if (pending->attempts == attempt_no) send_request(pending);
@@ -159,8 +160,8 @@ void Users::finish_request(const std::shared_ptr<PendingRequest>& pending) {
 
 void Users::on_answered(const std::shared_ptr<PendingRequest>& pending, Result<Value> answer) {
   if (answer) {  // also a late answer: it is an acknowledgement
-    world_.log_line("  " + pending->job.text + ": " + canonical(pending->request.to_json()) + " → " +
-                    canonical(*answer));
+    world_.log_line("  " + pending->job.text + ": " + canonical(pending->request.to_json()) +
+                    " → " + canonical(*answer));
     acks_.push_back({pending->job, pending->request, *answer});
     SentRequest& requested = requested_[pending->job].at(pending->request.id);
     if (!requested.acked) requested.acked = world_.loop().now();
@@ -230,9 +231,9 @@ void Users::answer(const JobId& job, const std::string& key, const OpenWait& wai
   std::string decision(options.decision);
   if (decision.empty()) decision = world_.random().one_in(3) ? "reject" : "approve";
   engine::ControlRequest request{.kind = engine::ControlRequest::Kind::signal,
-                             .id = decision + "-" + key,
-                             .by = "somebody",
-                             .payload = Value::object({{"decision", decision}, {"note", key}})};
+                                 .id = decision + "-" + key,
+                                 .by = "somebody",
+                                 .payload = Value::object({{"decision", decision}, {"note", key}})};
   // Half of the forms are accepted with their defaults, always the same ones, so that a retry sends
   // the same.
   const auto digit = static_cast<unsigned char>(key.back()) + static_cast<unsigned char>(key[6]);
@@ -257,7 +258,7 @@ void Users::confirm(const JobId& job, const ObservedJob& observed, const ReviewO
       world_.random().one_in(2)) {
     world_.report().mark("people.look_again");
     return submit(job, {.kind = Kind::resume, .id = "look-again-" + nth, .by = "look-again-" + nth},
-               2);
+                  2);
   }
   for (const std::string& step : observed.open_mismatches) {
     if (!world_.random().one_in(options.confirm_one_in)) continue;
@@ -297,11 +298,11 @@ void Users::raise(const JobId& job, const ObservedJob& observed, const ReviewOpt
   const std::string id = "raise-" + std::to_string(++last_id_);
   world_.report().mark("people.raise");
   submit(job,
-      {.kind = engine::ControlRequest::Kind::budget,
-       .id = id,
-       .by = id,
-       .payload = Value::object(std::move(limits))},
-      2);
+         {.kind = engine::ControlRequest::Kind::budget,
+          .id = id,
+          .by = id,
+          .payload = Value::object(std::move(limits))},
+         2);
 }
 
 void Users::review_open_requests(const ReviewOptions& options) {
@@ -311,7 +312,8 @@ void Users::review_open_requests(const ReviewOptions& options) {
       const std::string id = "one-more-try-" + std::to_string(++last_id_);
       submit(job, {.kind = engine::ControlRequest::Kind::resume, .id = id, .by = id}, 1);
     } else if (options.waits && observed.paused) {
-      submit(job,
+      submit(
+          job,
           {.kind = engine::ControlRequest::Kind::resume, .id = "late-resume", .by = "late-resume"},
           1);
     }
@@ -330,20 +332,20 @@ void Users::review_open_requests(const ReviewOptions& options) {
       } else if (options.waits && wait.type == "message") {
         const std::string id = "late-" + key;
         submit(job,
-            {.kind = engine::ControlRequest::Kind::message,
-             .id = id,
-             .by = "someone",
-             .payload = Value::object({{"message", id}}),
-             .channel = wait.channel},
-            2);
+               {.kind = engine::ControlRequest::Kind::message,
+                .id = id,
+                .by = "someone",
+                .payload = Value::object({{"message", id}}),
+                .channel = wait.channel},
+               2);
       } else if (options.waits && (wait.type == "signal" || wait.type == "webhook")) {
         submit(job,
-            {.kind = engine::ControlRequest::Kind::signal,
-             .id = "late-" + key,
-             .by = "someone",
-             .correlation_key = key,
-             .payload = Value::object({{"late", true}})},
-            2);
+               {.kind = engine::ControlRequest::Kind::signal,
+                .id = "late-" + key,
+                .by = "someone",
+                .correlation_key = key,
+                .payload = Value::object({{"late", true}})},
+               2);
       }
     }
   }

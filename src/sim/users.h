@@ -64,7 +64,7 @@ class Users {
   void create(runtime::NewJobRequest request);
   // `then` is called when the request is finished, with any result.
   void submit(const JobId& job, engine::ControlRequest request, int tries = 8,
-           std::function<void()> then = {});
+              std::function<void()> then = {});
   // `then` receives the effects that the fork would repeat, if they were not agreed to; empty: it
   // was made.
   void fork(runtime::ForkRequest request, int tries,

@@ -93,7 +93,8 @@ std::vector<Member> wait_node(std::vector<Member> wait) {
 }
 
 // Each node has its own resource, or uses a shared one.
-void add_resource_arg(const Draft& draft, const Value& tool, std::vector<Member>& args, std::string own) {
+void add_resource_arg(const Draft& draft, const Value& tool, std::vector<Member>& args,
+                      std::string own) {
   if (tool_kind(tool.as_string())->changes.empty()) return;
   if (draft.random.one_in(3)) own = "shared";
   args.emplace_back("thing", "${ .job.id }/" + own);
@@ -229,8 +230,9 @@ std::vector<Member> timer_node(const Draft& draft) {
 constexpr struct {
   std::uint64_t weight;
   std::vector<Member> (*make)(const Draft&);
-} kKinds[] = {{10, tool_node},   {3, map_node},   {2, llm_node},  {2, signal_node}, {2, human_node},
-              {2, message_node}, {1, timer_node}, {3, loop_node}, {2, repaired_node}};
+} kKinds[] = {{10, tool_node},  {3, map_node},   {2, llm_node},
+              {2, signal_node}, {2, human_node}, {2, message_node},
+              {1, timer_node},  {3, loop_node},  {2, repaired_node}};
 
 // Most of these are too low for the job.
 Value random_budget(SimRandom& random) {
@@ -825,7 +827,7 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"book","args":{"n":2}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]}],
          "output":"${ .steps.m.text }"})",
-                                {"a"}),
+                                    {"a"}),
                     .when = kWaiting},
                    {.after = 100ms, .request = signal("go#1"), .when = kWaiting}}},
       {.name = "another plan while a call is in flight: refused, and asked for again",

@@ -27,7 +27,13 @@ struct Action {
   Duration after;
   engine::ControlRequest request = {};
   std::string_view when = {};  // the job's status; "" = any
-  enum class Kind : std::uint8_t { request, fork, mutate, verifiers_unreachable, verifiers_reachable } kind = Kind::request;
+  enum class Kind : std::uint8_t {
+    request,
+    fork,
+    mutate,
+    verifiers_unreachable,
+    verifiers_reachable
+  } kind = Kind::request;
   bool of_fork = false;           // the action is on the fork
   std::string_view at_node = {};  // of a fork: at the end of this node; "" = where the job failed
   std::optional<Value> input = {};

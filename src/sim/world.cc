@@ -49,7 +49,8 @@ SimWorld::SimWorld(const WorldOptions& options)
            .report = report_,
            .at_boundary = [this](SimProcess& process,
                                  std::string_view where) { return at_boundary(process, where); },
-           .has_lost_job = [this](const AttemptId& attempt) { return stale_attempts_.contains(attempt); }},
+           .has_lost_job =
+               [this](const AttemptId& attempt) { return stale_attempts_.contains(attempt); }},
           options.odds),
       workers_(options.workers) {
   earlier_handler_ = async::failpoint_handler;
@@ -239,9 +240,10 @@ void SimWorld::create(std::size_t index, runtime::NewJobRequest request,
 }
 
 void SimWorld::submit(std::size_t index, JobId job, engine::ControlRequest request,
-                   async::Done<Result<Value>> done) {
+                      async::Done<Result<Value>> done) {
   if (!is_alive(index)) return;
-  if (options_.canary == Canary::greedy_plan && request.kind == engine::ControlRequest::Kind::plan) {
+  if (options_.canary == Canary::greedy_plan &&
+      request.kind == engine::ControlRequest::Kind::plan) {
     request.payload = request.payload.with("drop", nodes_of(request.payload["task_graph"]));
   }
   if (options_.canary == Canary::generous_raise &&
@@ -249,8 +251,8 @@ void SimWorld::submit(std::size_t index, JobId job, engine::ControlRequest reque
     request.payload = more_than(request.payload);
   }
   Worker& worker = workers_[index];
-  worker.process->post([runtime = worker.runtime.get(), job = std::move(job), request = std::move(request),
-                        done = std::move(done)]() mutable {
+  worker.process->post([runtime = worker.runtime.get(), job = std::move(job),
+                        request = std::move(request), done = std::move(done)]() mutable {
     runtime->submit_request(std::move(job), std::move(request), std::move(done));
   });
 }

@@ -115,7 +115,7 @@ class SimWorld final : private async::FailpointHandler, private runtime::Runtime
   void create(std::size_t worker, runtime::NewJobRequest request,
               async::Done<Result<runtime::CreateResult>> done);
   void submit(std::size_t worker, JobId job, engine::ControlRequest request,
-           async::Done<Result<Value>> done);
+              async::Done<Result<Value>> done);
   void fork(std::size_t worker, runtime::ForkRequest request,
             async::Done<Result<runtime::ForkResult>> done);
   // Stops everything, so that the disk can be read.

@@ -36,7 +36,7 @@ class BatchFailpoints {
  private:
   std::optional<Error> hit_before_commit(std::string_view name);
 
-  const Batch& batch_;       // borrowed
+  const Batch& batch_;              // borrowed
   std::string_view lost_answer_{};  // the failpoint that returned error_after: the answer is lost
 };
 

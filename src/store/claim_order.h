@@ -75,7 +75,7 @@ class ClaimOrder {
   };
   struct Cursor {
     typename Source::Group group;
-    std::int64_t priority = 0;                   // of its best jobs not visited yet
+    std::int64_t priority = 0;                       // of its best jobs not visited yet
     std::map<std::string, std::int64_t> scanned_to;  // last visited number, by fairness key
     std::optional<Candidate> candidate;
     bool empty = false;  // no jobs are left at this priority
@@ -171,7 +171,8 @@ class ClaimOrder {
   Expected<std::optional<ReadyJob>> job_of(Cursor& cursor, const std::string& fairness_key) {
     std::int64_t& scanned_to = cursor.scanned_to[fairness_key];
     while (scanned_to != kAll) {
-      AE_ASSIGN(auto job, source_.job_after(cursor.group, cursor.priority, fairness_key, scanned_to));
+      AE_ASSIGN(auto job,
+                source_.job_after(cursor.group, cursor.priority, fairness_key, scanned_to));
       if (job && job->matches) return job;
       scanned_to = job ? job->number : kAll;
     }

@@ -540,7 +540,8 @@ inline void same_claim_order_by_fairness_key(ConformanceFixture& r) { same_claim
 
 inline std::vector<Case> claim_cases() {
   return {
-      {"whatever jobs ask of a worker, those that it may run come in one order", same_claim_order_by_age},
+      {"whatever jobs ask of a worker, those that it may run come in one order",
+       same_claim_order_by_age},
       {"also in turns, jobs that a worker may not run change nothing for the others",
        same_claim_order_by_fairness_key},
       {"no more jobs of a queue are held at once than its limit allows", queue_limits},

@@ -706,7 +706,8 @@ inline void audits(ConformanceFixture& r) {
   for (std::uint64_t after = 0; after <= log.rows.size() + 1; ++after) {
     const AuditLog tail = r.audit(after);
     EXPECT_EQ(tail.head, log.head);
-    const std::size_t expected_rows = log.rows.size() - std::min<std::size_t>(after, log.rows.size());
+    const std::size_t expected_rows =
+        log.rows.size() - std::min<std::size_t>(after, log.rows.size());
     ASSERT_EQ(tail.rows.size(), expected_rows);
     EXPECT_TRUE(expected_rows == 0 || tail.rows.front().seq == after + 1);
   }

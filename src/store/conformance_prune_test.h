@@ -14,8 +14,8 @@ namespace ae::store::conformance {
 inline Instant hour(int n) { return testing::TestLoop::kStart + std::chrono::hours(n); }
 
 // A job created in one hour and ended in another.
-inline void ended_job(ConformanceFixture& r, const std::string& id, int created_hour, int ended_hour,
-                      const std::string& status = "completed", NewJob job = {}) {
+inline void ended_job(ConformanceFixture& r, const std::string& id, int created_hour,
+                      int ended_hour, const std::string& status = "completed", NewJob job = {}) {
   Batch create = r.create(id, std::move(job));
   create.sealed->created_at = hour(created_hour);
   r.must_commit(create);

@@ -161,8 +161,8 @@ struct ConformanceFixture {
   }
   Result<void> put(std::string_view job, std::string_view id, std::string_view request = "{}") {
     return loop.await<Result<void>>([&](auto done) {
-      store().put_inbox(JobId(std::string(job)), {.id = std::string(id), .request = std::string(request)},
-                        std::move(done));
+      store().put_inbox(JobId(std::string(job)),
+                        {.id = std::string(id), .request = std::string(request)}, std::move(done));
     });
   }
   Result<std::vector<Lease>> claim(ClaimRequest request) {

@@ -72,7 +72,8 @@ class MeasuredStore final : public Store {
 
   Store& inner_;
   async::SteadyClock& steady_;
-  std::shared_ptr<Latencies> latencies_ = std::make_shared<Latencies>();  // shared: answers may arrive later
+  std::shared_ptr<Latencies> latencies_ =
+      std::make_shared<Latencies>();  // shared: answers may arrive later
   // When the last write failed; nullopt: it succeeded.
   std::shared_ptr<std::optional<Duration>> write_failed_ =
       std::make_shared<std::optional<Duration>>();

@@ -25,7 +25,7 @@ std::optional<std::string> Registry::apply(const AuditRow& row) {
   if (row.seq <= seq_) return std::nullopt;
   seq_ = row.seq;
   const bool is_registry_entry = row.body.find("key_") != std::string::npos ||
-                    row.body.find("agent_registered") != std::string::npos;
+                                 row.body.find("agent_registered") != std::string::npos;
   if (!is_registry_entry) return std::nullopt;
   const auto warning = [&](const std::string& what) {
     return "entry " + std::to_string(row.seq) + " of the audit log is skipped: " + what;
@@ -36,7 +36,8 @@ std::optional<std::string> Registry::apply(const AuditRow& row) {
   return std::nullopt;
 }
 
-std::optional<std::string> Registry::apply_operation(std::string_view operation, const Value& entry) {
+std::optional<std::string> Registry::apply_operation(std::string_view operation,
+                                                     const Value& entry) {
   if (operation == "key_created") return key_created(entry);
   if (operation == "key_revoked") return key_revoked(entry);
   if (operation == "agent_registered") return agent_registered(entry);

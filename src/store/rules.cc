@@ -169,7 +169,8 @@ Hash content_hash_of(const std::vector<Hash>& commits,
   return sha256(text);
 }
 
-Status check_prunable(const Pruning::Job& requested, const std::optional<PruneCandidate>& candidate) {
+Status check_prunable(const Pruning::Job& requested,
+                      const std::optional<PruneCandidate>& candidate) {
   if (!candidate) return std::unexpected(job_not_found(requested.job));
   if (candidate->held) return std::unexpected(job_still_leased(requested.job));
   const bool same = has_ended(candidate->status) && candidate->last_seq == requested.last_seq &&

@@ -62,7 +62,8 @@ struct PruneCandidate {
   Hash head;
   std::optional<Hash> content_hash;  // if the pruning contains one
 };
-Status check_prunable(const Pruning::Job& requested, const std::optional<PruneCandidate>& candidate);
+Status check_prunable(const Pruning::Job& requested,
+                      const std::optional<PruneCandidate>& candidate);
 
 // When a job can be claimed: now, at an instant, or (neither) not by the passage of time.
 struct Eligibility {

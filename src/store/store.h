@@ -102,7 +102,7 @@ struct LedgerRow {
 struct InboxEntry {
   std::uint64_t number = 0;  // assigned by the store in order of arrival
   std::string id;            // the writer's id: the same id again changes nothing
-  std::string request;           // control request: canonical JSON
+  std::string request;       // control request: canonical JSON
 };
 
 struct Batch {
@@ -310,7 +310,7 @@ struct JobStats {
   std::map<std::string, std::uint64_t> ready;     // claimable now, by queue
   struct Worker {
     std::uint64_t live = 0, expired = 0;  // jobs that it holds: lease valid; lease expired
-    std::string announcement;                     // its announcement; "" = none, or expired
+    std::string announcement;             // its announcement; "" = none, or expired
   };
   std::map<std::string, Worker> workers;  // workers that hold a job or have an announcement
 };

@@ -87,7 +87,8 @@ class TestLoop final : public async::Loop, public async::Clock {
   }
 
  private:
-  std::optional<async::Task> next_task(std::optional<std::chrono::steady_clock::time_point> until = {}) {
+  std::optional<async::Task> next_task(
+      std::optional<std::chrono::steady_clock::time_point> until = {}) {
     std::unique_lock lock(mutex_);
     const auto has_task = [this] { return !tasks_.empty(); };
     if (until && !wake_.wait_until(lock, *until, has_task)) return std::nullopt;
@@ -109,7 +110,9 @@ class TestLoop final : public async::Loop, public async::Clock {
 class TestSteadyClock final : public async::SteadyClock {
  public:
   explicit TestSteadyClock(TestLoop& loop) : loop_(loop) {}
-  Duration since_start() override { return loop_.now() - TestLoop::kStart + (spent_ += step_per_reading); }
+  Duration since_start() override {
+    return loop_.now() - TestLoop::kStart + (spent_ += step_per_reading);
+  }
   Duration step_per_reading{};  // time that passes between two readings, also within one task
   Duration spent() const { return spent_; }  // the sum of it
 

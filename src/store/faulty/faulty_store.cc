@@ -91,8 +91,8 @@ void FaultyStore::call(Method method, async::Done<Result<T>> done, Start start,
     });
     return;
   }
-  async::Done<Result<T>> answer = [shared = state_, done = std::move(done), fault,
-                                     call](Result<T> deliver) mutable {
+  async::Done<Result<T>> deliver = [shared = state_, done = std::move(done), fault,
+                                   call](Result<T> answer) mutable {
     if (shared->crashed) return;
     if (fault == Fault::crash_after) return shared->crash();
     if (fault == Fault::fail_after) {
@@ -106,8 +106,7 @@ void FaultyStore::call(Method method, async::Done<Result<T>> done, Start start,
     shared->loop.after(shared->options.delay, std::move(later));
   };
   if (fault != Fault::delay) return start(state.inner, std::move(deliver));
-  auto later = [shared = state_, start = std::move(start),
-                deliver = std::move(deliver)]() mutable {
+  auto later = [shared = state_, start = std::move(start), deliver = std::move(deliver)]() mutable {
     if (!shared->crashed && !shared->destroyed) start(shared->inner, std::move(deliver));
   };
   state.loop.after(state.options.delay, std::move(later));

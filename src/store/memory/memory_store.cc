@@ -734,8 +734,8 @@ void MemoryStore::count_jobs(async::Done<Result<JobStats>> done) {
 
 void MemoryStore::announce(std::string worker, std::string announcement, Duration ttl) {
   if (options_.owned) return;
-  data_.announcements.insert_or_assign(std::move(worker),
-                                       Data::Announcement{std::move(announcement), clock_.now() + ttl});
+  data_.announcements.insert_or_assign(
+      std::move(worker), Data::Announcement{std::move(announcement), clock_.now() + ttl});
 }
 
 Instant MemoryStore::now() { return clock_.now(); }

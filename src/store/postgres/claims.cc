@@ -231,13 +231,13 @@ class ReadyJobs {
   Pg<std::optional<ReadyJob>> job_after(const Group& group, std::int64_t priority,
                                         const std::string& fairness_key, std::int64_t number) {
     AE_ASSIGN(const Rows rows, query(kJobAfter, at(group)
-                                                  .add(priority)
-                                                  .add(fairness_key)
-                                                  .add(number)
-                                                  .add(now_)
-                                                  .add(column_of(excluded_, as_id))
-                                                  .add(agents_)
-                                                  .add(capabilities_)));
+                                                    .add(priority)
+                                                    .add(fairness_key)
+                                                    .add(number)
+                                                    .add(now_)
+                                                    .add(column_of(excluded_, as_id))
+                                                    .add(agents_)
+                                                    .add(capabilities_)));
     if (rows.empty()) return std::nullopt;
     return ReadyJob{JobId(rows.text(0, 1)), rows.integer(0, 0), true};
   }
@@ -323,10 +323,10 @@ Pg<std::vector<Lease>> claim_by_group(Connection& connection, const ClaimRequest
   std::vector<AttemptId> attempts(request.attempts.begin(),
                                   request.attempts.begin() + static_cast<long>(chosen.jobs.size()));
   connection.add(kClaimChosen, Params()
-                            .add(column_of(chosen.jobs, as_id))
-                            .add(column_of(attempts, as_attempt))
-                            .add(request.worker)
-                            .add(now + request.lease));
+                                   .add(column_of(chosen.jobs, as_id))
+                                   .add(column_of(attempts, as_attempt))
+                                   .add(request.worker)
+                                   .add(now + request.lease));
   connection.add(kCommit);
   AE_ASSIGN(const auto written, connection.run());
   return leases_of(written[written.size() - 2]);

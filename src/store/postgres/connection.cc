@@ -209,7 +209,9 @@ int Connection::server_version() const { return PQserverVersion(connection_.get(
 int Connection::backend_pid() const { return PQbackendPID(connection_.get()); }
 
 PgError Connection::last_error(bool connection_lost) const {
-  return {.sqlstate = {}, .message = one_line(PQerrorMessage(connection_.get())), .connection_lost = connection_lost};
+  return {.sqlstate = {},
+          .message = one_line(PQerrorMessage(connection_.get())),
+          .connection_lost = connection_lost};
 }
 
 void Connection::on_send_failed() {

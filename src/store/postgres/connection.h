@@ -31,7 +31,7 @@ namespace ae::store::postgres {
 struct PgError {
   std::string sqlstate;  // "" if the server sent none
   std::string message;
-  bool connection_lost = false;   // the connection is gone, or must not be used again
+  bool connection_lost = false;      // the connection is gone, or must not be used again
   std::size_t failed_statement = 0;  // index of the added statement that failed, from 0
   // The connection was lost during a COMMIT: its outcome is unknown.
   bool may_be_committed = false;

@@ -14,11 +14,11 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kWhat = "copies of values";
 // The tables that contain values or hashes of values.
 constexpr const char* kTables[] = {"commits", "blobs",       "value_uses",
-                                    "effects", "checkpoints", "inbox"};
+                                   "effects", "checkpoints", "inbox"};
 // For one table: its writers wait meanwhile, and give up after kLockTimeout.
 constexpr const char* kVacuumTimeout = "1s";
 constexpr const char* kVacuumLockTimeout = "200ms";  // writers also queue behind a waiting lock
-constexpr auto kOlderTransactionsTimeout = 2s;            // for transactions that began earlier
+constexpr auto kOlderTransactionsTimeout = 2s;       // for transactions that began earlier
 constexpr auto kPollInterval = 50ms;
 
 // The size of the tables, and whether this role may vacuum all of them.
@@ -60,9 +60,10 @@ class Eraser {
       : connection_(connection), schema_(schema), rewrite_bytes_(rewrite_bytes) {}
 
   Pg<std::vector<ResidualCopy>> all() {
-    residual_copies_.push_back({kWhat, "the server's write-ahead log, replicas, backups and logs",
-                     "the store cannot remove them: they end when the server recycles its log and "
-                     "when you delete backups"});
+    residual_copies_.push_back(
+        {kWhat, "the server's write-ahead log, replicas, backups and logs",
+         "the store cannot remove them: they end when the server recycles its log and "
+         "when you delete backups"});
     AE_TRY(check_tables());
     if (!may_vacuum_) {
       add_residual(table_names(), "this role does not own them");
@@ -85,8 +86,8 @@ class Eraser {
   void add_residual(const std::vector<std::string>& tables, const std::string& why) {
     if (tables.empty()) return;
     residual_copies_.push_back({kWhat, "old rows in the pages of " + joined(tables),
-                     why + ": run `VACUUM FULL " + joined(tables) +
-                         "` as their owner; it locks them meanwhile"});
+                                why + ": run `VACUUM FULL " + joined(tables) +
+                                    "` as their owner; it locks them meanwhile"});
   }
 
   Pg<void> check_tables() {
@@ -114,8 +115,9 @@ class Eraser {
         older.reserve(static_cast<std::size_t>(answers[0].size()));
         for (int i = 0; i < answers[0].size(); ++i) older.push_back(answers[0].text(i, 0));
         residual_copies_.push_back({kWhat, "old rows of the tables",
-                         "they may still be visible to older transactions (" + joined(older) +
-                             "): when it has ended, redact the job again"});
+                                    "they may still be visible to older transactions (" +
+                                        joined(older) +
+                                        "): when it has ended, redact the job again"});
         return {};
       }
       std::this_thread::sleep_for(kPollInterval);

@@ -79,8 +79,8 @@ Pg<JobStats> count_jobs(Connection& connection, std::optional<Instant> at) {
   return job_stats;
 }
 
-Pg<void> announce(Connection& connection, const std::string& worker, const std::string& announcement,
-                  Duration ttl) {
+Pg<void> announce(Connection& connection, const std::string& worker,
+                  const std::string& announcement, Duration ttl) {
   connection.add_unprepared("BEGIN");
   connection.add_unprepared("SELECT set_config('synchronous_commit', 'off', true)");
   Params params;

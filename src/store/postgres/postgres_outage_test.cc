@@ -263,7 +263,8 @@ class TcpProxy {
     }
     if (!to_server && silent_.contains(client)) return;
     ssize_t forwarded = size;
-    if (to_server && mode == Mode::withhold_syncs && text.contains(std::string_view("\0commit\0", 8)) &&
+    if (to_server && mode == Mode::withhold_syncs &&
+        text.contains(std::string_view("\0commit\0", 8)) &&
         text.ends_with(std::string_view("S\0\0\0\4", 5))) {
       forwarded -= 5;
       ++syncs_withheld;

@@ -36,16 +36,19 @@ Cell null(std::string_view name) {
   return {name, "$::text", [](Params& all) { all.add(std::nullopt); }};
 }
 Cell bytes(std::string_view name, std::optional<std::string> expected) {
-  return {name, "$::bytea",
-          [expected](Params& all) { expected ? all.add(Bytes{*expected}) : all.add(std::nullopt); }};
+  return {name, "$::bytea", [expected](Params& all) {
+            expected ? all.add(Bytes{*expected}) : all.add(std::nullopt);
+          }};
 }
 Cell boolean(std::string_view name, bool expected) {
   return {name, "($::bigint <> 0)", [expected](Params& all) { all.add(std::int64_t{expected}); }};
 }
 Cell list(std::string_view name, const std::vector<std::string>& expected) {
   std::string joined_list;
-  for (const std::string& group : expected) joined_list += (joined_list.empty() ? "" : "\n") + group;
-  return {name, "string_to_array($::text, E'\\n')", [joined_list](Params& all) { all.add(joined_list); }};
+  for (const std::string& group : expected)
+    joined_list += (joined_list.empty() ? "" : "\n") + group;
+  return {name, "string_to_array($::text, E'\\n')",
+          [joined_list](Params& all) { all.add(joined_list); }};
 }
 
 std::string raw(const Hash& hash) {
@@ -141,7 +144,8 @@ struct PostgresRebuild::Impl {
   Status write_row(const Row& row, bool exists, const std::vector<Cell>& differing);
   Result<bool> release_key(const Projection& expected);
   Status reconcile_job(const Projection& expected, std::vector<Difference>& differences);
-  Status reconcile_head(const Projection& expected, Instant now, std::vector<Difference>& differences);
+  Status reconcile_head(const Projection& expected, Instant now,
+                        std::vector<Difference>& differences);
   Status reconcile_labels(const Projection& expected, std::vector<Difference>& differences);
   Status reconcile_commits(const Projection& expected, std::vector<Difference>& differences);
   Status reconcile_checkpoint(const Projection& expected, std::vector<Difference>& differences);
@@ -171,15 +175,15 @@ Result<std::uint64_t> PostgresRebuild::count_jobs() {
   if (!impl_->writes) AE_TRY(impl_->begin());
   AE_ASSIGN(const Rows found,
             impl_->query("SELECT count(*) FROM jobs WHERE $1::text = '' OR job_id = $1::text",
-                       Params().add(impl_->only)));
+                         Params().add(impl_->only)));
   return found.count(0, 0);
 }
 
 Result<std::optional<JobId>> PostgresRebuild::next_job() {
   AE_ASSIGN(const Rows found,
             impl_->query("SELECT number, job_id FROM jobs WHERE number > $2::bigint AND "
-                       "($1::text = '' OR job_id = $1::text) ORDER BY number LIMIT 1",
-                       Params().add(impl_->only).add(impl_->walked)));
+                         "($1::text = '' OR job_id = $1::text) ORDER BY number LIMIT 1",
+                         Params().add(impl_->only).add(impl_->walked)));
   if (found.empty()) return std::optional<JobId>();
   impl_->walked = found.integer(0, 0);
   return std::optional<JobId>(JobId(found.text(0, 1)));
@@ -220,7 +224,7 @@ Result<StoredLog> PostgresRebuild::read(const JobId& job) {
 
 Result<std::string> PostgresRebuild::blob(const Hash& hash) {
   AE_ASSIGN(const Rows found, impl_->query("SELECT bytes FROM blobs WHERE hash = $1::bytea",
-                                         Params().add(Bytes{raw(hash)})));
+                                           Params().add(Bytes{raw(hash)})));
   if (found.empty()) {
     return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
   }
@@ -234,7 +238,10 @@ Status PostgresRebuild::Impl::reconcile_row(const Row& row, std::vector<Differen
   comparison.append("SELECT ");
   for (std::size_t i = 0; i < row.columns.size(); ++i) {
     const Cell& cell = row.columns[i];
-    comparison.append(i == 0 ? "" : ", ").append(cell.name).append(" IS NOT DISTINCT FROM ").append(cell);
+    comparison.append(i == 0 ? "" : ", ")
+        .append(cell.name)
+        .append(" IS NOT DISTINCT FROM ")
+        .append(cell);
     const bool quoted = cell.value == "$::text";
     for (const bool stored : {true, false}) {
       comparison.append(quoted ? ", quote_nullable(" : ", coalesce((");
@@ -257,14 +264,15 @@ Status PostgresRebuild::Impl::reconcile_row(const Row& row, std::vector<Differen
     if (found.boolean(0, at)) continue;
     differing.push_back(row.columns[i]);
     differences.push_back({.table = std::string(row.table),
-                    .column = std::string(row.columns[i].name),
-                    .stored = found.text(0, at + 1),
-                    .derived = found.text(0, at + 2)});
+                           .column = std::string(row.columns[i].name),
+                           .stored = found.text(0, at + 1),
+                           .derived = found.text(0, at + 2)});
   }
   return write_row(row, true, differing);
 }
 
-Status PostgresRebuild::Impl::write_row(const Row& row, bool exists, const std::vector<Cell>& differing) {
+Status PostgresRebuild::Impl::write_row(const Row& row, bool exists,
+                                        const std::vector<Cell>& differing) {
   if (differing.empty() || !writes) return {};
   Text statement;
   if (exists) {
@@ -274,7 +282,8 @@ Status PostgresRebuild::Impl::write_row(const Row& row, bool exists, const std::
     statement.append("INSERT INTO ").append(row.table).append("(");
     std::vector<Cell> all = row.key;
     all.insert(all.end(), differing.begin(), differing.end());
-    for (const Cell& cell : all) statement.append(&cell == all.data() ? "" : ", ").append(cell.name);
+    for (const Cell& cell : all)
+      statement.append(&cell == all.data() ? "" : ", ").append(cell.name);
     statement.append(") VALUES(");
     for (const Cell& cell : all) statement.append(&cell == all.data() ? "" : ", ").append(cell);
     statement.append(")");
@@ -290,14 +299,15 @@ Status PostgresRebuild::Impl::write_row(const Row& row, bool exists, const std::
 // gives it up until it is rewritten itself. False: the key belongs to another job's log.
 Result<bool> PostgresRebuild::Impl::release_key(const Projection& expected) {
   if (expected.idempotency_key.empty()) return true;
-  AE_ASSIGN(const Rows other, query("SELECT number FROM jobs WHERE agent = $1::text AND "
-                                  "idempotency_key = $2::text AND idempotency_key <> '' AND "
-                                  "number <> $3::bigint",
-                                  Params().add(expected.agent).add(expected.idempotency_key).add(job)));
+  AE_ASSIGN(const Rows other,
+            query("SELECT number FROM jobs WHERE agent = $1::text AND "
+                  "idempotency_key = $2::text AND idempotency_key <> '' AND "
+                  "number <> $3::bigint",
+                  Params().add(expected.agent).add(expected.idempotency_key).add(job)));
   if (other.empty() || !writes) return true;
   if (!only.empty() || other.integer(0, 0) < job) return false;
   AE_TRY(query("UPDATE jobs SET idempotency_key = '' WHERE number = $1::bigint",
-             Params().add(other.integer(0, 0))));
+               Params().add(other.integer(0, 0))));
   return true;
 }
 
@@ -310,13 +320,14 @@ Status PostgresRebuild::Impl::reconcile_job(const Projection& expected,
                     expected.idempotency_key +
                     (only.empty() ? "" : ": rebuild the whole store, without --job"));
   }
-  Row row{
-      .table = "jobs",
-      .key = {number("number", job)},
-      .columns = {text("agent", expected.agent), text("idempotency_key", expected.idempotency_key),
-                  number("priority", expected.priority), list("capabilities", expected.capabilities),
-                  time("created_at", expected.created_at)}};
-  if (expected.request_hash) row.columns.push_back(bytes("request_hash", raw(*expected.request_hash)));
+  Row row{.table = "jobs",
+          .key = {number("number", job)},
+          .columns = {
+              text("agent", expected.agent), text("idempotency_key", expected.idempotency_key),
+              number("priority", expected.priority), list("capabilities", expected.capabilities),
+              time("created_at", expected.created_at)}};
+  if (expected.request_hash)
+    row.columns.push_back(bytes("request_hash", raw(*expected.request_hash)));
   return reconcile_row(row, differences);
 }
 
@@ -326,22 +337,24 @@ Status PostgresRebuild::Impl::reconcile_head(const Projection& expected, Instant
                                              std::vector<Difference>& differences) {
   AE_ASSIGN(const Rows head,
             query("SELECT epoch, attempt IS NOT NULL, lease_until, kind = '', turn FROM heads "
-                "WHERE job = $1::bigint",
-                Params().add(job)));
+                  "WHERE job = $1::bigint",
+                  Params().add(job)));
   const std::uint64_t epoch = head.empty() ? 0 : head.count(0, 0);
   bool held = !head.empty() && head.boolean(0, 1);
   std::optional<Instant> lease_until = held ? head.maybe_instant(0, 2) : std::nullopt;
-  Row row{.table = "heads",
-          .key = {number("job", job)},
-          .columns = {number("last_seq", expected.last_seq), time("updated_at", expected.updated_at),
-                      bytes("head", raw(expected.head)), number("priority", expected.priority),
-                      number("epoch", std::max(epoch, expected.epoch)),
-                      text("status", expected.row.status), time("not_before", expected.row.not_before),
-                      time("wake_at", expected.row.wake_at), text("queue", expected.queue)}};
+  Row row{
+      .table = "heads",
+      .key = {number("job", job)},
+      .columns = {number("last_seq", expected.last_seq), time("updated_at", expected.updated_at),
+                  bytes("head", raw(expected.head)), number("priority", expected.priority),
+                  number("epoch", std::max(epoch, expected.epoch)),
+                  text("status", expected.row.status), time("not_before", expected.row.not_before),
+                  time("wake_at", expected.row.wake_at), text("queue", expected.queue)}};
   // An ended job may keep a key of an earlier fairness label.
   const bool keeps_fairness_key = !head.empty() && has_ended(expected.row.status) &&
-                        may_be_fairness_key(head.text(0, 4), expected.labels);
-  if (!keeps_fairness_key) row.columns.push_back(text("turn", fairness_key_of(expected.labels, fair_by)));
+                                  may_be_fairness_key(head.text(0, 4), expected.labels);
+  if (!keeps_fairness_key)
+    row.columns.push_back(text("turn", fairness_key_of(expected.labels, fair_by)));
   // With kind '' a claim checks the job's own columns.
   if (head.empty() || !head.boolean(0, 3)) {
     row.columns.push_back(bytes("kind", kind_of(expected.agent, expected.capabilities)));
@@ -367,14 +380,15 @@ Status PostgresRebuild::Impl::reconcile_head(const Projection& expected, Instant
 Status PostgresRebuild::Impl::reconcile_labels(const Projection& expected,
                                                std::vector<Difference>& differences) {
   const Params number = Params().add(job);
-  AE_ASSIGN(const Rows found, query("SELECT key, value FROM labels WHERE job = $1::bigint", number));
+  AE_ASSIGN(const Rows found,
+            query("SELECT key, value FROM labels WHERE job = $1::bigint", number));
   Labels stored;
   for (int i = 0; i < found.size(); ++i) stored.emplace_back(found.text(i, 0), found.text(i, 1));
   if (std::ranges::is_permutation(stored, expected.labels)) return {};
   differences.push_back({.table = "labels",
-                  .column = {},
-                  .stored = shown(std::move(stored)),
-                  .derived = shown(expected.labels)});
+                         .column = {},
+                         .stored = shown(std::move(stored)),
+                         .derived = shown(expected.labels)});
   if (!writes) return {};
   connection.add_unprepared("DELETE FROM labels WHERE job = $1::bigint", number);
   std::int64_t location = 0;
@@ -408,11 +422,11 @@ Status PostgresRebuild::Impl::reconcile_checkpoint(const Projection& expected,
                                                    std::vector<Difference>& differences) {
   if (!expected.checkpoint) return {};
   std::vector<Difference> found;
-  AE_TRY(reconcile_row(
-      {.table = "checkpoints",
-       .key = {number("job", job)},
-       .columns = {number("seq", expected.checkpoint->seq), bytes("body", expected.checkpoint->bytes)}},
-      found));
+  AE_TRY(reconcile_row({.table = "checkpoints",
+                        .key = {number("job", job)},
+                        .columns = {number("seq", expected.checkpoint->seq),
+                                    bytes("body", expected.checkpoint->bytes)}},
+                       found));
   for (Difference& difference : found) {
     if (difference.column.empty() && !writes) continue;  // it is optional
     if (difference.column == "body") {
@@ -424,7 +438,8 @@ Status PostgresRebuild::Impl::reconcile_checkpoint(const Projection& expected,
   return {};
 }
 
-Result<std::vector<Difference>> PostgresRebuild::reconcile(const Projection& expected, Instant now) {
+Result<std::vector<Difference>> PostgresRebuild::reconcile(const Projection& expected,
+                                                           Instant now) {
   Impl& p = *impl_;
   AE_CHECK(expected.commits.size() == p.commits.size() && !p.commits.empty(), expected.job.text);
   std::vector<Difference> differences;
@@ -459,18 +474,19 @@ Result<std::vector<Damage>> PostgresRebuild::find_damage() {
   AE_TRY(p.begin());
   constexpr const char* kOwnTables =
       "(SELECT relnamespace FROM pg_catalog.pg_class WHERE oid = 'meta'::regclass)";
-  AE_ASSIGN(const Rows triggers,
-            p.query(std::string("SELECT 'TRIGGER', t.tgname::text, c.relname::text, "
-                              "quote_ident(t.tgname) || ' ON ' || quote_ident(c.relname) "
-                              "FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = "
-                              "t.tgrelid WHERE NOT t.tgisinternal AND t.tgname <> 'note_values' "
-                              "AND c.relnamespace = ") +
-                  kOwnTables +
-                  " UNION ALL SELECT 'RULE', r.rulename::text, c.relname::text, "
-                  "quote_ident(r.rulename) || ' ON ' || quote_ident(c.relname) "
-                  "FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class "
-                  "WHERE c.relkind = 'r' AND c.relnamespace = " +
-                  kOwnTables + " ORDER BY 2"));
+  AE_ASSIGN(
+      const Rows triggers,
+      p.query(std::string("SELECT 'TRIGGER', t.tgname::text, c.relname::text, "
+                          "quote_ident(t.tgname) || ' ON ' || quote_ident(c.relname) "
+                          "FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = "
+                          "t.tgrelid WHERE NOT t.tgisinternal AND t.tgname <> 'note_values' "
+                          "AND c.relnamespace = ") +
+              kOwnTables +
+              " UNION ALL SELECT 'RULE', r.rulename::text, c.relname::text, "
+              "quote_ident(r.rulename) || ' ON ' || quote_ident(c.relname) "
+              "FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class "
+              "WHERE c.relkind = 'r' AND c.relnamespace = " +
+              kOwnTables + " ORDER BY 2"));
   for (int i = 0; i < triggers.size(); ++i) {
     const std::string kind = triggers.text(i, 0);
     found.push_back(
@@ -479,7 +495,7 @@ Result<std::vector<Damage>> PostgresRebuild::find_damage() {
   }
   AE_ASSIGN(const Rows meta,
             p.query("SELECT k, coalesce((SELECT value FROM meta WHERE key = k), '') FROM "
-                  "unnest(ARRAY['store_id', 'timeline', 'audit_head']) k"));
+                    "unnest(ARRAY['store_id', 'timeline', 'audit_head']) k"));
   for (int i = 0; i < meta.size(); ++i) {
     const std::string key = meta.text(i, 0), value = meta.text(i, 1);
     const std::size_t space = value.find(' ');

@@ -144,9 +144,10 @@ AE_TEST("postgres_server/through a pooler nothing is made, brought up to date or
   const std::string url = dealing.url("pooled");
   EXPECT_PRED2(contains, refusal(url), "unsupported: a pooler");
   EXPECT_PRED2(contains, outcome(migrate_postgres(url)), "unsupported: a pooler");
-  EXPECT_PRED2(contains, outcome(migrate_postgres(url, {.check_only = true})), "unsupported: a pooler");
+  EXPECT_PRED2(contains, outcome(migrate_postgres(url, {.check_only = true})),
+               "unsupported: a pooler");
   const auto schemas = sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'aetheris'", "public",
-                        server().url("pooled"));
+                           server().url("pooled"));
   EXPECT_EQ(schemas[1].integer(0, 0), 0);
   EXPECT_EQ(outcome(migrate_postgres(lending.url("pooled"))), "done");
   EXPECT_PRED2(contains, outcome(PostgresRebuild::open({.url = url})), "unsupported: a pooler");

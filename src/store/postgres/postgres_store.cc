@@ -119,7 +119,8 @@ void enqueue(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Que
         if (!connection) return std::unexpected(std::move(connection).error());
         auto found = query(**connection);
         if (found) return inner<T>(*std::move(found));
-        if (!found.error().connection_lost || again) return std::unexpected(unavailable_error(found.error()));
+        if (!found.error().connection_lost || again)
+          return std::unexpected(unavailable_error(found.error()));
       }
     };
     loop.post([done = std::move(done), result = answer()]() mutable { done(std::move(result)); });
@@ -407,13 +408,13 @@ void PostgresStore::count_jobs(async::Done<Result<JobStats>> done) {
 
 void PostgresStore::announce(std::string worker, std::string announcement, Duration ttl) {
   if (!impl_->writer || has_nul(worker)) return;
-  impl_->query_reader->enqueue(
-      [worker = std::move(worker), announcement = std::move(announcement), ttl](Session& session) {
-        auto connection = session.connection();
-        if (!connection) return;
-        // Best effort: the next announcement repeats it, and no decision depends on it.
-        [[maybe_unused]] const auto done = postgres::announce(**connection, worker, announcement, ttl);
-      });
+  impl_->query_reader->enqueue([worker = std::move(worker), announcement = std::move(announcement),
+                                ttl](Session& session) {
+    auto connection = session.connection();
+    if (!connection) return;
+    // Best effort: the next announcement repeats it, and no decision depends on it.
+    [[maybe_unused]] const auto done = postgres::announce(**connection, worker, announcement, ttl);
+  });
 }
 
 void PostgresStore::on_hint(std::function<void(const Hint&)> callback) {

@@ -130,9 +130,9 @@ AE_TEST("postgres/a machine that slept knows that its lease may be over, whereve
       };
       if (knew_before) request_time(false);
       const Instant lease_until = request_time(true) + seconds(30);  // the claim
-      maybe_sleep();                                               // before the declaration
+      maybe_sleep();                                                 // before the declaration
       request_time(true);                                            // the declaration
-      maybe_sleep();                                               // before the send
+      maybe_sleep();                                                 // before the send
       const bool may_send = clock.latest() < lease_until;
       const bool lease_holds = at_ms(database * 1000) < lease_until;
       // Only a suspend before the database granted the lease does not shorten it.
@@ -269,7 +269,8 @@ AE_TEST("postgres/two processes that write the same keys and values both go thro
   other.join();
   ASSERT_EQ(answers_of[0].size(), answers_of[1].size());
   for (std::size_t i = 0; i < answers_of[0].size(); ++i) {
-    EXPECT_NE(answers_of[0][i] == "mine", answers_of[1][i] == "mine") << i << ": one of them made it";
+    EXPECT_NE(answers_of[0][i] == "mine", answers_of[1][i] == "mine")
+        << i << ": one of them made it";
   }
   EXPECT_EQ(desks[0].query({.limit = 1000})->size(), std::size_t{kRounds} * 4);
 }
@@ -481,7 +482,8 @@ AE_TEST("postgres/tables are rewritten to wipe them, and neither wait long nor m
     ASSERT_TRUE(fixture.commit(PostgresFixture::create("j" + std::to_string(i))));
   ASSERT_TRUE(*residual_copies) << residual_copies->error().message;
   ASSERT_EQ((*residual_copies)->size(), 2u);
-  EXPECT_EQ((**residual_copies)[1].where, "old rows in the pages of \"" + schema.name() + "\".commits");
+  EXPECT_EQ((**residual_copies)[1].where,
+            "old rows in the pages of \"" + schema.name() + "\".commits");
   other->add_unprepared("COMMIT");
   ASSERT_TRUE(other->run());
   EXPECT_FALSE(wiped(fixture).contains("old rows"));
@@ -722,7 +724,8 @@ AE_TEST("hint/a listener that lost its connection listens again and looks at onc
   int hint_count = 0;
   one.store().on_hint([&](const Hint&) { ++hint_count; });
   sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'");
-  ASSERT_TRUE(one.loop.run_until([&] { return hint_count == 1; })) << "anything may have been missed";
+  ASSERT_TRUE(one.loop.run_until([&] { return hint_count == 1; }))
+      << "anything may have been missed";
   ASSERT_TRUE(two.commit(PostgresFixture::create("j0")));
   ASSERT_TRUE(one.loop.run_until([&] { return hint_count == 2; }));
 }

@@ -78,8 +78,8 @@ struct Stored {
 };
 
 struct Answer {
-  std::optional<Result<void>> result;  // nothing is to be written
-  std::set<std::string> unreferenced_hashes;      // hashes that its commits no longer reference
+  std::optional<Result<void>> result;         // nothing is to be written
+  std::set<std::string> unreferenced_hashes;  // hashes that its commits no longer reference
 };
 
 // Do the stored effects differ from the requested ones? Fails with sequence_conflict if an effect

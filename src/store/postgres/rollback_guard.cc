@@ -141,7 +141,8 @@ std::optional<std::string> RollbackGuard::compare(const StoreIdentity& identity,
                                                   const std::optional<HighWaterMark>& current) {
   const auto& [timeline, high_water_mark] = saved;
   if (timeline != identity.timeline) {
-    if (std::ranges::find(identity.earlier_timelines, timeline) != identity.earlier_timelines.end()) return std::nullopt;
+    if (std::ranges::find(identity.earlier_timelines, timeline) != identity.earlier_timelines.end())
+      return std::nullopt;
     return "it is from before a loss that was accepted";
   }
   if (high_water_mark.job.empty()) {
@@ -291,7 +292,8 @@ Status RollbackGuard::accept(Connection& connection, const std::string& loss, In
     }
     saved_.reset();
   }
-  for (const std::string& one : identity.earlier_timelines) earlier_timelines += (earlier_timelines.empty() ? "" : "\n") + one;
+  for (const std::string& one : identity.earlier_timelines)
+    earlier_timelines += (earlier_timelines.empty() ? "" : "\n") + one;
   AE_ASSIGN(const std::string location, read_location(connection));
   const auto run = [&]() -> Pg<void> {
     AE_TRY(begin_audited(

@@ -82,8 +82,7 @@ class RollbackGuard {
     std::string timeline;
     HighWaterMark high_water_mark;
   };
-  static std::optional<std::string> compare(const StoreIdentity& identity,
-                                            const SavedMark& saved,
+  static std::optional<std::string> compare(const StoreIdentity& identity, const SavedMark& saved,
                                             const std::optional<HighWaterMark>& current);
   static Result<std::optional<HighWaterMark>> current(Connection& connection,
                                                       const HighWaterMark& high_water_mark);

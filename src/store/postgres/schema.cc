@@ -186,9 +186,9 @@ Status make_schema(Connection& connection, const std::string& schema) {
   Params name;
   name.add(schema);
   connection.add_unprepared("SELECT count(*) > 0 FROM pg_namespace WHERE nspname = $1::text", name);
-  auto found = connection.run();
-  if (!found) return std::unexpected(unavailable_error(found.error()));
-  if (!found->at(0).boolean(0, 0))
+  auto schema_exists = connection.run();
+  if (!schema_exists) return std::unexpected(unavailable_error(schema_exists.error()));
+  if (!schema_exists->at(0).boolean(0, 0))
     connection.add_unprepared("CREATE SCHEMA " + quoted_name(schema));
   return {};
 }
@@ -207,9 +207,9 @@ Result<std::int64_t> layout_of(Connection& connection, const std::string& schema
       "SELECT count(*) > 0 FROM pg_class WHERE relname = 'meta' AND relnamespace IN "
       "(SELECT oid FROM pg_namespace WHERE nspname = $1::text)",
       name);
-  auto found = connection.run();
-  if (!found) return std::unexpected(unavailable_error(found.error()));
-  if (!found->at(0).boolean(0, 0)) return 0;
+  auto table_exists = connection.run();
+  if (!table_exists) return std::unexpected(unavailable_error(table_exists.error()));
+  if (!table_exists->at(0).boolean(0, 0)) return 0;
   connection.add_unprepared("SELECT value::bigint FROM meta WHERE key = 'layout'");
   auto layout = connection.run();
   if (!layout) return std::unexpected(unavailable_error(layout.error()));

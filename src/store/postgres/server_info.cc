@@ -33,10 +33,10 @@ Result<PostgresServerInfo> read_server_info(const std::string& url) {
   if (!answers) return std::unexpected(postgres::unavailable_error(answers.error()));
   const postgres::Rows& row = answers->at(0);
   PostgresServerInfo info{.synchronous_standby = row.boolean(0, 0),
-                           .full_page_writes = row.boolean(0, 1),
-                           .autovacuum = row.boolean(0, 2),
-                           .connections_max = row.integer(0, 3),
-                           .connections_used = row.integer(0, 4)};
+                          .full_page_writes = row.boolean(0, 1),
+                          .autovacuum = row.boolean(0, 2),
+                          .connections_max = row.integer(0, 3),
+                          .connections_used = row.integer(0, 4)};
   const Instant sent_at = wall_clock();
   connection.add_unprepared(kTime);
   const auto time = connection.run();

@@ -49,7 +49,8 @@ bool Transaction::has_unread_inbox(const Batch& batch, const Job& job) const {
 }
 
 std::optional<Error> Transaction::find_refusal(const Batch& batch, const Job& job) const {
-  if (auto precondition = check_precondition(batch, {.last_seq = job.last_seq, .claim = job.claim()});
+  if (auto precondition =
+          check_precondition(batch, {.last_seq = job.last_seq, .claim = job.claim()});
       !precondition) {
     return std::move(precondition).error();
   }
@@ -214,7 +215,8 @@ Lease Transaction::acquire(const JobId& id, Job& job, const std::string& worker,
   job.worker = worker;
   job.lease_until = until;
   job.become_eligible();
-  if (const auto held = leased_counts_.find(job.queue); held != leased_counts_.end()) held->second += 1;
+  if (const auto held = leased_counts_.find(job.queue); held != leased_counts_.end())
+    held->second += 1;
   return Lease{id, *job.claim(), until};
 }
 
@@ -251,7 +253,8 @@ std::vector<std::optional<Instant>> Transaction::heartbeat(const HeartbeatReques
 }
 
 std::optional<HighWaterMark> Transaction::high_water_mark() const {
-  const auto written = std::ranges::find_if(jobs_, [](const auto& one) { return one.second.changed; });
+  const auto written =
+      std::ranges::find_if(jobs_, [](const auto& one) { return one.second.changed; });
   if (written == jobs_.end()) return std::nullopt;
   return HighWaterMark{.job = written->first,
                        .number = static_cast<std::uint64_t>(written->second.number),

@@ -102,7 +102,7 @@ class Transaction {
     RowState row;
     bool changed = false;                        // its row of `heads` must be written
     std::map<std::uint64_t, std::string> inbox;  // number → id, as read
-    std::vector<InboxEntry> new_inbox_entries;           // by this transaction; not numbered yet
+    std::vector<InboxEntry> new_inbox_entries;   // by this transaction; not numbered yet
     std::set<Slot> effects;                      // known to be recorded
     std::vector<Commit> commits;                 // of this transaction
 

@@ -61,8 +61,8 @@ constexpr Statement kEraseLedger{
     "AS w(job, invocation, try) "
     "WHERE l.job = w.job AND l.invocation = w.invocation AND l.try = w.try"};
 constexpr Statement kDeleteInbox{"take_inbox",
-                               "DELETE FROM inbox i USING unnest($1::bigint[], $2::bigint[]) "
-                               "AS w(job, number) WHERE i.job = w.job AND i.number = w.number"};
+                                 "DELETE FROM inbox i USING unnest($1::bigint[], $2::bigint[]) "
+                                 "AS w(job, number) WHERE i.job = w.job AND i.number = w.number"};
 constexpr Statement kPutInbox{
     "put_inbox",
     "INSERT INTO inbox(job, number, id, act) "
@@ -265,7 +265,8 @@ void Transaction::send_effects(Connection& connection, std::size_t& statements) 
     ++statements;
   }
   if (!erased_jobs.empty()) {
-    connection.add(kEraseLedger, Params().add(erased_jobs).add(erased_invocations).add(erased_tries));
+    connection.add(kEraseLedger,
+                   Params().add(erased_jobs).add(erased_invocations).add(erased_tries));
     ++statements;
   }
 }

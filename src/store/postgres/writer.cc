@@ -144,7 +144,8 @@ Writer::Attempt Writer::run_group(Connection& connection, const Group& group, st
     add_notify(connection, channel_, transaction.hints().texts());
   }
   const auto done = connection.run();
-  const bool is_committed = done || done.error().failed_statement > commit;  // or only the notification failed
+  const bool is_committed =
+      done || done.error().failed_statement > commit;  // or only the notification failed
   if (const auto high_water_mark = transaction.high_water_mark();
       is_committed && high_water_mark && session_.rollback_guard() != nullptr) {
     session_.rollback_guard()->record_write(*high_water_mark);

@@ -192,8 +192,9 @@ Status restore_sqlite(const std::string& from, const std::string& given,
                     position_path(path) + " where it is");
   }
   return write_then_rename(path, [&](const std::string& part) -> Status {
-    const Source source{
-        .path = from, .no_writer = size_of(from + "-wal") == 0, .instead = "take an earlier backup"};
+    const Source source{.path = from,
+                        .no_writer = size_of(from + "-wal") == 0,
+                        .instead = "take an earlier backup"};
     AE_TRY(copy(source, part, options.progress));
     AE_TRY(prepare_copy(part, source, path, options));
     return options.verify_audit_log ? options.verify_audit_log(part) : Status();

@@ -59,7 +59,8 @@ Sql<bool> is_abandoned_recreation(Database& db, const StoreIdentity& identity,
 }
 
 Sql<Loss> read_loss(Database& db, const std::string& path, bool no_tables) {
-  Loss loss{.no_tables = no_tables, .recorded = PositionFile(position_path(path)).read(), .identity = {}};
+  Loss loss{
+      .no_tables = no_tables, .recorded = PositionFile(position_path(path)).read(), .identity = {}};
   AE_ASSIGN(loss.identity, read_store_identity(db));
   if (!no_tables) {
     AE_ASSIGN(loss.no_tables, is_abandoned_recreation(db, loss.identity, loss.recorded));
@@ -96,8 +97,7 @@ Sql<void> begin_timeline(Database& db, const StoreIdentity& identity,
   AE_ASSIGN(Statement put, db.prepare("INSERT INTO meta VALUES(?1, ?2) "
                                       "ON CONFLICT DO UPDATE SET value = excluded.value"));
   AE_TRY(put.run(std::string_view("timelines"), joined(earlier_timelines)));
-  AE_TRY(
-      put.run(std::string_view("position"), std::max(identity.at.number, recorded.number) + 1));
+  AE_TRY(put.run(std::string_view("position"), std::max(identity.at.number, recorded.number) + 1));
   AE_TRY(put.run(std::string_view("accepting"), kAccepting));
   return db.execute("UPDATE meta SET value = lower(hex(randomblob(16))) WHERE key = 'timeline'");
 }

@@ -43,7 +43,7 @@ std::optional<StorePosition> position_of(std::string_view slot) {
   const std::string_view number = next_word(rest);
   const auto read = std::from_chars(number.data(), number.data() + number.size(), p.number);
   const bool valid = read.ec == std::errc() && read.ptr == number.data() + number.size() &&
-                    p.store.size() == kId && p.timeline.size() == kId;
+                     p.store.size() == kId && p.timeline.size() == kId;
   const std::string_view summed = slot.substr(0, slot.size() - rest.size());
   if (!valid || next_word(rest) != sum_of(summed)) return std::nullopt;
   return p;
@@ -54,11 +54,14 @@ std::optional<StorePosition> position_of(std::string_view slot) {
 bool is_behind(const StoreIdentity& identity, const StorePosition& recorded) {
   if (identity.at.store != recorded.store) return false;
   if (identity.at.timeline == recorded.timeline) return identity.at.number < recorded.number;
-  return std::ranges::find(identity.earlier_timelines, recorded.timeline) == identity.earlier_timelines.end();
+  return std::ranges::find(identity.earlier_timelines, recorded.timeline) ==
+         identity.earlier_timelines.end();
 }
 
 PositionFile::PositionFile(PositionFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), write_second_slot_(other.write_second_slot_) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      write_second_slot_(other.write_second_slot_) {}
 
 PositionFile& PositionFile::operator=(PositionFile&& other) noexcept {
   std::swap(path_, other.path_);

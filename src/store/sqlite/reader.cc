@@ -271,7 +271,8 @@ Sql<bool> ReadStatements::read_remaining_commits(const JobLocation& found, std::
   AE_ASSIGN(Statement commits_after,
             db_.prepare("SELECT blobs, body FROM commits WHERE job = ?1 AND last_seq >= ?2 "
                         "AND id <= ?3 ORDER BY id"));
-  for (Rows row(commits_after, found.id, static_cast<std::int64_t>(from_seq), found.last_commit);;) {
+  for (Rows row(commits_after, found.id, static_cast<std::int64_t>(from_seq), found.last_commit);
+       ;) {
     AE_ASSIGN(const bool more, row.next());
     if (!more) break;
     into.commits.push_back(row->text(1));

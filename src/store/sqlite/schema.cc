@@ -174,8 +174,8 @@ DROP INDEX jobs_ready;
 // From each layout to the next; a new file gets all tables at once.
 constexpr std::initializer_list<const char*> kMigrations[] = {
     {"ALTER TABLE jobs ADD COLUMN capabilities TEXT NOT NULL DEFAULT ''"},  // 1 → 2
-    {kSideRecordTables},                                                             // 2 → 3
-    {kDropOldClaimOrder, kClaimOrderTables},                                                     // 3 → 4
+    {kSideRecordTables},                                                    // 2 → 3
+    {kDropOldClaimOrder, kClaimOrderTables},                                // 3 → 4
     {kValueUses},                                                           // 4 → 5
     {kByNeeds},                                                             // 5 → 6
 };
@@ -235,7 +235,8 @@ Error cannot_open(const std::string& path, const SqlError& error) {
   if (!error.no_space()) return {Code::unavailable, path + ": " + error.text()};
   std::error_code unknown;
   const std::filesystem::path absolute = std::filesystem::absolute(path, unknown);
-  const std::string folder = (unknown ? std::filesystem::path(path) : absolute).parent_path().string();
+  const std::string folder =
+      (unknown ? std::filesystem::path(path) : absolute).parent_path().string();
   return {Code::unavailable, "the store " + path + " cannot be opened: the disk that holds " +
                                  folder + " is full; free some space there, then start again"};
 }

@@ -30,7 +30,7 @@ SqliteOptions small(SqliteFixture& fixture) {
 }
 
 WriteResult write_steps(SqliteFixture& fixture, std::uint64_t steps,
-                 const std::function<void(std::uint64_t)>& acked = {}) {
+                        const std::function<void(std::uint64_t)>& acked = {}) {
   WriteResult written;
   for (std::uint64_t seq = 1; seq <= steps; seq = written.acked) {
     const auto answer = fixture.commit(seq == 1 ? SqliteFixture::create("j0")

@@ -18,7 +18,9 @@
 
 namespace ae::store {
 
-inline bool contains(const std::string& text, const std::string& part) { return text.contains(part); }
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.contains(part);
+}
 inline bool begins(const std::string& text, const std::string& part) {
   return text.starts_with(part);
 }

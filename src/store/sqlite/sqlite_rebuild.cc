@@ -208,8 +208,8 @@ Result<StoredLog> SqliteRebuild::read(const JobId& job) {
   const auto read = [&]() -> Sql<void> {
     AE_TRY(p.begin());
     AE_ASSIGN(exists, p.read_row(
-                         "SELECT id FROM jobs WHERE job_id = ?1",
-                         [&](Statement& row) { p.number = row.integer(0); }, job.text));
+                          "SELECT id FROM jobs WHERE job_id = ?1",
+                          [&](Statement& row) { p.number = row.integer(0); }, job.text));
     if (!exists) return {};
     p.commits.clear();
     AE_ASSIGN(Statement * commits,
@@ -240,8 +240,8 @@ Result<StoredLog> SqliteRebuild::read(const JobId& job) {
 Result<std::string> SqliteRebuild::blob(const Hash& hash) {
   std::string bytes;
   AE_ASSIGN(const bool exists, impl_->answer(impl_->read_row(
-                                  "SELECT bytes FROM blobs WHERE hash = ?1",
-                                  [&](Statement& row) { bytes = row.text(0); }, hash)));
+                                   "SELECT bytes FROM blobs WHERE hash = ?1",
+                                   [&](Statement& row) { bytes = row.text(0); }, hash)));
   if (!exists) {
     return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
   }
@@ -251,14 +251,14 @@ Result<std::string> SqliteRebuild::blob(const Hash& hash) {
 // ---------------------------------------------------------------- one row
 
 // The columns that differ by SQL comparison (type and bytes).
-Sql<SqliteRebuild::Impl::RowComparison> SqliteRebuild::Impl::compare(const Row& row,
-                                                                   std::vector<Difference>& differences) {
+Sql<SqliteRebuild::Impl::RowComparison> SqliteRebuild::Impl::compare(
+    const Row& row, std::vector<Difference>& differences) {
   std::string columns;
   int index = 1;
   for (const Column& column : row.columns) {
     const std::string expected = "?" + std::to_string(++index);
-    append_parts(
-        columns, {column.name, " IS ", expected, ", quote(", column.name, "), quote(", expected, ")"});
+    append_parts(columns, {column.name, " IS ", expected, ", quote(", column.name, "), quote(",
+                           expected, ")"});
   }
   std::string sql = "SELECT " + columns;
   sql += " FROM " + std::string(row.table) + " WHERE " + std::string(row.key) + " = ?1";
@@ -278,9 +278,9 @@ Sql<SqliteRebuild::Impl::RowComparison> SqliteRebuild::Impl::compare(const Row& 
     if (prepared->integer(at) != 0) continue;
     found.differing.push_back(row.columns[i]);
     differences.push_back({.table = std::string(row.table),
-                    .column = std::string(row.columns[i].name),
-                    .stored = prepared->text(at + 1),
-                    .derived = prepared->text(at + 2)});
+                           .column = std::string(row.columns[i].name),
+                           .stored = prepared->text(at + 1),
+                           .derived = prepared->text(at + 2)});
   }
   return found;
 }
@@ -350,14 +350,14 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
   AE_ASSIGN(const bool has_key, release_key(expected));
   if (!has_key) {
     return Result<void>(fail(Code::idempotency_conflict,
-                             "another job of agent " + expected.agent + " has its idempotency key " +
-                                 expected.idempotency_key +
+                             "another job of agent " + expected.agent +
+                                 " has its idempotency key " + expected.idempotency_key +
                                  (only.empty() ? "" : ": rebuild the whole store, without --job")));
   }
   const std::string capabilities = joined(expected.capabilities);
   std::string fair_by;
   AE_TRY(read_row("SELECT value FROM meta WHERE key = 'fair_by'",
-             [&](Statement& found) { fair_by = found.text(0); }));
+                  [&](Statement& found) { fair_by = found.text(0); }));
   const std::string fairness_key = fairness_key_of(expected.labels, fair_by);
   Row job{.table = "jobs",
           .key = "id",

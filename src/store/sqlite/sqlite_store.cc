@@ -34,10 +34,10 @@ Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, Loss& 
   if (!opened) return std::unexpected(cannot(options.path, opened.error()));
   auto db = std::make_unique<Database>(*std::move(opened));
   const LossOptions loss_options{.accept = options.accept_loss,
-                         .is_loss_certain = options.is_loss_certain,
-                         .nothing_lost = options.nothing_lost,
-                         .at = options.clock.now(),
-                         .by = options.accepted_by};
+                                 .is_loss_certain = options.is_loss_certain,
+                                 .nothing_lost = options.nothing_lost,
+                                 .at = options.clock.now(),
+                                 .by = options.accepted_by};
   AE_ASSIGN(const bool no_tables, has_no_tables(*db, options.path));
   if (no_tables && (!loss_options.accept || loss_options.nothing_lost))
     return std::unexpected(store_missing(options.path));

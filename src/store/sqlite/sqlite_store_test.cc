@@ -408,7 +408,7 @@ AE_TEST_SLOW("sqlite/writing ends and repeats nothing, whatever a log's pointers
     // Stored commits are never written again, and missing ones are not reported as duplicates.
     for (std::uint64_t seq = 2; seq < 10; ++seq) {
       expect_one_of(after.commit(SqliteFixture::append("j0", seq)),
-             "repeated log_corrupt sequence_conflict");
+                    "repeated log_corrupt sequence_conflict");
     }
     expect_one_of(after.commit(SqliteFixture::create("j0")), "repeated log_corrupt already_exists");
     expect_one_of(after.commit(SqliteFixture::append("j0", 10)), "written log_corrupt");
@@ -1156,7 +1156,8 @@ AE_TEST("redact/a file that is too large to be rewritten is answered") {
   const auto residual_copies = erase_dropped_values(fixture);
   ASSERT_TRUE(residual_copies) << residual_copies.error().message;
   ASSERT_EQ(residual_copies->size(), 1U);
-  EXPECT_NE(residual_copies->front().why.find("VACUUM"), std::string::npos) << residual_copies->front().why;
+  EXPECT_NE(residual_copies->front().why.find("VACUUM"), std::string::npos)
+      << residual_copies->front().why;
 }
 
 // Rows of many sizes are inserted, changed and deleted, so that SQLite moves them between pages.

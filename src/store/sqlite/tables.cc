@@ -256,7 +256,8 @@ Sql<bool> Tables::has_unread_inbox(const Job& job, const Batch& batch) {
 
 // Everything that can refuse a batch of an existing job, before anything is written.
 Sql<std::optional<Error>> Tables::find_refusal(const Batch& batch, const Job& job) {
-  if (auto precondition = check_precondition(batch, {.last_seq = job.last_seq, .claim = job.claim()});
+  if (auto precondition =
+          check_precondition(batch, {.last_seq = job.last_seq, .claim = job.claim()});
       !precondition) {
     return std::move(precondition).error();
   }
@@ -264,7 +265,8 @@ Sql<std::optional<Error>> Tables::find_refusal(const Batch& batch, const Job& jo
     AE_ASSIGN(const std::int64_t first, commit_at(job, 1));
     Rows row(commit_bytes_, first);
     AE_ASSIGN(const bool found, row.next());
-    if (auto precondition = check_late_precondition(batch, found ? row->bytes(0) : ""); !precondition) {
+    if (auto precondition = check_late_precondition(batch, found ? row->bytes(0) : "");
+        !precondition) {
       return std::move(precondition).error();
     }
   }
@@ -405,7 +407,8 @@ Sql<std::optional<Result<CommitResult>>> Tables::find_repeated_create(const Batc
   AE_ASSIGN(const Job* job, std::move(found));
   if (job != nullptr) {
     auto committed = is_committed(*job, *batch.sealed);
-    if (!committed && committed.error().corrupt()) return Result<CommitResult>(commit_missing(batch.job));
+    if (!committed && committed.error().corrupt())
+      return Result<CommitResult>(commit_missing(batch.job));
     AE_ASSIGN(const bool is_duplicate, std::move(committed));
     if (is_duplicate) {
       CommitResult answer{.last_seq = batch.sealed->last_seq, .is_duplicate = true};
@@ -483,7 +486,8 @@ Sql<std::optional<Result<void>>> Tables::answer_redact(const Redaction& redactio
   bool changes = false;
   for (const Redaction::Commit& requested : redaction.commits) {
     auto commit_row = commit_at(job, requested.first_seq);
-    if (!commit_row && commit_row.error().corrupt()) return Result<void>(commit_missing(redaction.job));
+    if (!commit_row && commit_row.error().corrupt())
+      return Result<void>(commit_missing(redaction.job));
     AE_ASSIGN(const std::int64_t commit, std::move(commit_row));
     commits.push_back(commit);
     Rows row(commit_bytes_, commit);
@@ -541,8 +545,9 @@ Tables::SqlResult<void> Tables::redact(const Redaction& redaction) {
     AE_TRY(replace.run(commits[i], Bytes{requested.bytes}, stored));
   }
   // `instr` can match across two hashes by chance; then a blob is kept.
-  AE_TRY(drop_blobs(
-      unreferenced, "SELECT 1 FROM commits WHERE blobs IS NOT NULL AND instr(blobs, ?1) > 0 LIMIT 1"));
+  AE_TRY(
+      drop_blobs(unreferenced,
+                 "SELECT 1 FROM commits WHERE blobs IS NOT NULL AND instr(blobs, ?1) > 0 LIMIT 1"));
   AE_ASSIGN(Statement replace_effect, db_->prepare("UPDATE effects SET record = ?4 WHERE job = ?1 "
                                                    "AND invocation = ?2 AND try = ?3"));
   for (const EffectRow& effect : redaction.effects) {

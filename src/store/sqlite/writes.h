@@ -108,7 +108,9 @@ class EraseWrite final : public WriteWithResult<std::vector<ResidualCopy>> {
   bool is_erase() const override { return true; }
   Sql<void> apply(Tables&) override { return {}; }
   void committed() override {}
-  void set_residual_copies(std::vector<ResidualCopy> copies) override { set_result(std::move(copies)); }
+  void set_residual_copies(std::vector<ResidualCopy> copies) override {
+    set_result(std::move(copies));
+  }
 };
 
 class PruneWrite final : public WriteWithResult<bool> {
