@@ -271,12 +271,12 @@ inline void effects_once(ConformanceFixture& r) {
   EXPECT_EQ(show(r.commit(b)), "seq 2");
   b.effects = {{InvocationId("i1"), 1, "another"}, {InvocationId("i3"), 1, "new"}};
   EXPECT_EQ(show(r.commit(b)), "seq 2");
-  std::string effects;
+  std::string text;
   const auto effects = r.load("j1")->effects;
   for (const EffectRow& e : effects) {
-    effects += e.invocation.text + "/" + std::to_string(e.try_no) + "=" + e.record + " ";
+    text += e.invocation.text + "/" + std::to_string(e.try_no) + "=" + e.record + " ";
   }
-  EXPECT_EQ(effects, "i1/1=z i1/2=y i2/1=x i3/1=new ");
+  EXPECT_EQ(text, "i1/1=z i1/2=y i2/1=x i3/1=new ");
 }
 
 inline void late_effect(ConformanceFixture& r) {
@@ -566,7 +566,7 @@ inline void first_commit_alone(ConformanceFixture& r) {
 inline AuditEntry entry(std::string operation, std::string job = {}) {
   return {.at = testing::TestLoop::kStart,
           .by = "ada",
-          .act = std::move(act),
+          .act = std::move(operation),
           .job = JobId(std::move(job)),
           .detail = Value::object({{"why", "asked"}})};
 }

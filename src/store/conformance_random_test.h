@@ -134,13 +134,13 @@ class RandomHistory {
 
   Batch batch() {
     const std::string id = job();
-    const auto row = row_of(id);
-    const std::uint64_t last = row ? row->last_seq : 0;
+    const auto current_row = row_of(id);
+    const std::uint64_t last = current_row ? current_row->last_seq : 0;
     Batch b{.job = JobId(id)};
     b.expected_seq = last;
     if (last > 0 && random_.one_in(6)) b.expected_seq = random_.below(last + 2);
-    if (row && row->claim && !random_.one_in(6)) {
-      b.authority = Batch::Leased{*row->claim};
+    if (current_row && current_row->claim && !random_.one_in(6)) {
+      b.authority = Batch::Leased{*current_row->claim};
     } else if (random_.one_in(3)) {
       b.authority = Batch::Leased{fence(name("A"), random_.below(3))};
     } else {
@@ -200,8 +200,9 @@ class RandomHistory {
     std::vector<std::pair<JobId, Fence>> held;
     for (int i = 0; i < 3; ++i) {
       const std::string id = job();
-      const auto row = row_of(id);
-      held.emplace_back(id, row && row->claim ? *row->claim : fence("A", 1));
+      const auto current_row = row_of(id);
+      held.emplace_back(id,
+                        current_row && current_row->claim ? *current_row->claim : fence("A", 1));
     }
     same<Result<std::vector<std::optional<Instant>>>>(
         [held](Store& s, auto done) { s.heartbeat(held, kLease, std::move(done)); });
@@ -367,21 +368,21 @@ inline void every_call_is_the_last(ConformanceFixture& first, const Factory& fac
                          fixture.append("j1", fixture.leased(), 3),
                          fixture.append("j1", fixture.leased(), 4, "completed")};
       batches[3].release = true;
-      std::uint64_t acked = 0, sent = 0;
+      std::uint64_t acked_seq = 0, sent = 0;
       for (const Batch& batch : batches) {
         ++sent;
         faulty.commit(batch, [&](Result<CommitResult> answer) {
           ASSERT_TRUE(answer);
-          acked = answer->last_seq;
+          acked_seq = answer->last_seq;
         });
-        fixture.loop.run_until([&] { return dead || acked == batch.sealed->last_seq; });
+        fixture.loop.run_until([&] { return dead || acked_seq == batch.sealed->last_seq; });
         if (dead) break;
       }
       if (!dead) break;
       if (owned) fixture.store_driver->restart();
       const auto loaded = fixture.load("j1");
       const std::uint64_t last = loaded ? loaded->row.last_seq : 0;
-      EXPECT_GE(last, acked);
+      EXPECT_GE(last, acked_seq);
       EXPECT_LE(last, sent + 1);
       for (const Batch& batch : batches) EXPECT_TRUE(fixture.commit(batch)) << "sent again";
       EXPECT_EQ(fixture.row("j1").last_seq, 5u);

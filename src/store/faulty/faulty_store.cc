@@ -92,7 +92,7 @@ void FaultyStore::call(Method method, async::Done<Result<T>> done, Start start,
     return;
   }
   async::Done<Result<T>> deliver = [shared = state_, done = std::move(done), fault,
-                                   call](Result<T> answer) mutable {
+                                    call](Result<T> answer) mutable {
     if (shared->crashed) return;
     if (fault == Fault::crash_after) return shared->crash();
     if (fault == Fault::fail_after) {
