@@ -45,7 +45,7 @@ class FakeTool final : public tools::Tool {
  public:
   explicit FakeTool(async::Loop& loop) : loop_(loop) {}
   void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) override {
-    std::move(permit).use(call.invocation, call.try_no);
+    std::move(permit).consume(call.invocation, call.try_no);
     if (call.args["hang"] == Value(true)) {
       call.note_in_flight(json("{'group':4711}"), [](Status) {});
       hanging_.push_back(std::move(done));
@@ -54,7 +54,7 @@ class FakeTool final : public tools::Tool {
     Outcome outcome{.kind = OutcomeKind::success,
                     .result = json("{'id':7,'what':'done'}"),
                     .external_id = "ext-7",
-                    .took = std::chrono::milliseconds(5)};
+                    .elapsed = std::chrono::milliseconds(5)};
     if (call.args["fail"] == Value(true) && call.try_no == 1) {
       outcome = Outcome{.kind = OutcomeKind::failure,
                         .definite = true,

@@ -31,8 +31,8 @@ Outcome to_recorded_outcome(Outcome outcome, const Value& request, const Provide
                             const tools::StreamReader& reader) {
   if (outcome.kind != OutcomeKind::success) add_hint(codec.endpoint, outcome);
   if (outcome.kind != OutcomeKind::success || outcome.invalid) return outcome;
-  const auto clean = [&](Value value) { return reader.clean ? reader.clean(value) : value; };
-  const Value body = clean(body_of(std::exchange(outcome.result, Value())));
+  const auto scrub_joined = [&](Value value) { return reader.scrub_joined ? reader.scrub_joined(value) : value; };
+  const Value body = scrub_joined(body_of(std::exchange(outcome.result, Value())));
   auto answer = codec.answer(request, body);
   if (!answer) {
     const std::string said = body.is_string() ? body.as_string() : canonical(body);
@@ -40,7 +40,7 @@ Outcome to_recorded_outcome(Outcome outcome, const Value& request, const Provide
     return outcome;
   }
   // Cleaned again: blocks were joined into one text, and texts were parsed into arguments.
-  answer = clean(*std::move(answer));
+  answer = scrub_joined(*std::move(answer));
   if (auto whole = with_parsed_json(request["schema"], *answer)) {
     outcome.result = *std::move(whole);
   } else if (request["repair"] == Value(true)) {
@@ -71,8 +71,8 @@ class AnswerReader final : public tools::StreamReader {
  public:
   explicit AnswerReader(WireFormat wire) : stream_(wire) {}
 
-  Status feed(std::string_view bytes, std::string& words) override {
-    Status fed = stream_.feed(bytes, words);
+  Status feed(std::string_view bytes, std::string& text_out) override {
+    Status fed = stream_.feed(bytes, text_out);
     if (fed || fed.error().code == Code::payload_too_large) return fed;
     provider_failed_ = fed.error().code == Code::tool_failed;
     fed.error().code = Code::unavailable;
@@ -82,7 +82,7 @@ class AnswerReader final : public tools::StreamReader {
   std::string error_code() const override {
     return provider_failed_ ? code_of(stream_.error_type()) : "http_502";
   }
-  bool is_whole() const override { return stream_.is_complete(); }
+  bool is_complete() const override { return stream_.is_complete(); }
   Value body() const override { return stream_.body(); }
 
  private:

@@ -824,7 +824,7 @@ AE_TEST("model tool/a stream that is over is over: nobody waits for its connecti
     EXPECT_EQ(outcome.kind, c.kind) << c.name;
     EXPECT_EQ(outcome.error_code, c.code) << c.name;
     EXPECT_EQ(outcome.invalid.has_value(), c.invalid) << c.name;
-    EXPECT_LT(outcome.took, Duration(4s)) << c.name << ": it waited for the call's timeout";
+    EXPECT_LT(outcome.elapsed, Duration(4s)) << c.name << ": it waited for the call's timeout";
     for (int i = 0; i < 5000 && !closed; ++i) std::this_thread::sleep_for(1ms);
     EXPECT_TRUE(closed) << c.name;
   }

@@ -641,7 +641,7 @@ void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
 
 // Any thread.
 void HttpClient::Worker::answer(std::unique_ptr<Transfer> transfer) {
-  transfer->answer.took = Duration(client_now_us() - transfer->started);
+  transfer->answer.elapsed = Duration(client_now_us() - transfer->started);
   --in_flight_;
   loop_.post([done = std::move(transfer->done), answer = std::move(transfer->answer)]() mutable {
     done(std::move(answer));

@@ -73,7 +73,7 @@ struct HttpResult {
   std::string body;     // raw bytes
   std::string error;    // why it is not complete; for display; contains no header values
   std::optional<Duration> retry_after;
-  Duration took{0};  // from start
+  Duration elapsed{0};  // from start
 };
 
 class HttpClient {

@@ -113,7 +113,7 @@ class SimTool final : public tools::Tool {
       : external_world_(external_world), kind_(kind), process_(std::move(process)) {}
 
   void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) override {
-    std::move(permit).use(call.invocation, call.try_no);
+    std::move(permit).consume(call.invocation, call.try_no);
     auto call_in_flight = std::make_shared<ExternalWorld::PendingCall>();
     const std::pair<std::string, std::uint32_t> name(call.invocation.text, call.try_no);
     call_in_flight->kind = &kind_;
@@ -480,7 +480,7 @@ void ExternalWorld::ask_or_decline(const std::shared_ptr<PendingCall>& call_in_f
        .definite = true,
        .result = Value::object({{"requests", Value::object({{std::string(kQuestion), question()}})},
                                 {"state", call_in_flight->call.key.text.substr(0, 8)}}),
-       .took = 1ms});
+       .elapsed = 1ms});
 }
 
 void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, DeliveryOutcome fate,
@@ -531,7 +531,7 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, D
   const auto broken = [&] {
     respond(call_in_flight, {.kind = OutcomeKind::success,
                              .invalid = Value::object({{"invalid", true}, {"size", 3}}),
-                             .took = 1ms});
+                             .elapsed = 1ms});
   };
   switch (fate) {
     case DeliveryOutcome::denied:
@@ -565,7 +565,7 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, D
   if (record.broken) return broken();
   respond(
       call_in_flight,
-      {.kind = OutcomeKind::success, .result = told.is_null() ? record.result : told, .took = 1ms});
+      {.kind = OutcomeKind::success, .result = told.is_null() ? record.result : told, .elapsed = 1ms});
 }
 
 // Applies the effect of a call and returns its result.

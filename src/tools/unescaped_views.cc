@@ -59,10 +59,10 @@ ParsedEscape escape_at(std::string_view text) {
 
 }  // namespace
 
-UnescapedViews::UnescapedViews(std::string_view whole, Continuation continuation)
-    : text_(whole), complete_to_(whole.size()) {
-  AE_CHECK(whole.size() <= UINT32_MAX, "a text of less than 4 GiB");
-  if (whole.find('\\') == whole.npos) return;
+UnescapedViews::UnescapedViews(std::string_view source_text, Continuation continuation)
+    : text_(source_text), complete_to_(source_text.size()) {
+  AE_CHECK(source_text.size() <= UINT32_MAX, "a text of less than 4 GiB");
+  if (source_text.find('\\') == source_text.npos) return;
   views_.reserve(kLevelsMax);  // the texts must not move
   while (views_.size() < kLevelsMax) {
     const std::size_t level = views_.size();

@@ -41,7 +41,7 @@ AE_TEST("command/exit code 0 is success, and the output without its last newline
   const Outcome o = CommandFixture().run(sh("echo hello; echo; exit 0"));
   EXPECT_EQ(o.kind, OutcomeKind::success) << o.error_message;
   EXPECT_EQ(o.result, Value("hello\n"));
-  EXPECT_GT(o.took, 0us);
+  EXPECT_GT(o.elapsed, 0us);
 }
 
 AE_TEST("command/arguments come on stdin as canonical JSON") {

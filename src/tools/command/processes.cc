@@ -91,8 +91,8 @@ Fd make_sealed_file(const char* name, std::string_view bytes) {
 }
 
 struct FdPair {
-  Fd ours, theirs;
-  bool ok() const { return ours.ok() && theirs.ok(); }
+  Fd parent_end, child_end;
+  bool ok() const { return parent_end.ok() && child_end.ok(); }
 };
 
 FdPair open_read_pipe() {
@@ -156,17 +156,17 @@ class OutputTail {
   void move_into(ProcessExit& ended) {
     trim();
     ended.errors = std::move(text_);
-    ended.is_errors_truncated = cut_;
+    ended.is_errors_truncated = truncated_;
   }
 
  private:
   void trim() {
     if (text_.size() <= kStderrTailMax) return;
     text_.erase(0, text_.size() - kStderrTailMax);
-    cut_ = true;
+    truncated_ = true;
   }
   std::string text_;
-  bool cut_ = false;
+  bool truncated_ = false;
 };
 
 // The lines of the progress channel: the latest complete one. Lines that are too long are ignored.
@@ -175,20 +175,20 @@ class ReportLines {
   void add(std::string_view bytes) {
     while (!bytes.empty()) {
       const std::size_t end = std::min(bytes.find('\n'), bytes.size());
-      const bool fits = part_.size() + end <= kProgressMax;
-      if (fits) part_ += bytes.substr(0, end);
+      const bool fits = partial_.size() + end <= kProgressMax;
+      if (fits) partial_ += bytes.substr(0, end);
       too_long_ = too_long_ || !fits;
       if (end == bytes.size()) return;
       bytes.remove_prefix(end + 1);
-      if (!too_long_ && !part_.empty()) newest_ = std::exchange(part_, {});
-      part_.clear();
+      if (!too_long_ && !partial_.empty()) newest_ = std::exchange(partial_, {});
+      partial_.clear();
       too_long_ = false;
     }
   }
   std::optional<std::string> take() { return std::exchange(newest_, std::nullopt); }
 
  private:
-  std::string part_;
+  std::string partial_;
   bool too_long_ = false;
   std::optional<std::string> newest_;
 };
@@ -351,7 +351,7 @@ int Processes::Listener::spawn(const LaunchSpec& launch, Child& child) {
   FdPair control = socket_pair(), output = open_read_pipe(), errors = open_read_pipe(),
          reports = open_read_pipe();
   FdPair channel = child.channel.on_output ? open_write_pipe() : FdPair();
-  const Fd input = child.channel.on_output ? std::move(channel.theirs)
+  const Fd input = child.channel.on_output ? std::move(channel.child_end)
                                            : make_sealed_file("aetheris-stdin", launch.input);
   const Fd order = make_sealed_file("aetheris-order", launch.order);
   if (!control.ok() || !output.ok() || !errors.ok() || !reports.ok() || !input.ok() ||
@@ -363,10 +363,10 @@ int Processes::Listener::spawn(const LaunchSpec& launch, Child& child) {
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawnattr_init(&attributes);
-  const int theirs[] = {input.get(),          output.theirs.get(), errors.theirs.get(),
-                        control.theirs.get(), order.get(),         reports.theirs.get()};
+  const int child_fds[] = {input.get(),          output.child_end.get(), errors.child_end.get(),
+                        control.child_end.get(), order.get(),         reports.child_end.get()};
   constexpr int kFiles = 6;
-  for (int fd = 0; fd < kFiles; ++fd) ::posix_spawn_file_actions_adddup2(&files, theirs[fd], fd);
+  for (int fd = 0; fd < kFiles; ++fd) ::posix_spawn_file_actions_adddup2(&files, child_fds[fd], fd);
   ::posix_spawn_file_actions_addclosefrom_np(&files, kFiles);
   sigset_t all, none;
   ::sigfillset(&all);
@@ -385,11 +385,11 @@ int Processes::Listener::spawn(const LaunchSpec& launch, Child& child) {
   ::posix_spawn_file_actions_destroy(&files);
   ::posix_spawnattr_destroy(&attributes);
   if (error == 0) {
-    child.control = std::move(control.ours);
-    child.output = std::move(output.ours);
-    child.errors = std::move(errors.ours);
-    child.reports = std::move(reports.ours);
-    child.channel.input = std::move(channel.ours);
+    child.control = std::move(control.parent_end);
+    child.output = std::move(output.parent_end);
+    child.errors = std::move(errors.parent_end);
+    child.reports = std::move(reports.parent_end);
+    child.channel.input = std::move(channel.parent_end);
   }
   return error;
 }
@@ -703,7 +703,7 @@ void Processes::Listener::report_exit(Child& child, ProcessExit ended) {
   child.reports.close();
   child.stdout_capture.move_into(ended);
   child.stderr_tail.move_into(ended);
-  if (child.go_sent) ended.took = boot_now() - child.started_at;
+  if (child.go_sent) ended.elapsed = boot_now() - child.started_at;
   loop_.post([done = std::exchange(child.ended, nullptr), e = std::move(ended)]() mutable {
     done(std::move(e));
   });

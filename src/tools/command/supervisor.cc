@@ -169,7 +169,7 @@ void Supervisor::become_program() {
   if (::read(start_pipe_[0], &go, 1) != 1) ::_exit(127);
   if (!order_.folder.empty() && ::chdir(order_.folder.c_str()) != 0)
     exit_with_failure(Stage::folder);
-  if (const int error = enter(order_.sandbox, order_.program); error != 0) {
+  if (const int error = enter_sandbox(order_.sandbox, order_.program); error != 0) {
     errno = error;
     exit_with_failure(Stage::sandbox);
   }

@@ -197,9 +197,9 @@ struct HttpTool::Stream {
     std::string words;
     if (auto fed = reader->feed(more, words); !fed) read_error = std::move(fed).error();
     emit_text(scrubber.feed(words));
-    if (reader->is_whole()) emit_text(scrubber.end());
+    if (reader->is_complete()) emit_text(scrubber.end());
     // Do not wait for a server that keeps the connection open after the end.
-    if ((read_error || reader->is_whole()) && stop_reading) std::exchange(stop_reading, nullptr)();
+    if ((read_error || reader->is_complete()) && stop_reading) std::exchange(stop_reading, nullptr)();
   }
   void emit_text(std::string text) {
     if (head.size() < kHeadMax) head += text.substr(0, 4 * kHeadMax);
@@ -297,7 +297,7 @@ Status HttpTool::read_rules(const Value& definition) {
     if (*result != Value("full") && *result != Value("body")) {
       return bad("result: it must be full or body");
     }
-    rules_.full = *result == Value("full");
+    rules_.full_response = *result == Value("full");
   }
   if (const Value* numbers = definition.find("numbers")) {
     if (*numbers != Value("string")) return bad("numbers: it can only be string");
@@ -387,7 +387,7 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
 }
 
 void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
-  const Duration has_begun = async::BootClock().since_start();
+  const Duration began_at = async::BootClock().since_start();
   Request request;
   if (auto made = make_request(call, deps_.secrets, request); !made) {
     Outcome outcome;
@@ -403,8 +403,8 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
     return;
   }
   const InFlightCalls::Key key{call.invocation, call.try_no};
-  std::move(permit).use(call.invocation, call.try_no);
-  request.http.send_within = call.send_within - (async::BootClock().since_start() - has_begun);
+  std::move(permit).consume(call.invocation, call.try_no);
+  request.http.send_within = call.send_within - (async::BootClock().since_start() - began_at);
   std::shared_ptr<Stream> stream;  // shared by the two callbacks of the response
   if (call.reader) {
     stream = std::make_shared<Stream>(
@@ -428,7 +428,7 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
         calls->in_flight.erase(key);
         if (!stream) return done(classify_response(answer, rules, *used));
         stream->on_text_delta = nullptr;
-        stream->reader->clean = [used](const Value& value) { return scrub_value(value, *used); };
+        stream->reader->scrub_joined = [used](const Value& value) { return scrub_value(value, *used); };
         if (!stream->has_begun) return done(classify_response(answer, rules, *used));
         done(classify_stream_response(
             answer,

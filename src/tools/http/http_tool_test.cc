@@ -98,7 +98,7 @@ AE_TEST("http tool/a POST carries its arguments as canonical JSON and says who i
   EXPECT_EQ(outcome.kind, OutcomeKind::success) << outcome.error_message;
   EXPECT_EQ(canonical(outcome.result), R"({"id":"ch_1"})");
   EXPECT_EQ(outcome.external_id, "ch_1");
-  EXPECT_GT(outcome.took, 0us);
+  EXPECT_GT(outcome.elapsed, 0us);
   ASSERT_EQ(server.arrivals(), 1);
   const auto request = server.requests()[0];
   EXPECT_TRUE(request.head.starts_with("POST /charges HTTP/1.1\r\n"));

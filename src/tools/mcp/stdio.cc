@@ -15,7 +15,7 @@ Status StdioTransport::open(Callbacks callbacks) {
                               [this](const StdioProcessExit& ended) {
                                 std::string why = ended.reason;
                                 if (!ended.stderr_tail.empty()) why += ": " + ended.stderr_tail;
-                                end(ended.has_started, why);
+                                fail_connection(ended.has_started, why);
                               }}));
   return {};
 }
@@ -31,7 +31,7 @@ void StdioTransport::reply_later(async::Done<Reply> reply, Reply what) {
   });
 }
 
-void StdioTransport::send(OutgoingMessage post, async::Done<Reply> reply) {
+void StdioTransport::send(OutgoingMessage outgoing, async::Done<Reply> reply) {
   if (!server_) {
     return reply_later(std::move(reply),
                        {.kind = Reply::Kind::not_sent, .text = "the server has exited"});
@@ -40,7 +40,7 @@ void StdioTransport::send(OutgoingMessage post, async::Done<Reply> reply) {
     return reply_later(std::move(reply), {.kind = Reply::Kind::not_sent,
                                           .text = "1,000 requests already wait for this server"});
   }
-  std::string text = canonical(post.message);
+  std::string text = canonical(outgoing.message);
   if (text.size() > kMessageMax) {
     return reply_later(std::move(reply), {.kind = Reply::Kind::error,
                                           .code = kInvalidParams,
@@ -48,9 +48,9 @@ void StdioTransport::send(OutgoingMessage post, async::Done<Reply> reply) {
   }
   text += '\n';
   server_->write(std::move(text));
-  if (post.id == 0) return reply_later(std::move(reply), {.kind = Reply::Kind::result});
-  open_.insert_or_assign(post.id,
-                         OpenRequest{.reply = std::move(reply), .is_call = !post.name.empty()});
+  if (outgoing.id == 0) return reply_later(std::move(reply), {.kind = Reply::Kind::result});
+  open_.insert_or_assign(outgoing.id,
+                         OpenRequest{.reply = std::move(reply), .is_call = !outgoing.name.empty()});
 }
 
 void StdioTransport::cancel_request(std::int64_t id) {
@@ -75,18 +75,18 @@ void StdioTransport::on_bytes(std::string_view bytes) {
     const std::size_t newline = std::min(bytes.find('\n'), bytes.size());
     if (partial_line_.size() + newline > kMessageMax) {
       server_.reset();
-      return end(true, "the server sent a message of more than 4 MiB, and was stopped");
+      return fail_connection(true, "the server sent a message of more than 4 MiB, and was stopped");
     }
     partial_line_ += bytes.substr(0, newline);
     if (newline == bytes.size()) return;
     bytes.remove_prefix(newline + 1);
-    line(std::exchange(partial_line_, {}));
+    on_line(std::exchange(partial_line_, {}));
   }
 }
 
-void StdioTransport::line(std::string_view text) {
+void StdioTransport::on_line(std::string_view text) {
   auto messages = read_messages(text);
-  if (!messages) return unreadable(text, messages.error());
+  if (!messages) return on_unreadable_line(text, messages.error());
   const std::shared_ptr<bool> alive = alive_;
   for (Message& message : *messages) {
     if (!*alive) return;
@@ -110,7 +110,7 @@ void StdioTransport::line(std::string_view text) {
   }
 }
 
-void StdioTransport::unreadable(std::string_view text, const Error& error) {
+void StdioTransport::on_unreadable_line(std::string_view text, const Error& error) {
   const std::size_t first = text.find_first_not_of(" \t\r");
   if (first == text.npos || (text[first] != '{' && text[first] != '[')) return;
   unreadable_why_ = describe_unreadable(error, scrub(text, used()));
@@ -142,7 +142,7 @@ void StdioTransport::fail_suspects() {
   }
 }
 
-void StdioTransport::end(bool started, const std::string& why) {
+void StdioTransport::fail_connection(bool started, const std::string& why) {
   const std::shared_ptr<bool> alive = alive_;
   server_.reset();
   auto open = std::exchange(open_, {});

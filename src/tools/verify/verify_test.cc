@@ -88,9 +88,9 @@ struct VerifierFixture {
     }
     CheckResult result;
     bool returned = false;
-    (*verifier)->check(change, [&](CheckResult sighting) {
+    (*verifier)->check(change, [&](CheckResult check_result) {
       EXPECT_TRUE(returned);
-      result = std::move(sighting);
+      result = std::move(check_result);
       loop.stop();
     });
     returned = true;
