@@ -108,7 +108,7 @@ class AgentCheck {
   void check_prices() {
     if (!cost_) return;
     for (const auto& [name, tool] : used_) {
-      if (!tool->good) continue;  // its price is unknown
+      if (!tool->is_valid) continue;  // its price is unknown
       if (!name.starts_with(kModelToolPrefix) || tool->policy.find("price")) continue;
       check_.report(*cost_, "the model " +
                                 quote(std::string_view(name).substr(kModelToolPrefix.size())) +
@@ -689,7 +689,7 @@ class AgentCheck {
     std::vector<Member> used;
     add_side_call_tools();
     for (const auto& [name, tool] : used_) {
-      if (!tool->good) return;  // errors elsewhere in the file
+      if (!tool->is_valid) return;  // errors elsewhere in the file
       used.emplace_back(name, policy_of(*tool));
     }
     if (std::ranges::any_of(used, [](const Member& tool) { return has_condition(tool.second); })) {

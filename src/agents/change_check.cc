@@ -283,7 +283,7 @@ class ChangeCheck {
       const SourceTree::Key& key = source_node->keys[i];
       const SourceNode value{&source_node->items[i], source_node.path_of(key.text)};
       if (!is_header_name(key.text)) {
-        check_.inject_at(key.at, value.path, quote(key.text) + " is not a valid header name");
+        check_.report_at(key.at, value.path, quote(key.text) + " is not a valid header name");
         continue;
       }
       auto text = text_.literal(value, Secrets::replaced);

@@ -46,7 +46,7 @@ std::string_view kind_name(const SourceTree& value) {
   }
 }
 
-bool SourceTreeBuilder::wants_key() const {
+bool SourceTreeBuilder::expects_key() const {
   return !open_.empty() && open_.back().value.is_mapping() && !open_.back().after_key;
 }
 

@@ -97,7 +97,7 @@ class SocketClient final : public ApiClient {
     net::HttpCall call = call_of(request);
     call.headers.push_back({"Accept", "text/event-stream"});
     call.total_timeout = kStreamTimeout;
-    call.answer_max = kStreamMax;
+    call.response_max = kStreamMax;
     SseParser stream({.line_max = kStreamMax, .event_max = kStreamMax});
     net::HttpClient::Id id = 0;
     bool enough = false;
@@ -160,7 +160,7 @@ class SocketClient final : public ApiClient {
     return {Code::unknown_outcome, what + "; check the outcome before you retry"};
   }
 
-  std::size_t answer_max() const { return path_.empty() ? kServerAnswerMax : kAnswerMax; }
+  std::size_t response_max() const { return path_.empty() ? kServerAnswerMax : kAnswerMax; }
   const std::string& where() const { return path_.empty() ? base_ : path_; }
 
   net::HttpCall call_of(const api::ApiRequest& request) const {
@@ -172,7 +172,7 @@ class SocketClient final : public ApiClient {
     const bool server = path_.empty();
     call.connect_timeout = server ? kServerWait : kHealthWait;
     call.total_timeout = request_timeout(request, call.connect_timeout);
-    call.answer_max = answer_max();
+    call.response_max = response_max();
     if (!key_.empty()) call.headers.push_back({"Authorization", "Bearer " + key_});
     if (!request.by.empty()) call.headers.push_back({"X-Aetheris-By", request.by});
     if (!request.body.empty()) call.headers.push_back({"Content-Type", "application/json"});
@@ -195,7 +195,7 @@ class SocketClient final : public ApiClient {
                                              seen.error + "); check the outcome before you retry");
     }
     api::ApiResponse response{.status = seen.status, .body = {}, .location = {}};
-    auto body = parse_json(seen.body, {.bytes_max = answer_max(), .depth_max = 1000});
+    auto body = parse_json(seen.body, {.bytes_max = response_max(), .depth_max = 1000});
     const bool ours = body && (seen.status < 400 || !body->text("code").empty());
     if (!ours) return std::unexpected(not_aetheris_error(method, seen.status));
     response.body = std::move(*body);

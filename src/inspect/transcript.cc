@@ -531,7 +531,7 @@ void Transcript::recorded(RecordedKind records, std::string_view effect_id,
 
 void Transcript::approval(const DecisionRecorded& event) {
   if (event.payload.erased) redacted_.emplace_back("arguments");
-  const Value& payload = event.payload.left();
+  const Value& payload = event.payload.retained_or_value();
   add("approval", step_of(*event_),
       {{"arguments", event.payload.erased ? Value() : payload["arguments"]},
        {"by", shown(event.by)},
@@ -554,7 +554,7 @@ void Transcript::approval_closed(const WaitCompleted& event, std::string_view st
 void Transcript::tell(const DecisionRecorded& event) {
   const std::string id(step_of(*event_));
   if (event.kind == "tool_choice") {  // the loop's decision about the answer of a turn
-    const Value& choice = event.payload.left();
+    const Value& choice = event.payload.retained_or_value();
     const auto call = calls_.find(std::string(choice.text("of")));
     return call == calls_.end() ? void() : chosen(call->second.step_id, choice);
   }

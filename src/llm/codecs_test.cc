@@ -48,8 +48,8 @@ const Value kQuestion = json(R"({"model":"m","messages":[{"role":"user","content
                                  "tools":[{"name":"files.read"}]})");
 
 std::string decode(Result<Value> (*answer)(const Value&, const Value&), std::string_view body) {
-  const auto said = answer(kQuestion, json(body));
-  return said ? canonical(*said) : "fails: " + said.error().message;
+  const auto value = answer(kQuestion, json(body));
+  return value ? canonical(*value) : "fails: " + value.error().message;
 }
 
 AE_TEST("chat/a conversation with tools, results and images is said in its words") {

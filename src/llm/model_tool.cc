@@ -11,15 +11,15 @@ namespace ae::llm {
 namespace {
 
 // Some servers send JSON with a text content type.
-Value body_of(Value result) {
+Value parse_body(Value result) {
   if (!result.is_string()) return result;
   auto parsed = parse_json(result.as_string());
   return parsed ? *std::move(parsed) : std::move(result);
 }
 
 // The record of an invalid answer, with its `model` and `usage`.
-Value invalid_output_record(const Error& error, std::string_view said, const Value& answer) {
-  Value record = tools::invalid_output(error.message, said, said.size());
+Value invalid_output_record(const Error& error, std::string_view text, const Value& answer) {
+  Value record = tools::invalid_output(error.message, text, text.size());
   for (const std::string_view name : {"model", "usage"}) {
     if (const Value* known = answer.find(name)) record = record.with(name, *known);
   }
@@ -32,11 +32,11 @@ Outcome to_recorded_outcome(Outcome outcome, const Value& request, const Provide
   if (outcome.kind != OutcomeKind::success) add_hint(codec.endpoint, outcome);
   if (outcome.kind != OutcomeKind::success || outcome.invalid) return outcome;
   const auto scrub_joined = [&](Value value) { return reader.scrub_joined ? reader.scrub_joined(value) : value; };
-  const Value body = scrub_joined(body_of(std::exchange(outcome.result, Value())));
+  const Value body = scrub_joined(parse_body(std::exchange(outcome.result, Value())));
   auto answer = codec.answer(request, body);
   if (!answer) {
-    const std::string said = body.is_string() ? body.as_string() : canonical(body);
-    outcome.invalid = invalid_output_record(answer.error(), said, Value());
+    const std::string text = body.is_string() ? body.as_string() : canonical(body);
+    outcome.invalid = invalid_output_record(answer.error(), text, Value());
     return outcome;
   }
   // Cleaned again: blocks were joined into one text, and texts were parsed into arguments.

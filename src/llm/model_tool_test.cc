@@ -594,9 +594,9 @@ AE_TEST("model tool/the other provider's stream is heard and recorded, too") {
        "\", ä.\"}}\n\n",
        "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":"
        "{\"output_tokens\":3}}\n\ndata: {\"type\":\"message_stop\"}\n\n"}));
-  const StreamedCall said = call_streamed(fixture, server);
-  EXPECT_EQ(said.text, "Ja, ä.");
-  EXPECT_EQ(canonical(said.outcome.result),
+  const StreamedCall streamed = call_streamed(fixture, server);
+  EXPECT_EQ(streamed.text, "Ja, ä.");
+  EXPECT_EQ(canonical(streamed.outcome.result),
             R"({"finish_reason":"stop","model":"small-1-2026","text":"Ja, ä.",)"
             R"("usage":{"input_tokens":5,"output_tokens":3,"total_tokens":8}})");
 }
@@ -608,9 +608,9 @@ AE_TEST("model tool/a key that is streamed back is heard by nobody, wherever it 
     for (std::size_t at = 0; at < text.size(); at += size) words.push_back(text.substr(at, size));
     ModelFixture fixture;
     RawHttpServer server(streams(chat(words)));
-    const StreamedCall said = call_streamed(fixture, server);
-    EXPECT_EQ(said.text, "your key is [secret KEY], sk-canary-12 is none") << size;
-    EXPECT_EQ(said.outcome.result["text"], Value(said.text)) << size;
+    const StreamedCall streamed = call_streamed(fixture, server);
+    EXPECT_EQ(streamed.text, "your key is [secret KEY], sk-canary-12 is none") << size;
+    EXPECT_EQ(streamed.outcome.result["text"], Value(streamed.text)) << size;
   }
 }
 
@@ -623,10 +623,10 @@ AE_TEST(
     for (std::size_t at = 0; at < text.size(); at += size) words.push_back(text.substr(at, size));
     ModelFixture fixture;
     RawHttpServer server(streams(chat(words)));
-    const StreamedCall said = call_streamed(fixture, server);
-    EXPECT_EQ(said.text, R"({"k":"[secret KEY]","l":"a\nb\/c","m":"sk-canary\u002d12 is none"})")
+    const StreamedCall streamed = call_streamed(fixture, server);
+    EXPECT_EQ(streamed.text, R"({"k":"[secret KEY]","l":"a\nb\/c","m":"sk-canary\u002d12 is none"})")
         << size;
-    EXPECT_EQ(said.outcome.result["text"], Value(said.text)) << size;
+    EXPECT_EQ(streamed.outcome.result["text"], Value(streamed.text)) << size;
   }
 }
 
@@ -657,9 +657,9 @@ AE_TEST("model tool/a key in two parts of an answer is put together nowhere") {
     ModelFixture fixture;
     fixture.name = "anthropic";
     RawHttpServer server(streams(messages(parts)));
-    const StreamedCall said = call_streamed(fixture, server);
-    EXPECT_EQ(said.text, "it is [secret KEY].") << cut;
-    EXPECT_EQ(said.outcome.result["text"], Value(said.text)) << cut;
+    const StreamedCall streamed = call_streamed(fixture, server);
+    EXPECT_EQ(streamed.text, "it is [secret KEY].") << cut;
+    EXPECT_EQ(streamed.outcome.result["text"], Value(streamed.text)) << cut;
   }
   const std::string whole = raw_response(200, R"({"content":[{"type":"text","text":"sk-can"},
       {"type":"text","text":"ary-123"}],"stop_reason":"end_turn","model":"m"})");
@@ -716,10 +716,10 @@ AE_TEST("model tool/a key that a broken stream holds in escapes is in no record"
   ModelFixture fixture;
   RawHttpServer server(streams(
       {chunk(R"({"k":"\u0073k-can)"), chunk(R"(\u0061ry-123", "l":)"), "data: {garbage\n\n"}));
-  const StreamedCall said = call_streamed(fixture, server);
-  EXPECT_EQ(said.outcome.error_code, "http_502");
-  EXPECT_EQ(said.outcome.error_message.find("canary"), std::string::npos);
-  EXPECT_EQ(said.text, R"({"k":"[secret KEY]", "l":)");
+  const StreamedCall streamed = call_streamed(fixture, server);
+  EXPECT_EQ(streamed.outcome.error_code, "http_502");
+  EXPECT_EQ(streamed.outcome.error_message.find("canary"), std::string::npos);
+  EXPECT_EQ(streamed.text, R"({"k":"[secret KEY]", "l":)");
 }
 
 AE_TEST("model tool/a key in the arguments of a call is taken out, however it is escaped there") {

@@ -110,17 +110,17 @@ struct NamedPart : PayloadMember {
 // Reads the bodies of events, one after the other, reusing its memory.
 class BodyReader {
  public:
-  BodyReader(const JobId& job, const BlobSource& blobs, const ValueLookup& known, bool wants_places)
-      : job_(job), blobs_(blobs), known_(known), wants_places_(wants_places) {}
+  BodyReader(const JobId& job, const BlobSource& blobs, const ValueLookup& known, bool records_spans)
+      : job_(job), blobs_(blobs), known_(known), records_spans_(records_spans) {}
 
   // Sets body and salts of the event, and appends payload' to the hashed text. REQUIRES: a kind,
   // unless it is narrative.
   Status read(const EventKind* kind, std::string_view body, Event& event, EventHasher& hasher) {
     size_ = body.size();
     in_ = ByteReader(body);
-    places_.clear();
+    value_spans_.clear();
     salts_.clear();
-    apart_.clear();
+    blobs_read_.clear();
     if (is_narrative(event.type)) {
       AE_TRY(read_named(kind, event, hasher));
     } else {
@@ -139,8 +139,8 @@ class BodyReader {
     return {};
   }
 
-  // The values that are not erased, in the order of the bytes. REQUIRES: wants_places.
-  const std::vector<ValueSpan>& places() const { return places_; }
+  // The values that are not erased, in the order of the bytes. REQUIRES: records_spans.
+  const std::vector<ValueSpan>& value_spans() const { return value_spans_; }
 
  private:
   std::size_t at() const { return size_ - in_.left(); }
@@ -221,11 +221,11 @@ class BodyReader {
     const std::string name =
         std::string(field.name()).append(kKind == FieldKind::error ? ".message" : "");
     salts_.emplace_back(name, to_hex(part.salt));
-    if (!wants_places_) return {};
+    if (!records_spans_) return {};
     std::string dropped;
     put_byte(static_cast<std::uint8_t>(kRedacted << kFormShift | field.number()), dropped);
     if constexpr (kKind == FieldKind::error) put_text(member.code, dropped);
-    note_place(name, part, begin, std::move(dropped));
+    add_span(name, part, begin, std::move(dropped));
     return {};
   }
 
@@ -349,11 +349,11 @@ class BodyReader {
       payload.emplace_back(key, part.shown);
       if (part.salt.empty()) continue;
       salts_.emplace_back(key, to_hex(part.salt));
-      if (!wants_places_) continue;
+      if (!records_spans_) continue;
       std::string dropped;
       put_text(key, dropped);
       put_byte(kNamedValue | kRedacted, dropped);
-      note_place(std::string(key), part, begin, std::move(dropped));
+      add_span(std::string(key), part, begin, std::move(dropped));
     }
     if (!in_.ok()) return corrupt("its bytes end too early");
     unknown.payload = Value::object(std::move(payload));
@@ -482,14 +482,14 @@ class BodyReader {
     if (blob.size() != size || sha256(blob) != hash) {
       return corrupt("the value kept apart as " + to_hex(hash) + " is not what was stored");
     }
-    return Content{apart_.emplace_front(std::move(blob)), known_ ? known_(hash) : nullptr};
+    return Content{blobs_read_.emplace_front(std::move(blob)), known_ ? known_(hash) : nullptr};
   }
 
   Result<Value> read_json(const Content& content) {
     if (content.known != nullptr) return *content.known;
-    constexpr JsonLimits kOwnText{
+    constexpr JsonLimits kStoredJson{
         .bytes_max = ~std::size_t{0}, .depth_max = kJsonDepthMax, .big_integers = true};
-    auto value = parse_canonical(content.text, kOwnText);
+    auto value = parse_canonical(content.text, kStoredJson);
     if (!value) return corrupt("a value is " + value.error().message);
     return value;
   }
@@ -498,22 +498,22 @@ class BodyReader {
     return corrupt(std::string(field).append(what));
   }
 
-  void note_place(std::string name, const PayloadMember& part, std::size_t begin,
+  void add_span(std::string name, const PayloadMember& part, std::size_t begin,
                   std::string dropped) {
     dropped += bytes_of(part.commitment);
-    places_.push_back({std::move(name), begin, at(), std::move(dropped)});
+    value_spans_.push_back({std::move(name), begin, at(), std::move(dropped)});
   }
 
   const JobId& job_;
   const BlobSource& blobs_;
   const ValueLookup& known_;
-  const bool wants_places_;
+  const bool records_spans_;
   std::size_t size_ = 0;
   ByteReader in_{{}};
   std::array<PayloadMember, kFieldNumberMax + 1> parts_{};  // by number
   std::vector<Member> salts_;
-  std::vector<ValueSpan> places_;
-  std::forward_list<std::string> apart_;  // the blobs that were read
+  std::vector<ValueSpan> value_spans_;
+  std::forward_list<std::string> blobs_read_;  // the blobs that were read
   std::string scratch_;
 };
 
@@ -590,21 +590,21 @@ Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash&
   const Rewrite rewrite = [&](const Event& event, const BodyReader& reader, std::string_view body) {
     std::string rewritten;
     std::size_t copied = 0;
-    for (const ValueSpan& place : reader.places()) {
-      if (!drop(event, place.field)) continue;
-      rewritten += body.substr(copied, place.begin - copied);
-      rewritten += place.dropped;
-      if (const Value left = retained_value ? retained_value(event, place.field) : Value();
+    for (const ValueSpan& span : reader.value_spans()) {
+      if (!drop(event, span.field)) continue;
+      rewritten += body.substr(copied, span.begin - copied);
+      rewritten += span.dropped;
+      if (const Value left = retained_value ? retained_value(event, span.field) : Value();
           left.is_object()) {
         const EventKind* const kind = event_kind(event.type);
-        const auto field = std::ranges::find(kind->fields, place.field, &Field::name);
+        const auto field = std::ranges::find(kind->fields, span.field, &Field::name);
         AE_CHECK(field != kind->fields.end() && may_retain_value(event.type, field->name),
-                 place.field);
-        rewritten[rewritten.size() - place.dropped.size()] =
+                 span.field);
+        rewritten[rewritten.size() - span.dropped.size()] =
             static_cast<char>(kRetained << kFormShift | field->number);
         put_text(canonical(left), rewritten);
       }
-      copied = place.end;
+      copied = span.end;
     }
     rewritten += body.substr(copied);
     put_byte(static_cast<std::uint8_t>(event.type), events);

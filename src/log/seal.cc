@@ -118,9 +118,9 @@ class Sealer {
     values_.clear();
     stored_.clear();
     body_.clear();
-    shown_salts_.clear();
+    salt_members_.clear();
     AE_TRY(std::visit([this]<class E>(const E& typed) { return put(typed); }, event.body));
-    if (!shown_salts_.empty()) event.salts = Value::object(std::exchange(shown_salts_, {}));
+    if (!salt_members_.empty()) event.salts = Value::object(std::exchange(salt_members_, {}));
     event.hash = sealed_.head = hasher_.finish();
 
     put_byte(static_cast<std::uint8_t>(event.type), sealed_.bytes);
@@ -241,7 +241,7 @@ class Sealer {
   // Appends salt ‖ canonical text to `values_`, and the hash of both to the hashed text.
   void write_value(Slot& slot, std::string_view name, const Value& value, std::string& out) {
     const std::string_view salt = salts_.next();
-    shown_salts_.emplace_back(name, to_hex(salt));
+    salt_members_.emplace_back(name, to_hex(salt));
     slot.value = &value;
     values_ += salt;
     slot.begin = values_.size();
@@ -355,7 +355,7 @@ class Sealer {
   std::string values_;  // salt ‖ canonical text of each value field
   std::string stored_;  // the bytes of the other fields
   std::string body_;
-  std::vector<Member> shown_salts_;
+  std::vector<Member> salt_members_;
 };
 
 }  // namespace

@@ -212,7 +212,7 @@ AE_TEST("log/seal/of an erased decision something may be left, in one form only"
   EXPECT_EQ(opened->head, head);
   const auto& decision = *as<DecisionRecorded>(opened->events[0]);
   EXPECT_TRUE(decision.payload.erased);
-  EXPECT_EQ(decision.payload.left(), json(R"({"items":2})"));
+  EXPECT_EQ(decision.payload.retained_or_value(), json(R"({"items":2})"));
   // Redacting again changes nothing, and a retained part that is not an object is rejected.
   EXPECT_EQ(without_items(log, 0).value(), *left);
   std::string list = *left;
@@ -650,8 +650,8 @@ void mutate(int rounds) {
   log.add({Progress{.detail = json(R"({"percent":50})"), .node_id = "n"},
            model_call({message(std::string(70, 'a')), message("b"), Value(1)}),
            JobCompleted{.result = json(R"({"a":[1,2,3]})")}});
-  const char* wish = std::getenv("AETHERIS_SEED");
-  const std::uint64_t seed = wish == nullptr ? 20250131 : std::strtoull(wish, nullptr, 10);
+  const char* seed_text = std::getenv("AETHERIS_SEED");
+  const std::uint64_t seed = seed_text == nullptr ? 20250131 : std::strtoull(seed_text, nullptr, 10);
   std::mt19937_64 random(seed);
   for (int round = 0; round < rounds; ++round) {
     const std::size_t which = random() % 2;

@@ -432,7 +432,7 @@ AE_TEST("client/a gibibyte of answer is read up to the limit and one byte, in bo
   getrusage(RUSAGE_SELF, &before);
   SyncClient sync_client;
   HttpCall call = post_to(server);
-  call.answer_max = 100'000;
+  call.response_max = 100'000;
   const HttpResult a = sync_client.send(call);
   getrusage(RUSAGE_SELF, &after);
   EXPECT_EQ(a.phase, HttpPhase::cut_off);
@@ -444,16 +444,16 @@ AE_TEST("client/a gibibyte of answer is read up to the limit and one byte, in bo
 }
 
 // The result of an event stream, and the bytes passed to on_event_bytes.
-std::pair<HttpResult, std::string> heard_of(const RawHttpServer& server, bool keeps,
-                                            std::size_t answer_max) {
+std::pair<HttpResult, std::string> read_event_stream(const RawHttpServer& server, bool keeps,
+                                            std::size_t response_max) {
   SyncClient sync_client;
-  std::string heard;
+  std::string received;
   HttpCall call = post_to(server);
-  call.answer_max = answer_max;
+  call.response_max = response_max;
   call.keep_event_body = keeps;
-  call.on_event_bytes = [&](const HttpHeaders&, const std::string& bytes) { heard += bytes; };
+  call.on_event_bytes = [&](const HttpHeaders&, const std::string& bytes) { received += bytes; };
   HttpResult answer = sync_client.send(std::move(call));
-  return {std::move(answer), std::move(heard)};
+  return {std::move(answer), std::move(received)};
 }
 
 AE_TEST("client/a stream of events is heard, and kept only when the call wants it") {
@@ -461,16 +461,16 @@ AE_TEST("client/a stream of events is heard, and kept only when the call wants i
   RawHttpServer stream(RawHttpServer::always(
       raw_response(200, events, "text/event-stream", "Connection: close\r\n")));
   for (const bool keeps : {true, false}) {
-    const auto [whole, heard] = heard_of(stream, keeps, events.size());
+    const auto [whole, received] = read_event_stream(stream, keeps, events.size());
     EXPECT_EQ(whole.phase, HttpPhase::complete);
     EXPECT_EQ(whole.body, keeps ? events : "");
-    EXPECT_EQ(heard, events);
-    const auto [cut, begun] = heard_of(stream, keeps, 10);
+    EXPECT_EQ(received, events);
+    const auto [cut, begun] = read_event_stream(stream, keeps, 10);
     EXPECT_TRUE(cut.too_large) << "also what is not kept has its limit";
     EXPECT_EQ(begun, events.substr(0, 11));
   }
   RawHttpServer other(RawHttpServer::always(raw_response(500, "no", "text/event-stream")));
-  const auto [failed, nothing] = heard_of(other, false, 100);
+  const auto [failed, nothing] = read_event_stream(other, false, 100);
   EXPECT_EQ(failed.body, "no") << "that is no stream";
   EXPECT_EQ(nothing, "");
 }
@@ -479,9 +479,9 @@ AE_TEST("client/an answer of exactly the limit is whole") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, std::string(1000, 'x'))));
   SyncClient sync_client;
   HttpCall call = post_to(server);
-  call.answer_max = 1000;
+  call.response_max = 1000;
   EXPECT_EQ(sync_client.send(call).phase, HttpPhase::complete);
-  call.answer_max = 999;
+  call.response_max = 999;
   EXPECT_TRUE(sync_client.send(call).too_large);
 }
 

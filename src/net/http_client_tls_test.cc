@@ -70,7 +70,7 @@ struct Identity {
 // Answers one connection with `bytes`, then closes it, with or without close_notify.
 class TlsServer {
  public:
-  TlsServer(const Identity& identity, std::string bytes, bool goodbye)
+  TlsServer(const Identity& identity, std::string bytes, bool send_close_notify)
       : context_(SSL_CTX_new(TLS_server_method())),
         listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     std::signal(SIGPIPE,
@@ -86,7 +86,7 @@ class TlsServer {
     EXPECT_EQ(listen(listener_, 1), 0);
     getsockname(listener_, generic, &size);
     port = ntohs(address.sin_port);
-    thread_ = std::thread([this, bytes = std::move(bytes), goodbye] { serve(bytes, goodbye); });
+    thread_ = std::thread([this, bytes = std::move(bytes), send_close_notify] { serve(bytes, send_close_notify); });
   }
   ~TlsServer() {
     shutdown(listener_, SHUT_RDWR);
@@ -100,7 +100,7 @@ class TlsServer {
   std::atomic<int> arrivals = 0;
 
  private:
-  void serve(const std::string& bytes, bool goodbye) {
+  void serve(const std::string& bytes, bool send_close_notify) {
     const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (fd < 0) return;
     SSL* ssl = SSL_new(context_.get());
@@ -116,7 +116,7 @@ class TlsServer {
       if (!seen.empty()) {
         ++arrivals;
         SSL_write(ssl, bytes.data(), static_cast<int>(bytes.size()));
-        if (goodbye) SSL_shutdown(ssl);
+        if (send_close_notify) SSL_shutdown(ssl);
       }
     }
     SSL_free(ssl);

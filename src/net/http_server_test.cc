@@ -467,7 +467,7 @@ AE_TEST("http server/an answer that nobody reads is given up after a while") {
 
 AE_TEST("http server/more clients than the limit are told so, with a code, and the operator too") {
   std::vector<Responder> kept;
-  std::vector<std::string> told;
+  std::vector<std::string> warnings;
   ServerFixture fixture(
       [&](HttpRequest request, Responder responder) {
         if (request.path == std::vector<std::string>{"alive"}) {
@@ -475,7 +475,7 @@ AE_TEST("http server/more clients than the limit are told so, with a code, and t
         }
         kept.push_back(std::move(responder));
       },
-      {.connections_max = 2, .on_full = [&](const std::string& what) { told.push_back(what); }});
+      {.connections_max = 2, .on_full = [&](const std::string& what) { warnings.push_back(what); }});
   RawClient one(fixture.port), two(fixture.port);
   one.send(get("/1"));
   two.send(get("/2"));
@@ -489,8 +489,8 @@ AE_TEST("http server/more clients than the limit are told so, with a code, and t
     EXPECT_NE(answer.find("Retry-After: 1\r\n"), answer.npos) << answer;
   }
   fixture.on_loop([&] {
-    ASSERT_EQ(told.size(), 1u) << "once a minute";
-    EXPECT_NE(told[0].find("all 2 connections are in use"), told[0].npos) << told[0];
+    ASSERT_EQ(warnings.size(), 1u) << "once a minute";
+    EXPECT_NE(warnings[0].find("all 2 connections are in use"), warnings[0].npos) << warnings[0];
     kept.clear();
   });
   one.reset();
@@ -778,7 +778,7 @@ AE_TEST("http server/bodies beyond the room for all are refused, and small ones 
 
 AE_TEST("http server/streams take of the room for all answers, and one beyond it is cut") {
   HttpServer::Options options;
-  options.answers_max = 20u << 20;
+  options.responses_max = 20u << 20;
   options.slow_after = 1h;
   std::vector<HttpStream> kept;
   ServerFixture fixture(
@@ -806,7 +806,7 @@ AE_TEST("http server/streams take of the room for all answers, and one beyond it
 
 AE_TEST("http server/answers beyond the room for all are refused, until clients have read") {
   HttpServer::Options options;
-  options.answers_max = 20u << 20;
+  options.responses_max = 20u << 20;
   options.slow_after = 200ms;
   ServerFixture fixture(
       [](HttpRequest, Responder responder) {

@@ -195,7 +195,7 @@ void ForkBuilder::gather(const OutcomeNoted& event) {
 void ForkBuilder::gather(const DecisionRecorded& event) {
   const std::string id = event.step_id.value_or(StepId()).text;
   const std::string_view kind = event.kind;
-  const Value& said = event.payload.left();
+  const Value& said = event.payload.retained_or_value();
   const bool erased = event.payload.erased;
   if (kind == "branch" && (said.is_array() || erased)) {
     overs_[id] = said;

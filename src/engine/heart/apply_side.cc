@@ -100,7 +100,7 @@ Status Applier::apply(const StepCompensated& event) {
 Status Applier::end_decided(const DecisionRecorded& event) {
   if (s_.ending) return corrupt_event("it ends already");
   begin_ending({.cancelled = false,
-                .code = std::string(event.payload.left().text("code")),
+                .code = std::string(event.payload.retained_or_value().text("code")),
                 .message = std::string(event.payload.value.text("message")),
                 .node_id = {},
                 .by = {}});

@@ -75,7 +75,7 @@ Status Applier::tool_choice_decided(const DecisionRecorded& event, Step* step) {
   if (loop.turns.empty() || loop.turns.back().chosen || loop.active > 0 || loop.failure) {
     return corrupt_event("no answer of a model to act on");
   }
-  AE_TRY(apply_tool_choice(*step, event.payload.left()));
+  AE_TRY(apply_tool_choice(*step, event.payload.retained_or_value()));
   update_work_sets(index_of(*step));
   return {};
 }

@@ -39,7 +39,7 @@ struct HttpRules {
   std::string target;  // "GET example.com/orders/7", for messages; "": not shown
 };
 
-// REQUIRES: the response was read with answer_max >= output_max, and with secrets also >=
+// REQUIRES: the response was read with response_max >= output_max, and with secrets also >=
 // kScrubWindow; otherwise the recorded head could end inside a secret that the limit has cut. The
 // outcome contains no value of `used`.
 Outcome classify_response(const net::HttpResult& answer, const HttpRules& rules,

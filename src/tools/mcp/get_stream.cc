@@ -74,7 +74,7 @@ void GetStream::start() {
   call.headers.push_back({"Accept", "text/event-stream"});
   if (!last_id_.empty()) call.headers.push_back({"Last-Event-ID", last_id_});
   call.total_timeout = kStreamLifetimeMax;
-  call.answer_max = kStreamMax;
+  call.response_max = kStreamMax;
   call.on_events_begin = [this, alive = alive_] {
     if (!*alive) return;
     phase_ = Phase::open;

@@ -144,7 +144,7 @@ void HttpTransport::send(OutgoingMessage outgoing, async::Done<Reply> reply) {
 
 void HttpTransport::start(const std::shared_ptr<Exchange>& exchange, net::HttpCall call) {
   exchange->events.emplace(SseLimits{.line_max = kMessageMax, .event_max = kMessageMax});
-  call.answer_max = kStreamMax;
+  call.response_max = kStreamMax;
   call.on_event_bytes = [this, alive = alive_, weak = std::weak_ptr(exchange)](
                             const net::HttpHeaders& headers, const std::string& bytes) {
     if (const auto locked = weak.lock(); locked && *alive) on_stream_bytes(*locked, headers, bytes);

@@ -51,7 +51,7 @@ void HttpVerifier::check(Value change, async::Done<CheckResult> done) {
   call.new_connection = call.public_only;
   call.total_timeout = options_.timeout;
   call.connect_timeout = std::min<Duration>(options_.timeout, call.connect_timeout);
-  call.answer_max = kAnswerMax;
+  call.response_max = kAnswerMax;
   // `options` is copied: the response may arrive after this verifier is destroyed.
   deps_.client.start(std::move(call),
                      [options = options_, change = std::move(change), used = std::move(used),
