@@ -65,12 +65,12 @@ class ApiFixture final : runtime::RuntimeObserver {
  public:
   explicit ApiFixture(bool runs = true, store::FaultScript faults_of = no_faults)
       : script(std::move(faults_of)) {
-    const auto faults = agents::load({.name = "agents.yaml",
+    const auto diagnostics = agents::load({.name = "agents.yaml",
                                       .text = kAgents,
                                       .env = [](std::string_view) { return std::nullopt; },
                                       .native = [](std::string_view) { return true; }},
                                      file);
-    AE_CHECK(faults.empty(), agents::diagnostics_text(faults));
+    AE_CHECK(diagnostics.empty(), agents::diagnostics_text(diagnostics));
     for (const auto& [name, tool] : file.tools) {
       const std::string function(tool.definition.text("function"));
       tool_registry.add(name, {std::make_unique<tools::NativeTool>(
@@ -81,21 +81,21 @@ class ApiFixture final : runtime::RuntimeObserver {
     options.may_claim = runs;
     runtime.emplace(runtime::World{.loop = loop,
                                    .steady = steady,
-                                   .random = chance,
+                                   .random = random,
                                    .store = store,
                                    .tool_registry = tool_registry},
                     options, static_cast<runtime::RuntimeObserver*>(this));
     api.emplace(
         loop, steady, store, *runtime,
         ApiOptions{
-            .agents = &file, .runs = runs, .version = "0", .store = "memory:", .chance = &chance});
+            .agents = &file, .runs = runs, .version = "0", .store = "memory:", .random_source = &random});
     if (runs) runtime->start();
   }
 
   // As `serve`: agents come from the registry.
   void serve() {
     ApiOptions options{
-        .agents = &file, .runs = true, .version = "0", .store = "memory:", .chance = &chance};
+        .agents = &file, .runs = true, .version = "0", .store = "memory:", .random_source = &random};
     options.read_agent = [this](std::string_view name, std::string_view json, agents::Agent& out) {
       return agents::load_agent({.name = "agents.yaml",
                                  .text = text,
@@ -119,8 +119,8 @@ class ApiFixture final : runtime::RuntimeObserver {
                             .native = [](std::string_view) { return true; },
                             .usable = {}};
     };
-    const auto faults = agents::load(source(), *loaded);
-    AE_CHECK(faults.empty(), agents::diagnostics_text(faults));
+    const auto diagnostics = agents::load(source(), *loaded);
+    AE_CHECK(diagnostics.empty(), agents::diagnostics_text(diagnostics));
     Api::AgentsReload now{
         .file = loaded,
         .read_agent =
@@ -177,7 +177,7 @@ class ApiFixture final : runtime::RuntimeObserver {
   std::string text{kAgents};  // the agents file as `serve` rereads it
   testing::TestLoop loop;
   testing::TestSteadyClock steady{loop};
-  testing::TestRandom chance;
+  testing::TestRandom random;
   store::MemoryStore memory{loop, loop};
   store::FaultScript script;
   store::FaultyStore store{loop, memory, store::FaultyStore::Options{.script = script}};
@@ -823,8 +823,8 @@ AE_TEST("api/a retry or a plan with a tool that this process has otherwise is re
       canonical(Value::object({{"task_graph", fixture.file.agents.at("maps").task_graph}}));
   const std::string ours = fixture.tool_registry.find("echo")->version;
   fixture.tool_registry.find("echo")->version = "ffffffffffffffff";
-  for (const auto& [job, act] : {std::pair(failed, "retry"), std::pair(waits, "plan")}) {
-    const auto refused = fixture.post({"api", "jobs", job, act}, body);
+  for (const auto& [job, action] : {std::pair(failed, "retry"), std::pair(waits, "plan")}) {
+    const auto refused = fixture.post({"api", "jobs", job, action}, body);
     expect_problem(refused, 409, "needs_version");
     EXPECT_NE(refused.body.text("detail").find("another version of tool \"echo\""),
               std::string_view::npos);
@@ -846,7 +846,7 @@ AE_TEST("api/a process that runs no jobs takes a retry with any tools") {
                      .runs = false,
                      .version = "0",
                      .store = "memory:",
-                     .chance = &fixture.chance};
+                     .random_source = &fixture.random};
   fixture.api.emplace(fixture.loop, fixture.steady, fixture.store, *fixture.runtime,
                       std::move(options));
   const std::string body =
@@ -1449,8 +1449,8 @@ AE_TEST("api/who answers again is told who did before, and when: the same is no 
                             R"("resolution":"fail")", R"("resolution":"not_happened")"}) {
     const auto refused = resolve(other);
     expect_problem(refused, 409, "not_in_doubt");
-    const std::string said(refused.body.text("detail"));
-    EXPECT_NE(said.find("happened by ada at " + to_text(fixture.loop.now())), said.npos) << said;
+    const std::string detail(refused.body.text("detail"));
+    EXPECT_NE(detail.find("happened by ada at " + to_text(fixture.loop.now())), detail.npos) << detail;
   }
   expect_problem(resolve(R"("resolution":"happened","result":9,"try":2)"), 409, "job_terminal");
 
@@ -1541,19 +1541,19 @@ AE_TEST("api/a call that is said to have happened and gave nothing is read again
   const auto id = fixture.make(R"({"agent":"doubts"})");
   const Value job = fixture.get({"api", "jobs", id}).body;
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
-  const ApiResponse said =
+  const ApiResponse response =
       fixture.post({"api", "jobs", id, "resolve"},
                    R"({"idempotency_key":")" + key + R"(","resolution":"happened"})");
-  EXPECT_EQ(said.status, 200);
-  ASSERT_NE(said.body.find("result"), nullptr) << canonical(said.body);
-  EXPECT_TRUE(said.body["result"].is_null()) << "what is recorded for it is said";
+  EXPECT_EQ(response.status, 200);
+  ASSERT_NE(response.body.find("result"), nullptr) << canonical(response.body);
+  EXPECT_TRUE(response.body["result"].is_null()) << "what is recorded for it is said";
   fixture.loop.run_ready();
   EXPECT_EQ(fixture.status(id), "completed");
   EXPECT_EQ(fixture.get({"api", "jobs", id, "verify"}).body["ok"], Value(true));
 }
 
 // Each reading is later than the previous one by more than a time slice.
-class HastySteady final : public async::SteadyClock {
+class FastClock final : public async::SteadyClock {
  public:
   Duration since_start() override { return now_ += 2 * async::kTimeSlice; }
 
@@ -1567,16 +1567,16 @@ AE_TEST("api/a log is folded, replayed and verified in portions, and other tasks
   ASSERT_EQ(fixture.status(id), "completed");
   const std::size_t events = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
   ASSERT_GT(events, 50u);
-  HastySteady hasty;
+  FastClock fast_clock;
   runtime::RuntimeOptions options;
   options.may_claim = false;
   runtime::Runtime looks(runtime::World{.loop = fixture.loop,
-                                        .steady = hasty,
-                                        .random = fixture.chance,
+                                        .steady = fast_clock,
+                                        .random = fixture.random,
                                         .store = fixture.store,
                                         .tool_registry = fixture.tool_registry},
                          options, nullptr);
-  Api api(fixture.loop, hasty, fixture.store, looks, ApiOptions{.agents = &fixture.file});
+  Api api(fixture.loop, fast_clock, fixture.store, looks, ApiOptions{.agents = &fixture.file});
   for (const char* what : {"", "trace", "transcript", "replay", "verify"}) {
     ApiRequest request;
     request.path = {"api", "jobs", id};
@@ -1646,10 +1646,10 @@ AE_TEST("api/what people are asked is listed over all jobs, in pages, and answer
   EXPECT_TRUE(ids[0].starts_with("j3.") && ids[1].starts_with("j1.")) << ids[0];
   expect_problem(fixture.get({"api", "approvals"}, {{"cursor", "x"}}), 400, "input_invalid");
 
-  const auto said =
+  const auto response =
       fixture.post({"api", "approvals", ids[1]}, R"({"decision":"approve","note":"ok"})");
-  EXPECT_EQ(said.status, 200) << canonical(said.body);
-  EXPECT_EQ(said.body["delivered"], Value(true));
+  EXPECT_EQ(response.status, 200) << canonical(response.body);
+  EXPECT_EQ(response.body["delivered"], Value(true));
   fixture.loop.run_ready();
   EXPECT_EQ(fixture.status(call), "completed");
   const auto again = fixture.post({"api", "approvals", ids[1]}, R"({"decision":"reject"})");
@@ -1695,9 +1695,9 @@ AE_TEST("api/a call is approved with other arguments, and who saw the earlier on
                              std::string(asked.text("correlation_key")) +
                              R"(","payload":{"decision":"approve","arguments":{"n":1}}})";
   expect_problem(fixture.post({"api", "jobs", job, "signal"}, signal), 400, "input_invalid");
-  const auto said = answer(R"({"decision":"approve","arguments":{"n":120},"note":"less"})");
-  EXPECT_EQ(said.status, 200) << canonical(said.body);
-  EXPECT_EQ(said.body["outcome"], "edited");
+  const auto response = answer(R"({"decision":"approve","arguments":{"n":120},"note":"less"})");
+  EXPECT_EQ(response.status, 200) << canonical(response.body);
+  EXPECT_EQ(response.body["outcome"], "edited");
   fixture.loop.run_ready();
   EXPECT_EQ(fixture.status(job), "completed");
   EXPECT_EQ(canonical(fixture.get({"api", "jobs", job}).body["result"]), R"({"n":120})");
@@ -1717,12 +1717,12 @@ AE_TEST("api/an approval of a call whose tool has changed since says that it is 
   const std::string first(
       fixture.get({"api", "approvals"}).body["approvals"].items()[0].text("id"));
   fixture.tool_registry.find("buy")->version = "ffffffffffffffff";
-  const auto said = fixture.post({"api", "approvals", first}, R"({"decision":"approve"})");
-  EXPECT_EQ(said.status, 200);
-  EXPECT_EQ(said.body["delivered"], Value(true));
-  EXPECT_EQ(said.body["applied"], Value(false)) << canonical(said.body);
-  EXPECT_NE(said.body.text("reason").find("\"buy\" has changed"), std::string_view::npos)
-      << canonical(said.body);
+  const auto response = fixture.post({"api", "approvals", first}, R"({"decision":"approve"})");
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.body["delivered"], Value(true));
+  EXPECT_EQ(response.body["applied"], Value(false)) << canonical(response.body);
+  EXPECT_NE(response.body.text("reason").find("\"buy\" has changed"), std::string_view::npos)
+      << canonical(response.body);
   fixture.loop.run_ready();
   ASSERT_EQ(fixture.status(job), "waiting");
   const Value list = fixture.get({"api", "approvals"}).body["approvals"];
@@ -1956,10 +1956,10 @@ AE_TEST("api/another plan is taken by a job that waits, and the one it has chang
   EXPECT_EQ(same.status, 202) << canonical(same.body);
   EXPECT_EQ(same.body["unchanged"], Value(true));
   const Value graph = fixture.file.agents.find("asks")->second.task_graph.with("output", "fixed");
-  const auto said = fixture.post(path, canonical(Value::object({{"task_graph", graph}})));
-  EXPECT_EQ(said.status, 202) << canonical(said.body);
-  EXPECT_EQ(said.body["plan"], Value(1));
-  EXPECT_EQ(said.body["carried"].size(), 1u);
+  const auto response = fixture.post(path, canonical(Value::object({{"task_graph", graph}})));
+  EXPECT_EQ(response.status, 202) << canonical(response.body);
+  EXPECT_EQ(response.body["plan"], Value(1));
+  EXPECT_EQ(response.body["carried"].size(), 1u);
   fixture.loop.advance(std::chrono::seconds(2));
   EXPECT_EQ(fixture.status("j"), "waiting");
   fixture.post({"api", "jobs", "j", "signal"}, R"({"correlation_key":"go","payload":1})");

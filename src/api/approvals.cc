@@ -63,7 +63,7 @@ std::vector<Value> Api::open_approvals(const engine::State& state) const {
 
 // The open requests of one job: only its log is read.
 void Api::approvals_of_job(ContextPtr ctx) {
-  if (auto known = ctx->query.only({"job"}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({"job"}); !known) return ctx->refuse(known.error());
   ctx->id = *ctx->query.find("job");
   read(ctx, [this, ctx](runtime::Runtime::JobSnapshot& read) {
     ctx->answer(200, Value::object({{"approvals", Value::array(open_approvals(read.state))},
@@ -75,7 +75,7 @@ void Api::approvals(ContextPtr ctx) {
   if (ctx->query.find("job")) return approvals_of_job(std::move(ctx));
   auto walk = std::make_shared<ApprovalWalk>();
   const auto params = [&]() -> Status {
-    AE_TRY(ctx->query.only({"cursor", "limit"}));
+    AE_TRY(ctx->query.check_names({"cursor", "limit"}));
     AE_ASSIGN(walk->wanted, ctx->query.limit(kApprovalsDefault, kJobsMax));
     const std::string* cursor = ctx->query.find("cursor");
     if (!cursor) return {};
@@ -149,7 +149,7 @@ void Api::answer_approvals(const ContextPtr& ctx, ApprovalWalk& walk) {
 // The id is `<job id>.<16 hex digits>` (inspect/view.h).
 void Api::answer_approval(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body, {"arguments", "decision", "note"}));
     AE_ASSIGN(const std::string decision, fields.text("decision"));

@@ -29,7 +29,7 @@ void Api::on_request_done(const ContextPtr& ctx, const engine::ControlRequest& c
   if (!answer && may_be_duplicate_answer(control, answer.error().code)) {
     return answer_duplicate(ctx, control, std::move(answer));
   }
-  if (!answer && answer.error().code == Code::not_found) return ctx->refuse(no_job(ctx->id));
+  if (!answer && answer.error().code == Code::not_found) return ctx->refuse(missing_job_error(ctx->id));
   if (control.kind == engine::ControlRequest::Kind::budget && !answer)
     return answer_with_shortfall(ctx, std::move(answer));
   if (!answer) return ctx->refuse(answer.error());
@@ -46,7 +46,7 @@ void Api::answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& 
                            Result<Value> answer) {
   auto log = [ctx, control,
               answer = std::move(answer)](Result<runtime::Runtime::JobSnapshot> read) mutable {
-    if (!read && read.error().code == Code::not_found) return ctx->refuse(no_job(ctx->id));
+    if (!read && read.error().code == Code::not_found) return ctx->refuse(missing_job_error(ctx->id));
     if (read) {
       answer = answer ? add_previous_answerer(*std::move(answer), control, read->events)
                       : find_previous_answer(control, read->events, std::move(answer).error());
@@ -59,7 +59,7 @@ void Api::answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& 
 
 // After a budget raise that is refused or too low: adds all limits that are still exceeded.
 void Api::answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer) {
-  auto told = [ctx,
+  auto on_state = [ctx,
                answer = std::move(answer)](Result<runtime::Runtime::JobSnapshot> read) mutable {
     const bool held = !read || read->row.claim;
     if (answer) {
@@ -67,12 +67,12 @@ void Api::answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer) {
     }
     ctx->refuse(held ? answer.error() : add_shortfall(read->state, answer.error()));
   };
-  runtime_.read_state(*job_id_from_text(ctx->id), std::move(told));
+  runtime_.read_state(*job_id_from_text(ctx->id), std::move(on_state));
 }
 
 void Api::signal(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body,
                             {"correlation_key", "wait_type", "payload", "message_id", "buffer"}));
@@ -133,7 +133,7 @@ void Api::signal_as_operator(ContextPtr ctx, engine::ControlRequest control) {
 
 void Api::cancel(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields, Fields::parse(ctx->request.body, {"reason", "compensate"}));
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::cancel};
     AE_ASSIGN(params.reason, fields.text("reason"));
@@ -150,7 +150,7 @@ void Api::cancel(ContextPtr ctx) {
 
 void Api::message(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body, {"channel", "payload", "message_id"}));
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::message};
@@ -166,7 +166,7 @@ void Api::message(ContextPtr ctx) {
 
 void Api::pause(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields, Fields::parse(ctx->request.body, {"reason"}));
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::pause};
     AE_ASSIGN(params.reason, fields.text("reason"));
@@ -178,7 +178,7 @@ void Api::pause(ContextPtr ctx) {
 
 void Api::resume(ContextPtr ctx) {
   auto known = [&]() -> Status {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_TRY(Fields::parse(ctx->request.body, {"reason"}));
     return {};
   }();
@@ -188,7 +188,7 @@ void Api::resume(ContextPtr ctx) {
 
 void Api::raise_budget(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body,
                             {"tokens", "cost", "model_calls", "tool_calls", "wall", "note"}));
@@ -208,7 +208,7 @@ void Api::raise_budget(ContextPtr ctx) {
 
 void Api::resolve(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body, {"idempotency_key", "resolution", "result", "note",
                                                 "try", "looked_at", "step_id"}));

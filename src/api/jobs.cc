@@ -262,7 +262,7 @@ void Api::jobs(ContextPtr ctx) {
   if (ctx->query.find("stuck")) return stuck_jobs(std::move(ctx));
   if (ctx->query.find("in_doubt")) return in_doubt_jobs(std::move(ctx));
   const auto filter = [&]() -> Result<store::Filter> {
-    AE_TRY(ctx->query.only({"status", "agent", "label", "q", "cursor", "limit"}));
+    AE_TRY(ctx->query.check_names({"status", "agent", "label", "q", "cursor", "limit"}));
     store::Filter wanted;
     if (const auto* status = ctx->query.find("status")) {
       if (std::ranges::find(kStatuses, std::string_view(*status)) == std::end(kStatuses)) {
@@ -385,7 +385,7 @@ void Api::create(ContextPtr ctx) {
 
 void Api::make_job(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::NewJobRequest> {
-    AE_TRY(ctx->query.only({"wait"}));
+    AE_TRY(ctx->query.check_names({"wait"}));
     AE_TRY(wait_parameter(ctx->query));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body,
@@ -444,9 +444,9 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
                                     "the job " + ctx->id +
                                         " exists but cannot be read now: " + read.error().message});
               }
-              const engine::JobStatus stands = read->state.status;
-              const bool rests = engine::is_terminal(stands) || engine::is_blocked(stands);
-              if (most.count() > 0 && !rests && !long_poll->last) return long_poll->keep_waiting();
+              const engine::JobStatus job_status = read->state.status;
+              const bool is_idle_now = engine::is_terminal(job_status) || engine::is_blocked(job_status);
+              if (most.count() > 0 && !is_idle_now && !long_poll->last) return long_poll->keep_waiting();
               long_poll->is_done = true;
               Value shown = job_json(*read);
               for (const auto& [name, value] : more) shown = shown.with(name, value);
@@ -461,7 +461,7 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
 // ---------------------------------------------------------------- one job
 
 void Api::job(ContextPtr ctx) {
-  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   with_fresh_agents([this, ctx] { show_job(ctx); });
 }
 
@@ -483,12 +483,12 @@ void Api::show_job(ContextPtr ctx) {
 }
 
 void Api::trace(ContextPtr ctx) {
-  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   read(ctx, [ctx](runtime::Runtime::JobSnapshot& read) { ctx->answer(200, trace_body(read)); });
 }
 
 void Api::verify(ContextPtr ctx) {
-  if (auto known = ctx->query.only({"key"}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({"key"}); !known) return ctx->refuse(known.error());
   const auto job = job_id_from_text(ctx->id);
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
   std::vector<PublicKey> keys;
@@ -504,7 +504,7 @@ void Api::verify(ContextPtr ctx) {
                 [this, alive = std::weak_ptr(alive_), ctx, id, slot = std::move(slot),
                  keys = std::move(keys)](Result<store::LoadedJob> loaded) mutable {
                   if (!loaded && loaded.error().code == Code::not_found) {
-                    return ctx->refuse(no_job(id.text));
+                    return ctx->refuse(missing_job_error(id.text));
                   }
                   if (!loaded) return ctx->refuse(loaded.error());
                   if (!alive.lock()) return;
@@ -518,7 +518,7 @@ void Api::verify(ContextPtr ctx) {
 }
 
 void Api::replay(ContextPtr ctx) {
-  if (auto known = ctx->query.only({"at"}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({"at"}); !known) return ctx->refuse(known.error());
   const auto at = ctx->query.number("at");
   if (!at) return ctx->refuse(at.error());
   read(ctx, [this, alive = std::weak_ptr(alive_), ctx,
@@ -554,7 +554,7 @@ void Api::events(ContextPtr ctx) {
   };
   auto params = [&]() -> Result<EventsParams> {
     EventsParams w;
-    AE_TRY(ctx->query.only({"after", "limit", "class", "type", "wait"}));
+    AE_TRY(ctx->query.check_names({"after", "limit", "class", "type", "wait"}));
     AE_ASSIGN(const auto after, ctx->query.number("after"));
     w.after = after.value_or(0);
     AE_ASSIGN(w.limit, ctx->query.limit(kEventsDefault, kEventsMax));
@@ -627,7 +627,7 @@ void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log
               [this, alive = std::weak_ptr(alive_), job, from, after,
                done = std::move(done)](Result<store::LoadedJob> loaded) mutable {
                 if (!loaded && loaded.error().code == Code::not_found) {
-                  return done(std::unexpected(no_job(job.text)));
+                  return done(std::unexpected(missing_job_error(job.text)));
                 }
                 if (!loaded) return done(std::unexpected(loaded.error()));
                 const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {

@@ -69,12 +69,12 @@ constexpr std::string_view kModernMeta =
 class McpServerFixture final : runtime::RuntimeObserver {
  public:
   McpServerFixture() {
-    const auto faults = agents::load({.name = "agents.yaml",
+    const auto diagnostics = agents::load({.name = "agents.yaml",
                                       .text = kAgents,
                                       .env = [](std::string_view) { return std::nullopt; },
                                       .native = [](std::string_view) { return true; }},
                                      file);
-    AE_CHECK(faults.empty(), agents::diagnostics_text(faults));
+    AE_CHECK(diagnostics.empty(), agents::diagnostics_text(diagnostics));
     for (const auto& [name, tool] : file.tools) {
       const std::string function(tool.definition.text("function"));
       tool_registry.add(name, {std::make_unique<tools::NativeTool>(
@@ -83,14 +83,14 @@ class McpServerFixture final : runtime::RuntimeObserver {
     }
     runtime.emplace(runtime::World{.loop = loop,
                                    .steady = steady,
-                                   .random = chance,
+                                   .random = random,
                                    .store = memory,
                                    .tool_registry = tool_registry},
                     runtime::RuntimeOptions(), static_cast<runtime::RuntimeObserver*>(this));
     api.emplace(
         loop, steady, memory, *runtime,
         ApiOptions{
-            .agents = &file, .runs = true, .version = "7", .store = "memory:", .chance = &chance});
+            .agents = &file, .runs = true, .version = "7", .store = "memory:", .random_source = &random});
     runtime->start();
   }
 
@@ -173,7 +173,7 @@ class McpServerFixture final : runtime::RuntimeObserver {
 
   testing::TestLoop loop;
   testing::TestSteadyClock steady{loop};
-  testing::TestRandom chance;
+  testing::TestRandom random;
   store::MemoryStore memory{loop, loop};
   runtime::ToolRegistry tool_registry;
   agents::AgentsFile file;
@@ -210,15 +210,15 @@ AE_TEST("mcp/a handshake agrees on the revision asked for, or on the newest that
        {std::pair{"2024-11-05", "2024-11-05"}, std::pair{"2025-03-26", "2025-03-26"},
         std::pair{"2025-06-18", "2025-06-18"}, std::pair{"2025-11-25", "2025-11-25"},
         std::pair{"2026-07-28", "2025-11-25"}, std::pair{"2099-01-01", "2025-11-25"}}) {
-    const Value said =
+    const Value info =
         fixture.result(mcp::kAssumedRevision, "initialize",
                        R"("protocolVersion":")" + std::string(asked) +
                            R"(","capabilities":{},"clientInfo":{"name":"t","version":"1"})");
-    EXPECT_EQ(said.text("protocolVersion"), agreed) << asked;
-    EXPECT_EQ(said["serverInfo"].text("version"), "7");
-    EXPECT_TRUE(said["capabilities"]["tools"].is_object());
-    EXPECT_TRUE(said["capabilities"]["resources"].is_object());
-    EXPECT_EQ(said["capabilities"]["tasks"].is_object(), agreed == std::string("2025-11-25"));
+    EXPECT_EQ(info.text("protocolVersion"), agreed) << asked;
+    EXPECT_EQ(info["serverInfo"].text("version"), "7");
+    EXPECT_TRUE(info["capabilities"]["tools"].is_object());
+    EXPECT_TRUE(info["capabilities"]["resources"].is_object());
+    EXPECT_EQ(info["capabilities"]["tasks"].is_object(), agreed == std::string("2025-11-25"));
   }
   EXPECT_EQ(fixture.error(mcp::kAssumedRevision, "initialize", R"("protocolVersion":1)"),
             mcp::kInvalidParams);
@@ -227,12 +227,12 @@ AE_TEST("mcp/a handshake agrees on the revision asked for, or on the newest that
 
 AE_TEST("mcp/a modern client discovers us without a handshake, and each result says who we are") {
   McpServerFixture fixture;
-  const Value said = fixture.result(kModern, "server/discover");
-  EXPECT_EQ(said["supportedVersions"], mcp::all_revisions());
-  EXPECT_TRUE(said["capabilities"]["extensions"][mcp::kTasks].is_object());
-  EXPECT_EQ(said.text("cacheScope"), "private");
-  EXPECT_TRUE(said["ttlMs"].is_integer());
-  EXPECT_EQ(said["_meta"][mcp::kServerInfo].text("name"), "aetheris");
+  const Value info = fixture.result(kModern, "server/discover");
+  EXPECT_EQ(info["supportedVersions"], mcp::all_revisions());
+  EXPECT_TRUE(info["capabilities"]["extensions"][mcp::kTasks].is_object());
+  EXPECT_EQ(info.text("cacheScope"), "private");
+  EXPECT_TRUE(info["ttlMs"].is_integer());
+  EXPECT_EQ(info["_meta"][mcp::kServerInfo].text("name"), "aetheris");
   EXPECT_EQ(fixture.error(kLegacy, "server/discover"), mcp::kMethodNotFound);
 }
 

@@ -16,20 +16,20 @@ namespace {
 constexpr int kPollEvery = 1'000;                 // milliseconds, as recommended to clients
 constexpr std::size_t kQuestionShownMax = 2'000;  // bytes of arguments in a question
 
-// `asks`: the job has questions that this client can put to its user.
-std::string_view task_status(const Value& job, bool modern, bool asks) {
+// `has_questions`: the job has questions that this client can put to its user.
+std::string_view task_status(const Value& job, bool modern, bool has_questions) {
   const std::string_view status = job.text("status");
   if (status == "cancelled") return "cancelled";
   if (status == "completed") return "completed";
   // The extension reserves "failed" for protocol errors.
   if (status == "failed") return modern ? "completed" : "failed";
-  return asks ? "input_required" : "working";
+  return has_questions ? "input_required" : "working";
 }
 
-Value task_of(const Value& job, bool modern, bool asks) {
+Value task_of(const Value& job, bool modern, bool has_questions) {
   std::vector<Member> members{{"createdAt", job["created_at"]},
                               {"lastUpdatedAt", job["updated_at"]},
-                              {"status", task_status(job, modern, asks)},
+                              {"status", task_status(job, modern, has_questions)},
                               {"taskId", job["id"]},
                               {modern ? "ttlMs" : "ttl", Value()},
                               {modern ? "pollIntervalMs" : "pollInterval", kPollEvery}};

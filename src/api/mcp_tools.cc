@@ -301,8 +301,8 @@ void Mcp::started(const CallPtr& call, const ApiResponse& made) {
   if (made.status >= 400) {
     const Error error = error_of_problem(made.body, made.status);
     // Errors that the caller can correct go to the model, others to the client.
-    const bool theirs = made.status == 400 || made.status == 409 || made.status == 413;
-    if (theirs && error.code != Code::not_found) {
+    const bool is_caller_error = made.status == 400 || made.status == 409 || made.status == 413;
+    if (is_caller_error && error.code != Code::not_found) {
       return finish(call, tool_error(call->revision, made.body));
     }
     return call->refuse(made);

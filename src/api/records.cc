@@ -35,12 +35,12 @@ Result<runtime::RedactRequest> parse_redact_params(const Fields& fields) {
   for (const auto& [name, flag] :
        {std::pair("keep_blind", &params.keep_blind), std::pair("tree", &params.tree),
         std::pair("keep_forks", &params.keep_forks)}) {
-    const Value& said = fields[name];
-    if (said.is_null()) continue;
-    if (!said.is_bool()) {
+    const Value& field = fields[name];
+    if (field.is_null()) continue;
+    if (!field.is_bool()) {
       return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be true or false");
     }
-    *flag = said.as_bool();
+    *flag = field.as_bool();
   }
   if (params.tree && (!params.all || params.keep_forks)) {
     return fail(Code::input_invalid,
@@ -173,7 +173,7 @@ Value pruned_json(const runtime::PruneResult& pruned) {
 
 void Api::prune(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::PruneRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body, {"older_than", "status", "agent", "labels",
                                                 "archive", "dry_run", "after"}));
@@ -206,7 +206,7 @@ void Api::prune(ContextPtr ctx) {
 
 void Api::redact(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::RedactRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body, {"seq", "field", "values", "all", "reason",
                                                 "keep_blind", "tree", "keep_forks"}));
@@ -228,7 +228,7 @@ void Api::redact(ContextPtr ctx) {
                       }
                     }
                     if (!redacted && redacted.error().code == Code::not_found) {
-                      return ctx->refuse(no_job(ctx->id));
+                      return ctx->refuse(missing_job_error(ctx->id));
                     }
                     if (!redacted) return ctx->refuse(redacted.error());
                     ctx->answer(200, redacted_json(*redacted));
@@ -236,7 +236,7 @@ void Api::redact(ContextPtr ctx) {
 }
 
 void Api::audit(ContextPtr ctx) {
-  if (auto known = ctx->query.only({"after", "limit"}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({"after", "limit"}); !known) return ctx->refuse(known.error());
   const auto after = ctx->query.number("after");
   const auto limit = ctx->query.limit(kEntriesMax, kEntriesMax);
   if (!after || !limit) return ctx->refuse(after ? limit.error() : after.error());
@@ -264,7 +264,7 @@ void Api::audit(ContextPtr ctx) {
 }
 
 void Api::verify_audit(ContextPtr ctx) {
-  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   store_.read_audit_log(0, [ctx](Result<store::AuditLog> log) {
     if (!log) return ctx->refuse(log.error());
     const store::AuditVerification proof = store::verify_audit_log(*log);

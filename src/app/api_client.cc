@@ -296,11 +296,11 @@ std::unique_ptr<ApiClient> find_owner(const StoreUrl& store) {
 
 std::string find_unresponsive_owner(const StoreUrl& store) {
   const std::string lock = store::sqlite::lock_path(store::sqlite::full_path(store.path));
-  const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
+  const auto retry_until = std::chrono::steady_clock::now() + kOwnerWait;
   do {
     if (!store::sqlite::LockFile::is_locked(lock) || find_owner(store)) return {};
     std::this_thread::sleep_for(kOwnerPoll);
-  } while (std::chrono::steady_clock::now() < give_up);
+  } while (std::chrono::steady_clock::now() < retry_until);
   return owner_name(store);
 }
 
@@ -348,7 +348,7 @@ Result<std::unique_ptr<ApiClient>> ApiClient::open(const StoreUrl& store, OpenMo
     }
     return client;
   }
-  const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
+  const auto retry_until = std::chrono::steady_clock::now() + kOwnerWait;
   while (true) {
     AE_ASSIGN(auto owner, find_listening_owner(store));
     if (owner) return owner;
@@ -372,7 +372,7 @@ Result<std::unique_ptr<ApiClient>> ApiClient::open(const StoreUrl& store, OpenMo
       }
       return std::make_unique<LocalClient>(std::move(*instance));
     }
-    if (instance.error().code != Code::store_locked || std::chrono::steady_clock::now() > give_up) {
+    if (instance.error().code != Code::store_locked || std::chrono::steady_clock::now() > retry_until) {
       return std::unexpected(instance.error());
     }
     std::this_thread::sleep_for(kOwnerPoll);

@@ -51,7 +51,7 @@ class DriverToolbox final : public Toolbox {
     return {};
   }
 
-  Result<async::Task> renew(const agents::AgentsFile& file, const ToolFolders& folders) override {
+  Result<async::Task> update_tools(const agents::AgentsFile& file, const ToolFolders& folders) override {
     std::vector<NewTool> fresh;
     std::set<std::string> used;  // servers
     for (const auto* offered : {&file.tools, &file.models}) {
@@ -248,7 +248,7 @@ Result<std::unique_ptr<Toolbox>> Toolbox::make(async::Loop& loop, async::SteadyC
   return drivers;
 }
 
-Status usable(const agents::ToolDefinition& tool, const std::string& folder) {
+Status check_usable(const agents::ToolDefinition& tool, const std::string& folder) {
   if (tool.kind == "command") return tools::CommandTool::check(tool.definition, folder);
   if (tool.kind == "mcp" && tool.definition["connection"].find("command") != nullptr) {
     auto can = tools::SupervisedStdioProcesses::check(tool.definition["connection"], folder);

@@ -145,7 +145,7 @@ void check_disk(const app::StoreUrl& store, std::vector<Problem>& problems) {
   }
 }
 
-constexpr Duration kClockApart = std::chrono::seconds(1);
+constexpr Duration kClockSkewMax = std::chrono::seconds(1);
 constexpr std::int64_t kProcessesMore = 2;  // that must still be able to connect
 
 // Unsupported settings are reported when the store is opened.
@@ -175,7 +175,7 @@ void check_database_server(const store::PostgresServerInfo& facts, std::vector<P
   }
   const Duration apart =
       facts.clock_ahead < Duration(0) ? Duration(0) - facts.clock_ahead : facts.clock_ahead;
-  if (apart > kClockApart + facts.clock_error) {
+  if (apart > kClockSkewMax + facts.clock_error) {
     problems.push_back(
         {"clock_offset", "this machine's clock is " + std::to_string(apart.count() / 1000) +
                              " ms " + (facts.clock_ahead < Duration(0) ? "ahead of" : "behind") +

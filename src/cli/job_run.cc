@@ -337,7 +337,7 @@ void JobRun::print_partial_output() {
     const std::size_t from = std::min(printed[key], output->text.size());
     const std::string text = safe(std::string_view(output->text).substr(from), true);
     terminal_.print_stream(
-        {.who = output->invocation.text + "/" + std::to_string(output->try_no),
+        {.stream_name = output->invocation.text + "/" + std::to_string(output->try_no),
          .head = "  " + terminal_.err()(Tint::dim, "“") + " " + pad(safe(output->node), 20) + " ",
          .text = text},
         false);
@@ -418,7 +418,7 @@ std::string called_text(std::string_view tool, const Value& arguments) {
 }  // namespace
 
 // Remembers what a part of a map or a loop calls.
-void JobRun::note_call(const ToolInvocationStarted& started) {
+void JobRun::record_call(const ToolInvocationStarted& started) {
   calls_[started.step_id.text] = called_text(started.tool_name, started.arguments.value);
 }
 
@@ -438,7 +438,7 @@ JobRun::Place JobRun::place_of(const std::string& node, const std::string& step)
   return place;
 }
 
-void JobRun::tell_finished(const Event& event) {
+void JobRun::print_finished(const Event& event) {
   const auto& finished = std::get<NodeFinished>(event.body);
   const Place place = place_of(finished.node_id, finished.step_id.text);
   const std::string& part = place.part;
@@ -458,7 +458,7 @@ void JobRun::tell_finished(const Event& event) {
   step_line(Tint::good, "✓", place.name, part + (part.empty() || done.empty() ? "" : ", ") + done);
 }
 
-void JobRun::tell_wait(const WaitOpened& wait) {
+void JobRun::print_wait(const WaitOpened& wait) {
   const Place place = place_of(wait.node_id, wait.step_id.text);
   const std::string of_turn = place.turn ? place.part + ": " : "";
   if (wait.correlation_key.starts_with("resolve/")) {
@@ -481,7 +481,7 @@ void JobRun::print_progress(const Event& event) {
       steps_.try_emplace(std::string(step_of(event)), event.created_at);
       return;
     case EventType::node_finished:
-      return tell_finished(event);
+      return print_finished(event);
     case EventType::job_requeued: {
       const auto& requeued = std::get<JobRequeued>(event.body);
       if (requeued.reason != "settling") return;
@@ -491,7 +491,7 @@ void JobRun::print_progress(const Event& event) {
           short_time_after(requeued.not_before ? to_text(*requeued.not_before) : ""));
     }
     case EventType::tool_invocation_started:
-      return note_call(std::get<ToolInvocationStarted>(event.body));
+      return record_call(std::get<ToolInvocationStarted>(event.body));
     case EventType::decision_recorded: {
       const auto& decision = std::get<DecisionRecorded>(event.body);
       if (decision.kind != "retry") return;
@@ -501,7 +501,7 @@ void JobRun::print_progress(const Event& event) {
                            first_line(or_empty(decision.reason)));
     }
     case EventType::wait_opened:
-      return tell_wait(std::get<WaitOpened>(event.body));
+      return print_wait(std::get<WaitOpened>(event.body));
     default:
       return;
   }

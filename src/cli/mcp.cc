@@ -118,7 +118,7 @@ int mcp_command(const Options& options, Terminal& terminal) {
   Options quietly = options;  // clients keep the output of their servers
   if (options.log.empty() && !options.verbose) quietly.quiet = true;
   Service service(terminal, quietly, *service_options);
-  const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
+  const auto retry_until = std::chrono::steady_clock::now() + kOwnerWait;
   while (true) {
     if (auto owner = app::find_owner(service_options->store)) {
       if (service_options->loaded) {
@@ -139,7 +139,7 @@ int mcp_command(const Options& options, Terminal& terminal) {
     auto opened = app::Instance::open(std::move(site_options));
     if (opened) return serve_own_store(*std::move(opened), service, *service_options, terminal);
     const bool again =
-        opened.error().code == Code::store_locked && std::chrono::steady_clock::now() < give_up;
+        opened.error().code == Code::store_locked && std::chrono::steady_clock::now() < retry_until;
     if (!again) return terminal.fail_with(opened.error());
     std::this_thread::sleep_for(kOwnerPoll);
   }

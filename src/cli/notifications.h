@@ -63,9 +63,9 @@ class Notifications {
   void ended(const Question& question, const std::string& failure);
   void start_again(const Question& question);
   void record_notified(const Question& question);
-  void record(const Question& question, std::string act, std::vector<Member> more,
+  void record(const Question& question, std::string action, std::vector<Member> more,
               async::Done<Result<void>> done);
-  void later(Duration delay, async::Task task);
+  void after_delay(Duration delay, async::Task task);
   void warn(const JobId& job, const std::string& what) const;
 
   app::Instance& instance_;

@@ -54,7 +54,7 @@ struct Options {
   // lists and views
   std::string status, event_class, event_type, cursor, at, after, limit;
   std::vector<std::string> keys;  // verify: trusted signing keys
-  bool follow = false, said = false, graph = false;
+  bool follow = false, partial_output = false, graph = false;
   bool stuck = false, in_doubt = false;
   std::string older_than;
 

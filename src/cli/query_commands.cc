@@ -107,8 +107,8 @@ std::string indented_json(const Value& value) {
 // The request that would be sent, as prepared by the tool.
 std::string sends_text(const Value& sends) {
   std::string text;
-  const auto line = [&](const char* what, const std::string& said) {
-    text.append("  ").append(what).append(said).append("\n");
+  const auto line = [&](const char* what, const std::string& value) {
+    text.append("  ").append(what).append(value).append("\n");
   };
   if (sends["error"].is_string()) line("not sendable: ", safe(sends.text("error")));
   if (sends["url"].is_string()) {
@@ -250,7 +250,7 @@ std::string stuck_text(const Value& job, const std::string& flag, std::size_t co
   const std::string_view status = job.text("status");
   const bool ended = status == "completed" || status == "failed" || status == "cancelled";
   for (const Value& doubt : job["in_doubt"].items()) {
-    text += "  node " + place_text(doubt) + ": " + doubt_text(doubt) + ", since " +
+    text += "  node " + place_text(doubt) + ": " + unknown_outcome_text(doubt) + ", since " +
             short_time(doubt.text("since")) + "\n";
     for (const std::string& line : call_lines(doubt, columns)) text += "    " + line + "\n";
     if (doubt["given_up"] == Value(true)) {
@@ -525,15 +525,15 @@ int job_command(const Options& options, Terminal& terminal) {
     }
     if (const std::string did = committed_text(error); !did.empty()) line("", did);
     if (status == "failed") {
-      const FileOfJob file{.store_flag = store_flag(*store),
-                           .retried = retried(*store, job->text("id"))};
-      for (const NextCommand& next : after_failure(*job, file)) {
+      const FailedJobFile file{.store_flag = store_flag(*store),
+                           .retry_chain = find_retries(*store, job->text("id"))};
+      for (const NextCommand& next : next_commands(*job, file)) {
         line(next.name.c_str(), next.lead_matters ? next.lead + next.command : next.command);
       }
     }
   }
   for (const std::string& doubt :
-       doubts_of_end(*job, *store, argument_columns(terminal, Stream::out))) {
+       final_unknown_outcomes(*job, *store, argument_columns(terminal, Stream::out))) {
     line(doubt.starts_with(' ') ? "" : "unknown", doubt);
   }
   for (const std::string& change : changes_text((*job)["changes"])) line("changed", change);
@@ -686,21 +686,21 @@ class EventFollower {
   void print_delta(const Value& delta) {
     if (terminal_.json()) {
       // By default every line is an event; --said adds partial output.
-      if (options_.said) terminal_.print_json(Value::object({{"said", delta}}));
+      if (options_.partial_output) terminal_.print_json(Value::object({{"said", delta}}));
       return;
     }
     const std::string attempt = std::to_string(delta["try"].as_int());
-    const std::string who = std::string(delta.text("invocation_id")) + "/" + attempt;
+    const std::string stream_name = std::string(delta.text("invocation_id")) + "/" + attempt;
     const auto offset = static_cast<std::size_t>(delta["offset"].as_int());
     const std::string_view text = delta.text("text");
     // A reconnected stream repeats partial output from its beginning.
-    if (!printed_.contains(who) && printed_.size() >= kPrintedMax) printed_.clear();
-    std::size_t& printed = printed_[who];
+    if (!printed_.contains(stream_name) && printed_.size() >= kPrintedMax) printed_.clear();
+    std::size_t& printed = printed_[stream_name];
     const std::size_t known = printed > offset ? printed - offset : 0;
     if (known >= text.size()) return;
     printed = offset + text.size();
     terminal_.print_stream(
-        {.who = who,
+        {.stream_name = stream_name,
          .head = terminal_.out()(Tint::dim, "    “  " + safe(delta.text("node_id"))) + "  ",
          .text = safe(text.substr(known), true)},
         true);
@@ -764,12 +764,12 @@ int trace_command(const Options& options, Terminal& terminal) {
   }
   const auto store = store_of(options);
   const bool failed = trace->text("status") == "failed";
-  const Retried known = failed && store ? retried(*store, options.id) : Retried{};
+  const RetryChain known = failed && store ? find_retries(*store, options.id) : RetryChain{};
   terminal.print(trace_text(*trace, {.paint = terminal.out(),
                                      .width = terminal.width(),
                                      .verbose = options.verbose,
                                      .store_flag = store ? store_flag(*store) : std::string(),
-                                     .retried = known}));
+                                     .retry_chain = known}));
   return kDone;
 }
 

@@ -157,9 +157,9 @@ int dry_run(const RunParams& params, const agents::AgentsFile& file, Terminal& t
 
 std::string new_id() {
   net::SystemClock clock;
-  net::SystemRandom chance;
+  net::SystemRandom random;
   const auto ms = static_cast<std::uint64_t>(clock.now().us / 1000);
-  return to_text(uuid_v7(ms, chance.next(), chance.next()));
+  return to_text(uuid_v7(ms, random.next(), random.next()));
 }
 
 api::ApiRequest get_job(const std::string& id) {
@@ -312,11 +312,11 @@ int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
     if (params.store.kind != app::StoreUrl::Kind::memory) {
       terminal.note("Details: " + terminal.err()(Tint::bold, "aetheris trace " + quoted(id) +
                                                                  store_flag(params.store)));
-      const FileOfJob file{.path = params.file,
+      const FailedJobFile file{.path = params.file,
                            .has_one_agent = params.has_one_agent,
                            .store_flag = store_flag(params.store),
-                           .retried = retried(params.store, id)};
-      for (const NextCommand& next : after_failure(job, file)) {
+                           .retry_chain = find_retries(params.store, id)};
+      for (const NextCommand& next : next_commands(job, file)) {
         terminal.note(next.lead + terminal.err()(Tint::bold, next.command));
       }
     }
@@ -334,7 +334,7 @@ int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
                   " can continue: " + terminal.err()(Tint::bold, run_text(params, id)));
     return kBlocked;
   }
-  const auto doubts = doubts_of_end(job, params.store, argument_columns(terminal, Stream::err));
+  const auto doubts = final_unknown_outcomes(job, params.store, argument_columns(terminal, Stream::err));
   if (!doubts.empty()) {
     terminal.note("job " + safe(id) + " has ended with calls whose outcome is unknown:");
   }
@@ -509,7 +509,7 @@ Result<std::unique_ptr<app::Instance>> open_instance(const RunParams& params,
                                                      const app::LoadedAgents& loaded, JobRun& run,
                                                      std::size_t descriptors,
                                                      std::unique_ptr<app::ApiClient>& owner) {
-  const auto give_up = std::chrono::steady_clock::now() + kLockWait;
+  const auto retry_until = std::chrono::steady_clock::now() + kLockWait;
   while (true) {
     app::InstanceOptions site_options{.store = params.store};
     site_options.mode =
@@ -534,7 +534,7 @@ Result<std::unique_ptr<app::Instance>> open_instance(const RunParams& params,
     if (opened || opened.error().code != Code::store_locked) return opened;
     // An owner that responds will stay; one that does not is starting or stopping.
     owner = app::find_owner(params.store);
-    if (owner || std::chrono::steady_clock::now() > give_up) return opened;
+    if (owner || std::chrono::steady_clock::now() > retry_until) return opened;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }

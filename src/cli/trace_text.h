@@ -18,7 +18,7 @@ struct TraceStyle {
   std::size_t width = 100;  // maximum, except for unbreakable words; 0 = no limit
   bool verbose = false;     // with call ids and keys
   std::string store_flag;   // appended to printed commands
-  Retried retried = {};     // of a failed job
+  RetryChain retry_chain = {};     // of a failed job
 };
 
 std::string trace_text(const Value& trace, const TraceStyle& style);

@@ -594,15 +594,15 @@ Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash&
       if (!drop(event, span.field)) continue;
       rewritten += body.substr(copied, span.begin - copied);
       rewritten += span.dropped;
-      if (const Value left = retained_value ? retained_value(event, span.field) : Value();
-          left.is_object()) {
+      if (const Value retained = retained_value ? retained_value(event, span.field) : Value();
+          retained.is_object()) {
         const EventKind* const kind = event_kind(event.type);
         const auto field = std::ranges::find(kind->fields, span.field, &Field::name);
         AE_CHECK(field != kind->fields.end() && may_retain_value(event.type, field->name),
                  span.field);
         rewritten[rewritten.size() - span.dropped.size()] =
             static_cast<char>(kRetained << kFormShift | field->number);
-        put_text(canonical(left), rewritten);
+        put_text(canonical(retained), rewritten);
       }
       copied = span.end;
     }
