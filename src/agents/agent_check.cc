@@ -169,7 +169,7 @@ class AgentCheck {
             .grants = granted_,
             .check_expressions = check_expressions_,
             .find_model = [this](const SourceNode& name) { return find_model(name); },
-            .use =
+            .add_tool =
                 [this](const CheckedTool& tool, bool granted) {
                   used_.emplace(tool.tool.name, &tool);
                   if (granted) model_tools_.insert(tool.tool.name);
@@ -544,7 +544,7 @@ class AgentCheck {
       for (const std::string_view known : {"item", "index"}) nearest.consider(known);
       if (!item_name_.empty()) nearest.consider(item_name_);
     }
-    std::string meant = nearest.take();
+    std::string meant = nearest.best();
     if (meant.empty() && by_id_.contains(root)) meant = "steps." + root;
     check_.report_root(string, "." + root, "." + root + " is not available here",
                        meant.empty() ? meant : "." + meant);

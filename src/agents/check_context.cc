@@ -203,7 +203,7 @@ bool CheckContext::mapping(const SourceNode& source_node, NameList known,
     ClosestName nearest(key.text);
     for (const std::string_view word : known) nearest.consider(word);
     std::string meant(synonym_of(key.text, known));
-    if (meant.empty()) meant = nearest.take();
+    if (meant.empty()) meant = nearest.best();
     std::string message = "unknown key " + quote(key.text);
     if (meant.empty()) message += "; allowed keys: " + join_names(known);
     report_at(key.at, source_node.path_of(key.text), std::move(message), std::move(meant));
@@ -320,7 +320,7 @@ std::optional<std::size_t> CheckContext::word(const SourceNode& source_node, Nam
   ClosestName nearest(text);
   for (const std::string_view word : words) nearest.consider(word);
   report(source_node, (words.size() > 1 ? "must be one of " : "must be ") + join_names(words),
-         nearest.take());
+         nearest.best());
   return std::nullopt;
 }
 
@@ -444,7 +444,7 @@ bool reads_only(CheckContext& check, const SourceNode& source_node, NameList roo
       if (std::ranges::find(roots, root) != roots.end()) continue;
       ClosestName nearest(root);
       for (const std::string_view known : roots) nearest.consider(known);
-      std::string meant = nearest.take();
+      std::string meant = nearest.best();
       std::string what = "." + root + " is not available here; available: ";
       for (const std::string_view known : roots) {
         what.append(known == *roots.begin() ? "." : ", .").append(known);
@@ -475,7 +475,7 @@ void check_members(CheckContext& check, const SourceNode& string, const ExprRoot
         nearest.consider(known);
         what.append(known == fixed.front() ? "." : ", .").append(known);
       }
-      const std::string meant = nearest.take();
+      const std::string meant = nearest.best();
       const std::string written = below(name);
       const bool plain = string->scalar.as_string().find(written) != std::string::npos;
       check.report_root(string, plain ? written : at, std::move(what),

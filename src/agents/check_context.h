@@ -112,7 +112,7 @@ class CheckContext {
     comparisons_left_ -= known.size();
     ClosestName found(misspelt);
     for (const auto& one : known) found.consider(name_of(one));
-    return found.take();
+    return found.best();
   }
   // True if a string with expressions is within its size limit.
   bool text_fits(const SourceNode& source_node);

@@ -87,7 +87,7 @@ ConditionFinding analyze_condition(const ExprRoots& read, const std::vector<Cond
       finding.error = what + " does not exist: " +
                       (tools.size() == 1 ? "the tool " + quote_some_names(without) + " has no such argument"
                                          : "none of " + quote_some_names(without) + " has such an argument");
-      finding.suggestion = nearest.take();
+      finding.suggestion = nearest.best();
       finding.mention = "." + names[at];
       return finding;
     }

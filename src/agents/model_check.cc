@@ -67,7 +67,7 @@ class ModelCheck {
         *source_node,
         "unsupported provider; use `openai` (Chat Completions, and compatible servers) or "
         "`anthropic` (Messages)",
-        nearest.take(), Code::unsupported);
+        nearest.best(), Code::unsupported);
   }
 
   void name() {

@@ -84,14 +84,14 @@ class PolicyCheck {
   }
 
   // A list of names.
-  template <class Take>
-  void names(const SourceNode& list, const Take& take) {
+  template <class Visit>
+  void names(const SourceNode& list, const Visit& visit) {
     if (!check_.list(list)) return;
     if (list->items.empty()) check_.report(list, "empty list; remove it or add a name");
     if (list->items.size() > kNamesMax) check_.report(list, "at most 256 names");
     for (std::size_t i = 0; i < list->items.size() && !check_.full(); ++i) {
       const SourceNode item = list.item(i);
-      if (const auto name = check_.text(item)) take(item, *name);
+      if (const auto name = check_.text(item)) visit(item, *name);
     }
   }
 

@@ -46,7 +46,7 @@ void check_entry(CheckContext& check, const SourceNode& source_node,
     if (entry == word) nearest = ClosestName("");
     nearest.consider(word);
   }
-  if (std::string meant = nearest.take(); !is_status && !meant.empty() && entry != meant) {
+  if (std::string meant = nearest.best(); !is_status && !meant.empty() && entry != meant) {
     check.report(source_node, "unknown error " + quote(entry), std::move(meant));
     return;
   }

@@ -70,7 +70,7 @@ class SourceTreeBuilder {
     SourceTree value;
     bool after_key = false;
   };
-  bool put(SourceTree value);
+  bool add(SourceTree value);
   void drop_duplicate_keys(SourceTree& mapping);
 
   Diagnostics& diagnostics_;

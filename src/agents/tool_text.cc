@@ -170,7 +170,7 @@ std::optional<std::string> ToolText::checked(const SourceNode& source_node, std:
     check_.report_root(source_node, "." + root,
                        "a tool can read .args and .call, not ." + root +
                            (elsewhere ? "; pass the value in `args`" : ""),
-                       elsewhere ? "" : nearest.take(),
+                       elsewhere ? "" : nearest.best(),
                        elsewhere ? Code::unsupported : Code::plan_invalid);
   }
   check_members(check_, source_node, compiled.roots());

@@ -90,7 +90,7 @@ class YamlParser {
         return false;
       }
       ended = event.raw.type == YAML_STREAM_END_EVENT;
-      if (!take(event.raw)) return false;
+      if (!handle_event(event.raw)) return false;
     }
     if (!builder_.done()) {
       diagnostics_.add({},
@@ -111,7 +111,7 @@ class YamlParser {
   }
 
   // False = stop parsing.
-  bool take(const yaml_event_t& event) {
+  bool handle_event(const yaml_event_t& event) {
     const SourceLocation at = location_of(event.start_mark);
     switch (event.type) {
       case YAML_DOCUMENT_START_EVENT:

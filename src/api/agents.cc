@@ -89,7 +89,7 @@ Api::OfferedAgents Api::build_offered_agents(const Source& source, bool register
     for (const auto& [name, agent] : source.agents->agents) {
       // The first file is borrowed and outlives us.
       const std::shared_ptr<const agents::Agent> ours(source.owner, &agent);
-      offered_agents[name] = {.agent = ours, .refused = {}, .version = 0, .plan = nullptr};
+      offered_agents[name] = {.agent = ours, .refusal_reason = {}, .version = 0, .plan = nullptr};
     }
   }
   if (!registered) return offered_agents;
@@ -185,11 +185,11 @@ void Api::register_agents(async::Done<Status> done) {
 }
 
 Result<std::vector<store::AgentVersion>> Api::agents_to_register(
-    const Source& source, const std::function<bool(const std::string&)>& ours) const {
+    const Source& source, const std::function<bool(const std::string&)>& is_ours) const {
   std::vector<store::AgentVersion> fresh;
   for (const bool registered : {false, true}) {
     for (auto& [name, offer] : build_offered_agents(source, registered, {})) {
-      const bool of_file = source.agents->agents.contains(name) && ours(name);
+      const bool of_file = source.agents->agents.contains(name) && is_ours(name);
       if (!offer.agent || of_file == registered) continue;
       AE_TRY(compile(offer));
       const std::string plan_hash = to_hex(offer.plan->hash);

@@ -282,10 +282,10 @@ class Api {
   OfferedAgents build_offered_agents(const Source& source, bool registered,
                                      const OfferedAgents& before) const;
   void set_offered_agents(OfferedAgents offered_agents);
-  // The agent versions to register: first the agents of the file that are `ours`, then the
+  // The agent versions to register: first the agents of the file that `is_ours` accepts, then the
   // registered ones whose plan changes with the rules of these tools. Fails with plan_invalid.
   Result<std::vector<store::AgentVersion>> agents_to_register(
-      const Source& source, const std::function<bool(const std::string&)>& ours) const;
+      const Source& source, const std::function<bool(const std::string&)>& is_ours) const;
   std::set<std::string> changed_agents(const agents::AgentsFile& file) const;
   std::vector<AgentChange> apply_reload(AgentsReload edited);
   void register_next(std::shared_ptr<std::vector<store::AgentVersion>> versions,

@@ -137,10 +137,10 @@ class ApiFixture final : runtime::RuntimeObserver {
     request.path = {"api", "agents", agent};
     request.body = body;
     request.by = "key:1 ada";
-    return ask(std::move(request));
+    return send(std::move(request));
   }
 
-  ApiResponse ask(ApiRequest request) {
+  ApiResponse send(ApiRequest request) {
     return loop.await<ApiResponse>(
         [&](auto done) { api->handle(std::move(request), std::move(done)); });
   }
@@ -148,7 +148,7 @@ class ApiFixture final : runtime::RuntimeObserver {
     ApiRequest request;
     request.path = std::move(path);
     request.query = std::move(query);
-    return ask(std::move(request));
+    return send(std::move(request));
   }
   ApiResponse post(Path path, std::string_view body, QueryPairs query = {}) {
     ApiRequest request;
@@ -157,7 +157,7 @@ class ApiFixture final : runtime::RuntimeObserver {
     request.query = std::move(query);
     request.body = body;
     request.by = "ada";
-    return ask(std::move(request));
+    return send(std::move(request));
   }
   // Creates a job and runs it until nothing is ready.
   std::string make(std::string_view body) {
@@ -654,7 +654,7 @@ AE_TEST("roles/each route is for the roles that its table says, and for no other
     roles.push_back(Role::none);
     for (const Role role : roles) {
       request.role = role;
-      const ApiResponse answer = fixture.ask(request);
+      const ApiResponse answer = fixture.send(request);
       const bool refused = answer.body.text("code") == "forbidden";
       EXPECT_EQ(refused, !has_access(role, route.access))
           << to_text(role) << " " << route.method << " " << route.path << canonical(answer.body);
@@ -713,15 +713,15 @@ AE_TEST("keys/one is made, shown once, listed without its secret, and revoked on
   revoke.method = "DELETE";
   revoke.path = {"api", "keys", id};
   revoke.by = "bob";
-  const ApiResponse revoked = fixture.ask(revoke);
+  const ApiResponse revoked = fixture.send(revoke);
   EXPECT_EQ(revoked.status, 200);
   EXPECT_EQ(revoked.body["live"], Value(false));
   EXPECT_EQ(revoked.body.text("revoked_by"), "bob");
   revoke.by = "eve";
-  EXPECT_EQ(canonical(fixture.ask(revoke).body), canonical(revoked.body));
+  EXPECT_EQ(canonical(fixture.send(revoke).body), canonical(revoked.body));
   EXPECT_EQ(fixture.get({"api", "audit"}).body["entries"].size(), 2u) << "said once";
   revoke.path.back() = "nobody";
-  expect_problem(fixture.ask(revoke), 404, "not_found");
+  expect_problem(fixture.send(revoke), 404, "not_found");
   const ApiResponse again = fixture.post({"api", "keys"}, R"({"role": "viewer"})");
   EXPECT_NE(again.body.text("key"), made.body.text("key"));
 }
@@ -751,7 +751,7 @@ AE_TEST("roles/who starts work does not answer for the people it asks, and the o
     request.body = body;
     request.role = role;
     request.by = "key:1";
-    const ApiResponse answer = fixture.ask(std::move(request));
+    const ApiResponse answer = fixture.send(std::move(request));
     fixture.loop.run_ready();
     return answer;
   };
@@ -804,13 +804,13 @@ AE_TEST("roles/a plan of one's own, which says what people are asked about, is f
   request.role = Role::operator_;
   request.body =
       canonical(Value::object({{"task_graph", fixture.file.agents.at("hears").task_graph}}));
-  expect_problem(fixture.ask(request), 403, "forbidden");
+  expect_problem(fixture.send(request), 403, "forbidden");
   request.role = Role::admin;
-  EXPECT_EQ(fixture.ask(request).status, 202);
+  EXPECT_EQ(fixture.send(request).status, 202);
   request.path = {"api", "jobs", job, "retry"};
-  expect_problem(fixture.ask(request), 400, "input_invalid");  // it has not failed
+  expect_problem(fixture.send(request), 400, "input_invalid");  // it has not failed
   request.role = Role::operator_;
-  expect_problem(fixture.ask(request), 403, "forbidden");
+  expect_problem(fixture.send(request), 403, "forbidden");
 }
 
 AE_TEST("api/a retry or a plan with a tool that this process has otherwise is refused, unwritten") {
@@ -897,7 +897,7 @@ AE_TEST("api/the same idempotency key is the same job, with another input a conf
   two.path = {"api", "jobs"};
   two.body = R"({"agent":"echo","idempotency_key":"k"})";
   two.idempotency_key = "l";
-  expect_problem(fixture.ask(two), 400, "input_invalid");
+  expect_problem(fixture.send(two), 400, "input_invalid");
 }
 
 AE_TEST("api/the same key stands for the whole request, in whatever words it is asked") {
@@ -1038,7 +1038,7 @@ AE_TEST("api/what cannot be created is refused before anything is written") {
     request.path = {"api", "jobs"};
     request.body = R"({"agent":"echo"})";
     request.idempotency_key = key;
-    expect_problem(fixture.ask(request), 400, "input_invalid");
+    expect_problem(fixture.send(request), 400, "input_invalid");
   }
   refused(R"({"agent":"echo","labels":{"a":"x\u0000"}})", 400, "input_invalid");
   refused(R"({"agent":"echo","labels":{"a\u0000":"x"}})", 400, "input_invalid");
@@ -1073,9 +1073,9 @@ AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   ApiRequest put;
   put.method = "PUT";
   put.path = {"api", "agents", "echo"};
-  expect_problem(fixture.ask(put), 400, "unsupported");
+  expect_problem(fixture.send(put), 400, "unsupported");
   put.path = {"api", "jobs"};
-  const ApiResponse refused = fixture.ask(put);
+  const ApiResponse refused = fixture.send(put);
   expect_problem(refused, 405, "method_not_allowed");
   EXPECT_EQ(refused.allow, "GET, HEAD, POST");
   EXPECT_EQ(fixture.get({"api", "health"}).body.text("status"), "ok");
@@ -1330,14 +1330,14 @@ AE_TEST("api/nothing waits any more for whoever has gone") {
 AE_TEST("api/who asks for events is told whether the job has ended, whatever is left out") {
   ApiFixture fixture;
   const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
-  const auto ask = [&](QueryPairs query) {
+  const auto read_events = [&](QueryPairs query) {
     return fixture.get({"api", "jobs", id, "events"}, std::move(query)).body;
   };
-  EXPECT_EQ(ask({})["ended"], Value(false));
+  EXPECT_EQ(read_events({})["ended"], Value(false));
   fixture.post({"api", "jobs", id, "cancel"}, "{}");
   ASSERT_TRUE(fixture.loop.run_until([&] { return fixture.status(id) == "cancelled"; }));
-  EXPECT_EQ(ask({})["ended"], Value(true));
-  const Value hidden = ask({{"type", "progress"}, {"wait", "60s"}});
+  EXPECT_EQ(read_events({})["ended"], Value(true));
+  const Value hidden = read_events({{"type", "progress"}, {"wait", "60s"}});
   EXPECT_EQ(hidden["ended"], Value(true));
   EXPECT_EQ(hidden["events"].size(), 0u);
 }
@@ -1407,16 +1407,16 @@ AE_TEST("api/a call in doubt is shown, resolved once, and not before it is settl
   ASSERT_EQ(job["in_doubt"].size(), 1u) << canonical(job);
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
   const Path path{"api", "jobs", id, "resolve"};
-  const auto say = [&](const std::string& of, const std::string& rest) {
+  const auto resolve = [&](const std::string& of, const std::string& rest) {
     return fixture.post(path, R"({"idempotency_key":")" + of + "\"," + rest + "}");
   };
-  expect_problem(say(std::string(64, '0'), R"("resolution":"happened")"), 409, "not_in_doubt");
-  expect_problem(say(key, R"("resolution":"perhaps")"), 400, "input_invalid");
-  expect_problem(say(key, R"("resolution":"accept")"), 409, "not_in_doubt");
-  expect_problem(say(key, R"("resolution":"not_happened")"), 409, "not_settled");
-  expect_problem(say(key, R"("resolution":"happened","try":2)"), 409, "not_in_doubt");
-  expect_problem(say(key, R"("resolution":"happened","try":0)"), 400, "input_invalid");
-  const auto done = say(key, R"("resolution":"happened","result":9,"note":"looked","try":1)");
+  expect_problem(resolve(std::string(64, '0'), R"("resolution":"happened")"), 409, "not_in_doubt");
+  expect_problem(resolve(key, R"("resolution":"perhaps")"), 400, "input_invalid");
+  expect_problem(resolve(key, R"("resolution":"accept")"), 409, "not_in_doubt");
+  expect_problem(resolve(key, R"("resolution":"not_happened")"), 409, "not_settled");
+  expect_problem(resolve(key, R"("resolution":"happened","try":2)"), 409, "not_in_doubt");
+  expect_problem(resolve(key, R"("resolution":"happened","try":0)"), 400, "input_invalid");
+  const auto done = resolve(key, R"("resolution":"happened","result":9,"note":"looked","try":1)");
   EXPECT_EQ(done.status, 200) << canonical(done.body);
   fixture.loop.run_ready();
   EXPECT_EQ(fixture.status(id), "completed");
@@ -1479,10 +1479,10 @@ AE_TEST("api/what became of a call is noted after the end, once, and the job sta
   const Value doubt = fixture.get({"api", "jobs", id}).body["in_doubt"].items()[0];
   const std::string key(doubt.text("idempotency_key"));
   const Path path{"api", "jobs", id, "resolve"};
-  const auto say = [&](const std::string& rest) {
+  const auto resolve = [&](const std::string& rest) {
     return fixture.post(path, R"({"idempotency_key":")" + key + "\"," + rest + "}");
   };
-  EXPECT_EQ(say(R"("resolution":"fail")").status, 200);
+  EXPECT_EQ(resolve(R"("resolution":"fail")").status, 200);
   fixture.loop.run_ready();
   ASSERT_EQ(fixture.status(id), "failed");
   fixture.loop.advance(std::chrono::hours(1));
@@ -1491,11 +1491,11 @@ AE_TEST("api/what became of a call is noted after the end, once, and the job sta
   EXPECT_TRUE(before["in_doubt"].items()[0]["noted"].is_null());
 
   const std::string happened = R"("resolution":"happened","result":{"id":7},"note":"looked")";
-  const auto noted = say(happened);
+  const auto noted = resolve(happened);
   EXPECT_EQ(noted.status, 200) << canonical(noted.body);
   EXPECT_EQ(noted.body["noted"], Value(true));
   EXPECT_EQ(noted.body.find("duplicate"), nullptr);
-  const auto again = say(happened);
+  const auto again = resolve(happened);
   EXPECT_EQ(again.status, 200) << canonical(again.body);
   EXPECT_EQ(again.body["duplicate"], Value(true));
   EXPECT_EQ(again.body["applied"], Value(true));
@@ -1570,13 +1570,13 @@ AE_TEST("api/a log is folded, replayed and verified in portions, and other tasks
   FastClock fast_clock;
   runtime::RuntimeOptions options;
   options.may_claim = false;
-  runtime::Runtime looks(runtime::World{.loop = fixture.loop,
+  runtime::Runtime reader(runtime::World{.loop = fixture.loop,
                                         .steady = fast_clock,
                                         .random = fixture.random,
                                         .store = fixture.store,
                                         .tool_registry = fixture.tool_registry},
                          options, nullptr);
-  Api api(fixture.loop, fast_clock, fixture.store, looks, ApiOptions{.agents = &fixture.file});
+  Api api(fixture.loop, fast_clock, fixture.store, reader, ApiOptions{.agents = &fixture.file});
   for (const char* what : {"", "trace", "transcript", "replay", "verify"}) {
     ApiRequest request;
     request.path = {"api", "jobs", id};

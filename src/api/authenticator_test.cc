@@ -49,7 +49,7 @@ struct AuthFixture {
       steady,
       store,
       registry,
-      {.allow_without_keys = true, .rate = 10, .rejected = [this](std::string_view type) {
+      {.allow_without_keys = true, .rate = 10, .on_rejected = [this](std::string_view type) {
          ++rejected[std::string(type)];
        }}};
 
@@ -292,7 +292,7 @@ AE_TEST(
   ASSERT_EQ(fixture.status(key), 200);
   fixture.fault = store::Fault::fail_before;
   fixture.loop.advance(2 * kKeyCacheTtlMax);
-  const auto asks = [&](std::optional<std::string> shows) {
+  const auto authenticate = [&](std::optional<std::string> shows) {
     return fixture.loop.await<AuthFixture::Answer>([&](auto done) {
       fixture.authenticator.authenticate(
           {.authorization = std::move(shows), .address = "127.0.0.1", .is_process_route = true},
@@ -300,8 +300,8 @@ AE_TEST(
     });
   };
   EXPECT_EQ(fixture.status(key), 503);
-  EXPECT_TRUE(asks(key));
-  EXPECT_EQ(asks({}).error().status, 401);
+  EXPECT_TRUE(authenticate(key));
+  EXPECT_EQ(authenticate({}).error().status, 401);
 }
 
 AE_TEST("gate/a store that is silent is waited for, not for ever") {
@@ -450,28 +450,28 @@ Principal numbered_key(std::size_t i) {
 }
 
 // Up to the limit per caller, then up to the total; all are released.
-void expect_shares(AuthFixture& fixture, const std::function<Right(const Principal&)>& ask,
+void expect_shares(AuthFixture& fixture, const std::function<Right(const Principal&)>& acquire,
                    std::size_t each, std::size_t all, std::string_view type) {
   std::vector<std::shared_ptr<void>> open;
   for (std::size_t i = 0; i < each; ++i) {
-    auto right = ask(numbered_key(0));
+    auto right = acquire(numbered_key(0));
     ASSERT_TRUE(right);
     open.push_back(*right);
   }
-  const auto refused = ask(numbered_key(0));
+  const auto refused = acquire(numbered_key(0));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, 429);
-  EXPECT_TRUE(ask(numbered_key(1)));
+  EXPECT_TRUE(acquire(numbered_key(1)));
   open.pop_back();
-  EXPECT_TRUE(ask(numbered_key(0)));
+  EXPECT_TRUE(acquire(numbered_key(0)));
   for (std::size_t i = 0; open.size() < all; ++i) {
-    auto right = ask(numbered_key(1 + i));
+    auto right = acquire(numbered_key(1 + i));
     ASSERT_TRUE(right);
     open.push_back(*right);
   }
-  EXPECT_FALSE(ask(numbered_key(100'000)));
+  EXPECT_FALSE(acquire(numbered_key(100'000)));
   open.clear();
-  EXPECT_TRUE(ask(numbered_key(100'000)));
+  EXPECT_TRUE(acquire(numbered_key(100'000)));
   EXPECT_EQ(fixture.rejected[std::string(type)], 2);
 }
 

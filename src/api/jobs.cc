@@ -93,7 +93,7 @@ Status is_event_type(const std::string& name) {
   if (event_kind(name) != nullptr) return {};
   agents::ClosestName nearest(name);
   for (const EventKind& kind : event_kinds()) nearest.consider(kind.name);
-  const std::string meant = nearest.take();
+  const std::string meant = nearest.best();
   return fail(Code::input_invalid, "\"type\" is not an event type: \"" + name.substr(0, 64) + "\"" +
                                        (meant.empty() ? "" : " (did you mean " + meant + "?)"));
 }
@@ -203,10 +203,10 @@ bool is_terminal(std::string_view status) {
 }
 
 // Contains the text in its id, agent, key or labels.
-bool holds_text(const store::JobRow& row, const std::string& text) {
-  const auto holds = [&](const std::string& in) { return in.find(text) != in.npos; };
-  return holds(row.id.text) || holds(row.agent) || holds(row.idempotency_key) ||
-         std::ranges::any_of(row.labels, [&](const auto& l) { return holds(l.second); });
+bool matches_text(const store::JobRow& row, const std::string& text) {
+  const auto contains = [&](const std::string& in) { return in.find(text) != in.npos; };
+  return contains(row.id.text) || contains(row.agent) || contains(row.idempotency_key) ||
+         std::ranges::any_of(row.labels, [&](const auto& l) { return contains(l.second); });
 }
 
 }  // namespace
@@ -305,7 +305,7 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
     for (store::JobRow& row : *rows) {
       search->filter.after = row.id.text;
       search->filter.after_number = row.number;
-      if (holds_text(row, search->text)) search->found.push_back(std::move(row));
+      if (matches_text(row, search->text)) search->found.push_back(std::move(row));
     }
     const bool more = search->found.size() > search->wanted;
     const bool enough = more || search->examined >= kSearchMax;

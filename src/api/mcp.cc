@@ -204,10 +204,10 @@ std::expected<void, mcp::RpcError> Mcp::resolve_revision(Call& call) const {
   const auto refused = [&](int code, std::string what, Value data = {}) {
     return std::unexpected(mcp::RpcError{code, std::move(what), std::move(data), call.message.id});
   };
-  const auto unknown = [&](const std::string& asked) {
+  const auto unknown = [&](const std::string& requested) {
     return refused(
         mcp::kUnsupportedVersion, "Unsupported protocol version",
-        Value::object({{"requested", mcp::clip_text(asked)}, {"supported", mcp::all_revisions()}}));
+        Value::object({{"requested", mcp::clip_text(requested)}, {"supported", mcp::all_revisions()}}));
   };
   const auto& headers = call.caller.mcp_headers;
   const Value* const version = call.meta().find(mcp::kProtocolVersion);
@@ -286,9 +286,9 @@ void Mcp::call_route(const CallPtr& call, std::string_view method, Path path, Qu
 // ---------------------------------------------------------------- server info
 
 void Mcp::initialize(CallPtr call) {
-  const Value& asked = call->params()["protocolVersion"];
-  if (!asked.is_string()) return call->refuse_params("\"protocolVersion\" must be a string");
-  const auto known = mcp::revision_from_text(asked.as_string());
+  const Value& requested = call->params()["protocolVersion"];
+  if (!requested.is_string()) return call->refuse_params("\"protocolVersion\" must be a string");
+  const auto known = mcp::revision_from_text(requested.as_string());
   const mcp::Revision agreed = known && !mcp::is_modern(*known) ? *known : mcp::kNewestLegacy;
   call->revision = agreed;
   Value offers = Value::object({{"resources", empty()}, {"tools", empty()}});

@@ -232,23 +232,23 @@ void Mcp::with_task(const CallPtr& call, WithJob then) {
              });
 }
 
-// `made`: the response to the call that created the job.
-void Mcp::answer_with_task(const CallPtr& call, const Value& job, bool made) {
+// `is_new`: the response to the call that created the job.
+void Mcp::answer_with_task(const CallPtr& call, const Value& job, bool is_new) {
   if (!call->modern()) {
     const Value task = task_of(job, false, false);
-    return finish(call, made ? Value::object({{"task", task}}) : task);
+    return finish(call, is_new ? Value::object({{"task", task}}) : task);
   }
-  if (made) return finish(call, task_of(job, true, false).with("resultType", "task"));
+  if (is_new) return finish(call, task_of(job, true, false).with("resultType", "task"));
   with_questions(call, job, [this, call, job](const std::vector<Value>& questions) {
     Value task = task_of(job, true, !questions.empty());
     if (task.text("status") == "completed") {
       task = task.with("result", job_result(call->revision, job).with("resultType", "complete"));
     }
     if (!questions.empty()) {
-      std::vector<Member> asked;
-      asked.reserve(questions.size());
-      for (const Value& one : questions) asked.emplace_back(one.text("key"), one["request"]);
-      task = task.with("inputRequests", Value::object(std::move(asked)));
+      std::vector<Member> requests;
+      requests.reserve(questions.size());
+      for (const Value& one : questions) requests.emplace_back(one.text("key"), one["request"]);
+      task = task.with("inputRequests", Value::object(std::move(requests)));
     }
     finish(call, task);
   });

@@ -294,21 +294,21 @@ void Mcp::start_job(const CallPtr& call, const Value& agent) {
     request.query.emplace_back("wait", in_milliseconds(wait));
   }
   call->drop_params();
-  send(std::move(request), [this, call](const ApiResponse& made) { started(call, made); });
+  send(std::move(request), [this, call](const ApiResponse& created) { on_job_created(call, created); });
 }
 
-void Mcp::started(const CallPtr& call, const ApiResponse& made) {
-  if (made.status >= 400) {
-    const Error error = error_of_problem(made.body, made.status);
+void Mcp::on_job_created(const CallPtr& call, const ApiResponse& created) {
+  if (created.status >= 400) {
+    const Error error = error_of_problem(created.body, created.status);
     // Errors that the caller can correct go to the model, others to the client.
-    const bool is_caller_error = made.status == 400 || made.status == 409 || made.status == 413;
+    const bool is_caller_error = created.status == 400 || created.status == 409 || created.status == 413;
     if (is_caller_error && error.code != Code::not_found) {
-      return finish(call, tool_error(call->revision, made.body));
+      return finish(call, tool_error(call->revision, created.body));
     }
-    return call->refuse(made);
+    return call->refuse(created);
   }
-  if (call->requests_task) return answer_with_task(call, made.body, true);
-  follow(call, made.body, [this, call](const Value& job) { end_call(call, job); });
+  if (call->requests_task) return answer_with_task(call, created.body, true);
+  follow(call, created.body, [this, call](const Value& job) { end_call(call, job); });
 }
 
 void Mcp::continue_call(const CallPtr& call, const std::string& job) {
@@ -322,12 +322,12 @@ void Mcp::end_call(const CallPtr& call, const Value& job) {
   if (call->supports_tasks && !has_ended(job)) return answer_with_task(call, job, true);
   with_questions(call, job, [this, call, job](const std::vector<Value>& questions) {
     if (questions.empty()) return finish(call, job_result(call->revision, job));
-    std::vector<Member> asked;
-    asked.reserve(questions.size());
+    std::vector<Member> requests;
+    requests.reserve(questions.size());
     for (const Value& one : questions) {
-      asked.emplace_back(one.text("key"), one["request"]);
+      requests.emplace_back(one.text("key"), one["request"]);
     }
-    finish(call, Value::object({{"inputRequests", Value::object(std::move(asked))},
+    finish(call, Value::object({{"inputRequests", Value::object(std::move(requests))},
                                 {"requestState", state_of(job)},
                                 {"resultType", "input_required"}}));
   });
@@ -397,20 +397,20 @@ void Mcp::answer_wait(CallPtr call) {
         };
         if (seen.status == 403) return call->refuse(seen);
         if (seen.status != 200) return finish(call, tool_error(call->revision, seen.body));
-        const Value* asked = nullptr;
+        const Value* open_question = nullptr;
         std::string ids;
         for (const Value& one : items_of(seen.body["approvals"])) {
           ids.append(ids.empty() ? "" : ", ").append(one.text("id"));
-          if (given["approval_id"] == one["id"]) asked = &one;
+          if (given["approval_id"] == one["id"]) open_question = &one;
         }
         if (given["approval_id"].is_null() && seen.body["approvals"].size() == 1) {
-          asked = &items_of(seen.body["approvals"])[0];
+          open_question = &items_of(seen.body["approvals"])[0];
         }
         const bool decides = !given["decision"].is_null();
         if (decides == (given.find("payload") != nullptr)) {
           return refuse("set either \"decision\" or, if data is requested, \"payload\"");
         }
-        if (asked != nullptr) return answer_question(call, *asked);
+        if (open_question != nullptr) return answer_question(call, *open_question);
         const bool of_job = given.text("approval_id").starts_with(job + ".");
         if (given["approval_id"].is_null() ? ids.empty() : of_job)
           return answer_closed_question(call);
@@ -419,26 +419,26 @@ void Mcp::answer_wait(CallPtr call) {
       });
 }
 
-void Mcp::answer_question(const CallPtr& call, const Value& asked) {
+void Mcp::answer_question(const CallPtr& call, const Value& question) {
   const Value& given = call->params()["arguments"];
-  const Path approval{"api", "approvals", std::string(asked.text("id"))};
+  const Path approval{"api", "approvals", std::string(question.text("id"))};
   if (!given["decision"].is_null()) {
     return post_request(call, approval,
                         Value::object({{"decision", given["decision"]}, {"note", given["note"]}}));
   }
-  if (asked.text("kind") == "question") {
+  if (question.text("kind") == "question") {
     return post_request(
         call, approval,
         Value::object({{"arguments", form_of(given["payload"])}, {"decision", "approve"}}));
   }
-  if (asked.text("answer") != "data") {
+  if (question.text("answer") != "data") {
     return finish(
         call, tool_error(call->revision, problem({Code::input_invalid,
                                                   "this question takes a \"decision\": approve or "
                                                   "reject"})));
   }
   post_request(call, {"api", "jobs", given["job_id"].as_string(), "signal"},
-               Value::object({{"correlation_key", asked["correlation_key"]},
+               Value::object({{"correlation_key", question["correlation_key"]},
                               {"payload", given["payload"]},
                               {"wait_type", "human"}}));
 }

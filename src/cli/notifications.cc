@@ -217,27 +217,27 @@ void Notifications::start(const Question& question) {
   notifier_.start(question, [this, weak = std::weak_ptr(alive_), &loop = instance_.loop(),
                              question](const std::string& failure) {
     loop.post([this, weak, question, failure] {
-      if (weak.lock()) ended(question, failure);
+      if (weak.lock()) on_program_exit(question, failure);
     });
   });
 }
 
-void Notifications::ended(const Question& question, const std::string& failure) {
+void Notifications::on_program_exit(const Question& question, const std::string& failure) {
   const std::string id = question.id;
   if (failure.empty()) return record_notified(question);
   const Duration pause = pause_after(++tries_[id]);
   warn(question.job, "--notify " + options_.program + ": " + failure + "; question " + id +
                          " is retried in " + to_text(pause));
-  after_delay(pause, [this, question] { start_again(question); });
+  after_delay(pause, [this, question] { restart(question); });
 }
 
 // Questions that were answered meanwhile are dropped.
-void Notifications::start_again(const Question& question) {
+void Notifications::restart(const Question& question) {
   instance_.runtime().read(question.job, [this, weak = std::weak_ptr(alive_),
                                           question](Result<runtime::Runtime::JobSnapshot> read) {
     if (!weak.lock()) return;
     if (!read && read.error().code == Code::unavailable) {
-      return after_delay(kStoreRetry, [this, question] { start_again(question); });
+      return after_delay(kStoreRetry, [this, question] { restart(question); });
     }
     OpenQuestions open(question.job);
     if (read) {

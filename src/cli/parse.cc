@@ -742,7 +742,7 @@ Parsed parse(int raw_argc, char** raw_argv) {
       for (const CLI::App* one : grammar.app().get_subcommands([](CLI::App*) { return true; })) {
         nearest.consider(one->get_name());
       }
-      const std::string meant = nearest.take();
+      const std::string meant = nearest.best();
       parsed.error =
           Error{Code::usage, "unknown command \"" + command.substr(0, 64) + "\"" +
                                  (meant.empty() ? "" : " (did you mean " + meant + "?)") +

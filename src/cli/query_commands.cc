@@ -597,7 +597,7 @@ class EventFollower {
         // The owner ended: connects to its successor, or opens the store itself.
         auto opened = open(store, options_.id);
         if (!opened) {
-          AE_TRY(follow_retry_.failed(opened.error()));
+          AE_TRY(follow_retry_.on_failure(opened.error()));
           continue;
         }
         client = *std::move(opened);
@@ -605,7 +605,7 @@ class EventFollower {
       follow_retry_.wait_for_turn();
       auto has_events = client->is_remote() ? read_stream(*client) : read_page(*client);
       if (!has_events) {
-        AE_TRY(follow_retry_.failed(has_events.error()));
+        AE_TRY(follow_retry_.on_failure(has_events.error()));
         client.reset();
         continue;
       }
@@ -620,11 +620,11 @@ class EventFollower {
       // No new events: did the job end before, or is its last event filtered out?
       auto job = get(*client, {"api", "jobs", options_.id}, {});
       if (!job) {
-        AE_TRY(follow_retry_.failed(job.error()));
+        AE_TRY(follow_retry_.on_failure(job.error()));
         client.reset();
         continue;
       }
-      follow_retry_.answered();
+      follow_retry_.on_success();
       const std::string_view status = job->text("status");
       if (status == "completed" || status == "failed" || status == "cancelled") return {};
     }
@@ -653,7 +653,7 @@ class EventFollower {
   Result<bool> read_page(app::ApiClient& client) {
     AE_ASSIGN(const Value page, get(client, {"api", "jobs", options_.id, "events"},
                                     events_query(options_, after_, kFollowWait)));
-    follow_retry_.answered();
+    follow_retry_.on_success();
     for (const Value& event : page["events"].items()) show(event);
     return page["events"].size() > 0;
   }
@@ -667,7 +667,7 @@ class EventFollower {
     }
     AE_ASSIGN(const api::ApiResponse end,
               client.follow(request, [&](const app::ApiClient::LiveEvent& live) {
-                follow_retry_.answered();
+                follow_retry_.on_success();
                 auto event =
                     parse_json(live.data, {.bytes_max = live.data.size(), .depth_max = 1000});
                 if (event && live.name == "said") {

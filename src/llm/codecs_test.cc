@@ -120,18 +120,18 @@ AE_TEST(
 AE_TEST(
     "dialects/a schema is asked for in each one's way, and promised only where it leaves nothing "
     "open") {
-  const auto asked = [](const char* schema) {
+  const auto with_schema = [](const char* schema) {
     return R"({"model":"m","messages":[{"role":"user","content":"x"}],"schema":)" +
            std::string(schema) + "}";
   };
   constexpr const char* kClosed =
       R"({"additionalProperties":false,"properties":{"n":{"type":"integer"}},"required":["n"],"type":"object"})";
-  EXPECT_EQ(canonical(chat(asked(kClosed))["response_format"]),
+  EXPECT_EQ(canonical(chat(with_schema(kClosed))["response_format"]),
             R"({"json_schema":{"name":"answer","schema":)" + std::string(kClosed) +
                 R"(,"strict":true},"type":"json_schema"})");
-  EXPECT_EQ(chat(asked(R"({"type":"object"})"))["response_format"]["json_schema"]["strict"],
+  EXPECT_EQ(chat(with_schema(R"({"type":"object"})"))["response_format"]["json_schema"]["strict"],
             Value(false));
-  EXPECT_EQ(canonical(messages(asked(kClosed))["output_config"]),
+  EXPECT_EQ(canonical(messages(with_schema(kClosed))["output_config"]),
             R"({"format":{"schema":)" + std::string(kClosed) + R"(,"type":"json_schema"}})");
 }
 

@@ -274,12 +274,12 @@ Status Answer::add_call(const Request& request, std::string_view id, std::string
   if (calls.size() == kCallsMax) return invalid_answer("the answer calls more than 256 tools");
   ToolCall call;
   call.name = request.name_of(wire);
-  const auto taken = [&](std::string_view one) {
+  const auto is_taken = [&](std::string_view one) {
     return one.empty() || one.size() > kNameMax ||
            std::ranges::find(calls, one, &ToolCall::id) != calls.end();
   };
   call.id = id;
-  for (std::size_t n = request.calls() + calls.size() + 1; taken(call.id); ++n) {
+  for (std::size_t n = request.calls() + calls.size() + 1; is_taken(call.id); ++n) {
     call.id = "call_" + std::to_string(n);
   }
   if (auto object = arguments_of(arguments)) {

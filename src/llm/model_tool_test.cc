@@ -89,7 +89,7 @@ struct ModelFixture {
     return seen;
   }
   // The outcome of one call to a server with this response.
-  Outcome answered(const std::string& answer) {
+  Outcome call_once(const std::string& answer) {
     RawHttpServer server(RawHttpServer::always(answer));
     Outcome outcome = call(settings(server), a_call(a_request()));
     EXPECT_EQ(server.arrivals(), 1);
@@ -176,7 +176,7 @@ AE_TEST("model tool/a request without a model or messages is refused, and nothin
 AE_TEST("model tool/an answer without words is an answer: refused, filtered, null, in parts") {
   ModelFixture fixture;
   const auto text_of = [&](const std::string& message, const char* reason) {
-    return fixture.answered(raw_response(200, R"({"choices":[{"message":)" + message +
+    return fixture.call_once(raw_response(200, R"({"choices":[{"message":)" + message +
                                                   R"(,"finish_reason":")" + reason + R"("}]})"));
   };
   Outcome outcome = text_of(R"({"content":null,"refusal":"I will not."})", "stop");
@@ -195,14 +195,14 @@ AE_TEST("model tool/an answer without words is an answer: refused, filtered, nul
 AE_TEST("model tool/numbers of tokens that are none are left out") {
   ModelFixture fixture;
   const Outcome outcome =
-      fixture.answered(raw_response(200, R"({"choices":[{"message":{"content":"x"}}],
+      fixture.call_once(raw_response(200, R"({"choices":[{"message":{"content":"x"}}],
                           "usage":{"prompt_tokens":-1,"completion_tokens":"3","total_tokens":1.5}})"));
   EXPECT_EQ(canonical(outcome.result), R"({"text":"x"})");
 }
 
 AE_TEST("model tool/JSON that says it is a text is read all the same") {
   ModelFixture fixture;
-  const Outcome outcome = fixture.answered(raw_response(200, kAnswer, "text/plain"));
+  const Outcome outcome = fixture.call_once(raw_response(200, kAnswer, "text/plain"));
   EXPECT_EQ(outcome.result["text"], Value("ä!"));
 }
 
@@ -211,7 +211,7 @@ AE_TEST("model tool/JSON that says it is a text is read all the same") {
 AE_TEST("model tool/an answer that is none has happened: its record says why, and is small") {
   ModelFixture fixture;
   const auto reason = [&](const std::string& answer) {
-    const Outcome outcome = fixture.answered(answer);
+    const Outcome outcome = fixture.call_once(answer);
     EXPECT_EQ(outcome.kind, OutcomeKind::success);
     EXPECT_TRUE(outcome.result.is_null());
     EXPECT_TRUE(outcome.invalid) << answer.substr(0, 200);
@@ -235,7 +235,7 @@ AE_TEST("model tool/who sends no JSON is no provider: as a gateway's 502, it may
   const struct {
     const char* name;
     std::string answer;
-    const char* says;
+    const char* message;
   } cases[] = {
       {"a page with a title",
        raw_response(200, "<html><head><TITLE> Sign in, sk-canary-123 </TITLE></head></html>",
@@ -265,7 +265,7 @@ AE_TEST("model tool/who sends no JSON is no provider: as a gateway's 502, it may
       EXPECT_EQ(outcome.error_code, "http_502") << c.name;
       EXPECT_TRUE(outcome.retryable && !outcome.definite) << c.name;
       EXPECT_TRUE(outcome.result.is_null() && !outcome.invalid) << c.name;
-      EXPECT_EQ(with_host(c.says, server), outcome.error_message) << c.name;
+      EXPECT_EQ(with_host(c.message, server), outcome.error_message) << c.name;
     }
   }
 }
@@ -321,11 +321,11 @@ AE_TEST("model tool/who has no key, or cannot be reached, is told where to look,
 AE_TEST("model tool/a key that a server says back is in no answer and in no record") {
   ModelFixture fixture;
   Outcome outcome =
-      fixture.answered(raw_response(200, R"({"id":"sk-canary-123","model":"sk-canary-123",
+      fixture.call_once(raw_response(200, R"({"id":"sk-canary-123","model":"sk-canary-123",
                "choices":[{"message":{"content":"your key is sk-canary-123"}}]})"));
   EXPECT_EQ((canonical(outcome.result) + outcome.external_id).find("canary"), std::string::npos);
   EXPECT_EQ(outcome.result["text"], Value("your key is [secret KEY]"));
-  outcome = fixture.answered(raw_response(200, R"({"key":"sk-canary-123"})"));
+  outcome = fixture.call_once(raw_response(200, R"({"key":"sk-canary-123"})"));
   ASSERT_TRUE(outcome.invalid);
   EXPECT_EQ(canonical(*outcome.invalid).find("canary"), std::string::npos);
 }
@@ -392,15 +392,15 @@ AE_TEST(
   });
   ModelFixture fixture;
   auto tool = fixture.model(ModelFixture::settings(server));
-  std::move_only_function<void()> look = [&] {
+  std::move_only_function<void()> poll_arrivals = [&] {
     if (server.arrivals() == 0) {
-      fixture.loop.after(1ms, [&] { look(); });
+      fixture.loop.after(1ms, [&] { poll_arrivals(); });
     } else {
       tool->abandon(InvocationId("fedcba9876543210"), 1);
       tool.reset();
     }
   };
-  look();
+  poll_arrivals();
   const Outcome outcome = fixture.perform(*tool, a_call(a_request()));
   EXPECT_EQ(outcome.kind, OutcomeKind::unknown);
   EXPECT_EQ(outcome.error_code, "abandoned");
@@ -437,7 +437,7 @@ AE_TEST(
   const Value schema = json(R"({"type":"object","additionalProperties":false,)"
                             R"("properties":{"n":{"type":"integer"}},"required":["n"]})");
   ModelFixture fixture;
-  const auto asked = [&](const std::string& content) {
+  const auto call_with_content = [&](const std::string& content) {
     const Value body = json(kAnswer);
     Value choice = body["choices"].items()[0];
     choice = choice.with("message", json(R"({"role":"assistant"})").with("content", content));
@@ -445,7 +445,7 @@ AE_TEST(
         raw_response(200, canonical(body.with("choices", Value::array({choice}))))));
     return fixture.call(ModelFixture::settings(server), a_call(a_request().with("schema", schema)));
   };
-  EXPECT_EQ(asked(R"( {"n": 7} )").result["json"], json(R"({"n":7})"));
+  EXPECT_EQ(call_with_content(R"( {"n": 7} )").result["json"], json(R"({"n":7})"));
   const struct {
     const char* content;
     const char* reason;
@@ -453,7 +453,7 @@ AE_TEST(
                {R"({"n":"7"})", "breaks the schema"},
                {"", "is invalid JSON"}};
   for (const auto& c : cases) {
-    const Outcome outcome = asked(c.content);
+    const Outcome outcome = call_with_content(c.content);
     EXPECT_EQ(outcome.kind, OutcomeKind::success) << c.content;
     EXPECT_TRUE(outcome.result.is_null()) << c.content;
     ASSERT_TRUE(outcome.invalid) << c.content;
@@ -488,15 +488,15 @@ AE_TEST("model tool/an abandoned call closes its connection: the provider may st
   });
   ModelFixture fixture;
   auto tool = fixture.model(ModelFixture::settings(server));
-  std::move_only_function<void()> look = [&] {
+  std::move_only_function<void()> poll_arrivals = [&] {
     if (server.arrivals() == 0) {
-      fixture.loop.after(1ms, [&] { look(); });
+      fixture.loop.after(1ms, [&] { poll_arrivals(); });
       return;
     }
     EXPECT_FALSE(closed);
     tool->abandon(InvocationId("fedcba9876543210"), 1);
   };
-  look();
+  poll_arrivals();
   EXPECT_EQ(fixture.perform(*tool, a_call(a_request())).error_code, "abandoned");
   for (int i = 0; i < 5000 && !closed; ++i) std::this_thread::sleep_for(1ms);
   EXPECT_TRUE(closed);
@@ -726,7 +726,7 @@ AE_TEST("model tool/a key in the arguments of a call is taken out, however it is
   ModelFixture fixture;
   const std::string call =
       R"({"id":"c","type":"function","function":{"name":"pay","arguments":"{\"to\":\"\\u0073k-canary-123\"}"}})";
-  const Outcome outcome = fixture.answered(raw_response(
+  const Outcome outcome = fixture.call_once(raw_response(
       200,
       R"({"id":"1","choices":[{"index":0,"finish_reason":"tool_calls","message":{"role":"assistant","content":null,"tool_calls":[)" +
           call + "]}}]}"));
@@ -834,14 +834,14 @@ AE_TEST("model tool/a stream that is over when its tool is gone is an answer all
   RawHttpServer server(streams(chat({"All."})));
   ModelFixture fixture;
   auto tool = fixture.model(ModelFixture::settings(server));
-  std::move_only_function<void()> look = [&] {
+  std::move_only_function<void()> poll_arrivals = [&] {
     if (server.arrivals() == 0) {
-      fixture.loop.after(1ms, [&] { look(); });
+      fixture.loop.after(1ms, [&] { poll_arrivals(); });
     } else {
       tool.reset();
     }
   };
-  look();
+  poll_arrivals();
   EXPECT_EQ(fixture.perform(*tool, a_call(a_request())).result["text"], Value("All."));
 }
 

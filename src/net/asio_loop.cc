@@ -228,9 +228,9 @@ async::TimerId AsioLoop::after(Duration delay, async::Task task) {
 }
 void AsioLoop::cancel(async::TimerId timer) { impl_->cancel(timer); }
 
-void AsioLoop::on_signals(std::move_only_function<void(int)> seen) {
+void AsioLoop::on_signals(std::move_only_function<void(int)> handler) {
   const bool waiting = impl_->signals.has_value();
-  impl_->signal_handler = std::move(seen);
+  impl_->signal_handler = std::move(handler);
   if (waiting) return;
   impl_->signals.emplace(impl_->io, SIGINT, SIGTERM);
   struct sigaction at_alarm{};
@@ -241,9 +241,9 @@ void AsioLoop::on_signals(std::move_only_function<void(int)> seen) {
   impl_->wait_for_signal();
 }
 
-void AsioLoop::on_hangup(async::Task seen) {
+void AsioLoop::on_hangup(async::Task handler) {
   const bool waiting = impl_->hangups.has_value();
-  impl_->hangup_handler = std::move(seen);
+  impl_->hangup_handler = std::move(handler);
   if (waiting) return;
   impl_->hangups.emplace(impl_->io, SIGHUP);
   impl_->wait_for_hangup();

@@ -571,14 +571,14 @@ AE_TEST("client/cancelled before the send it was not sent, after it was, each an
   EXPECT_TRUE(a.cancelled);
 
   id = sync_client.client.start(post_to(server), done);
-  std::move_only_function<void()> look = [&] {
+  std::move_only_function<void()> poll_arrivals = [&] {
     if (server.arrivals() == 0) {
-      sync_client.loop.after(1ms, [&] { look(); });
+      sync_client.loop.after(1ms, [&] { poll_arrivals(); });
     } else {
       sync_client.client.cancel(id);
     }
   };
-  look();
+  poll_arrivals();
   sync_client.loop.run();
   EXPECT_EQ(a.phase, HttpPhase::no_response);
   EXPECT_TRUE(a.cancelled);

@@ -504,12 +504,12 @@ AE_TEST("http server/more clients than the limit are told so, with a code, and t
 
 AE_TEST(
     "http server/who connects is looked up once, with the first request, and never when silent") {
-  int looks = 0;
+  int tool_checks = 0;
   HttpServer::Options options;
   options.is_tool = [&](int fd, bool tcp) {
     EXPECT_GE(fd, 0);
     EXPECT_TRUE(tcp);
-    return ++looks == 2;
+    return ++tool_checks == 2;
   };
   ServerFixture fixture(
       [](HttpRequest request, Responder responder) {
@@ -527,7 +527,7 @@ AE_TEST(
     second.send(get(path));
     EXPECT_TRUE(second.read_answer().ends_with("tool")) << path;
   }
-  fixture.on_loop([&] { EXPECT_EQ(looks, 2); });
+  fixture.on_loop([&] { EXPECT_EQ(tool_checks, 2); });
 }
 
 AE_TEST("http server/whoever is silent the longest makes room, and nobody who is served") {

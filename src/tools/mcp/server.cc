@@ -182,12 +182,12 @@ void Server::connect(bool legacy) {
                          [weak](const Value& id) {
                            const auto self = weak.lock();
                            if (!self) return;
-                           const auto forget = [&id](OpenCall& open) {
+                           const auto unset_request = [&id](OpenCall& open) {
                              if (open.question == id) open.question = Value();
                            };
-                           for (const auto& [key, open] : self->suspended_) forget(*open);
+                           for (const auto& [key, open] : self->suspended_) unset_request(*open);
                            for (const auto& [key, flight] : self->in_flight_) {
-                             if (flight.open) forget(*flight.open);
+                             if (flight.open) unset_request(*flight.open);
                            }
                          }});
   watch_idle();

@@ -151,14 +151,14 @@ AE_TEST("mcp/session/errors that only the new era knows decide which it is") {
 
 AE_TEST("mcp/session/a server that refuses the revision which it offers is asked again, once") {
   for (const bool relents : {true, false}) {
-    int asked = 0;
+    int probes = 0;
     McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
-      const bool refused = outgoing.method == "server/discover" && (++asked == 1 || !relents);
+      const bool refused = outgoing.method == "server/discover" && (++probes == 1 || !relents);
       return refused ? error(-32022, R"({"supported":["2026-07-28"]})", 400) : modern_server(outgoing);
     });
     fixture.script.stdio = false;
     fixture.call();
-    EXPECT_EQ(asked, 2);
+    EXPECT_EQ(probes, 2);
     EXPECT_EQ(fixture.script.count("initialize"), 0u);
     EXPECT_EQ(fixture.only_outcome().error_code, relents ? "" : "connect");
   }
@@ -380,15 +380,15 @@ AE_TEST("mcp/call/progress of this call is passed on, and of no other") {
   });
   fixture.call(1);
   const Value token = fixture.script.last("tools/call").message["params"]["_meta"]["progressToken"];
-  const auto tell = [&](const Value& whose) {
+  const auto send_progress = [&](const Value& progress_token) {
     fixture.script.callbacks->on_message(
         {.kind = Message::Kind::notification,
          .method = "notifications/progress",
-         .body = Value::object({{"progressToken", whose}, {"progress", 1}, {"message", "half"}})});
+         .body = Value::object({{"progressToken", progress_token}, {"progress", 1}, {"message", "half"}})});
   };
-  tell(token);
-  tell("another");
-  tell(99);
+  send_progress(token);
+  send_progress("another");
+  send_progress(99);
   ASSERT_EQ(fixture.progress.size(), 1u);
   EXPECT_EQ(canonical(fixture.progress[0]), R"({"message":"half","progress":1})");
 }

@@ -56,12 +56,12 @@ void StdioTransport::send(OutgoingMessage outgoing, async::Done<Reply> reply) {
 void StdioTransport::cancel_request(std::int64_t id) {
   // A line that could not be read may have been its answer; do not count it against another call.
   if (suspects_.contains(id) && unreadable_lines_ > 0) --unreadable_lines_;
-  auto given_up = take_open(id);
+  auto given_up = extract_open(id);
   if (given_up) reply_later(std::move(given_up), {.kind = Reply::Kind::lost, .text = "given up"});
 }
 
 // Removes an open request. Empty: there was none.
-async::Done<Reply> StdioTransport::take_open(std::int64_t id) {
+async::Done<Reply> StdioTransport::extract_open(std::int64_t id) {
   auto found = open_.extract(id);
   if (found.empty()) return nullptr;
   suspects_.erase(id);
@@ -95,7 +95,7 @@ void StdioTransport::on_line(std::string_view text) {
       continue;
     }
     if (!message.id.is_integer()) continue;
-    auto answered = take_open(message.id.as_int());
+    auto answered = extract_open(message.id.as_int());
     if (!answered) {  // cancelled, or never sent
       if (callbacks_.on_late_reply) callbacks_.on_late_reply(message.id.as_int());
       continue;
@@ -117,7 +117,7 @@ void StdioTransport::on_unreadable_line(std::string_view text, const Error& erro
   const std::shared_ptr<bool> alive = alive_;
   bool is_known = false;
   for (const std::int64_t id : extract_response_ids(text)) {
-    auto answered = *alive ? take_open(id) : nullptr;
+    auto answered = *alive ? extract_open(id) : nullptr;
     if (!answered) continue;
     is_known = true;
     answered({.kind = Reply::Kind::unreadable, .text = unreadable_why_});
@@ -137,7 +137,7 @@ void StdioTransport::fail_suspects() {
   if (suspects_.empty() || suspects_.size() > unreadable_lines_) return;
   const std::shared_ptr<bool> alive = alive_;
   for (const std::int64_t id : std::set(suspects_)) {
-    auto suspect = *alive ? take_open(id) : nullptr;
+    auto suspect = *alive ? extract_open(id) : nullptr;
     if (suspect) suspect({.kind = Reply::Kind::unreadable, .text = unreadable_why_});
   }
 }

@@ -44,7 +44,7 @@ class StdioTransport final : public Transport {
   void on_line(std::string_view text);
   void on_unreadable_line(std::string_view text, const Error& error);
   void fail_suspects();
-  async::Done<Reply> take_open(std::int64_t id);
+  async::Done<Reply> extract_open(std::int64_t id);
   void fail_connection(bool started, const std::string& why);
   void reply_later(async::Done<Reply> reply, Reply what);
 

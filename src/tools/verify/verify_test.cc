@@ -167,9 +167,9 @@ AE_TEST("verify/a thing that is gone is a mismatch, and a match when the job del
     EXPECT_EQ(fixture.check(etag_of(server), change("delete", {}, Value())).verdict,
               CheckVerdict::match);
   }
-  RawHttpServer there(
+  RawHttpServer existing(
       RawHttpServer::always(raw_response(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
-  EXPECT_EQ(fixture.check(etag_of(there), change("delete", {}, Value())).verdict,
+  EXPECT_EQ(fixture.check(etag_of(existing), change("delete", {}, Value())).verdict,
             CheckVerdict::mismatch);
 }
 
