@@ -544,10 +544,10 @@ class AgentCheck {
       for (const std::string_view known : {"item", "index"}) nearest.consider(known);
       if (!item_name_.empty()) nearest.consider(item_name_);
     }
-    std::string meant = nearest.best();
-    if (meant.empty() && by_id_.contains(root)) meant = "steps." + root;
+    std::string suggestion = nearest.best();
+    if (suggestion.empty() && by_id_.contains(root)) suggestion = "steps." + root;
     check_.report_root(string, "." + root, "." + root + " is not available here",
-                       meant.empty() ? meant : "." + meant);
+                       suggestion.empty() ? suggestion : "." + suggestion);
   }
 
   // `.steps.send-mail` is a subtraction; the hint is .steps["send-mail"].

@@ -202,11 +202,11 @@ bool CheckContext::mapping(const SourceNode& source_node, NameList known,
     }
     ClosestName nearest(key.text);
     for (const std::string_view word : known) nearest.consider(word);
-    std::string meant(synonym_of(key.text, known));
-    if (meant.empty()) meant = nearest.best();
+    std::string suggestion(synonym_of(key.text, known));
+    if (suggestion.empty()) suggestion = nearest.best();
     std::string message = "unknown key " + quote(key.text);
-    if (meant.empty()) message += "; allowed keys: " + join_names(known);
-    report_at(key.at, source_node.path_of(key.text), std::move(message), std::move(meant));
+    if (suggestion.empty()) message += "; allowed keys: " + join_names(known);
+    report_at(key.at, source_node.path_of(key.text), std::move(message), std::move(suggestion));
   }
   return true;
 }
@@ -268,11 +268,11 @@ std::optional<Duration> CheckContext::duration(const SourceNode& source_node, Du
       return std::nullopt;
     }
   }
-  std::string meant;
-  if (source_node->scalar.is_integer()) meant = std::to_string(source_node->scalar.as_int()) + "s";
+  std::string suggestion;
+  if (source_node->scalar.is_integer()) suggestion = std::to_string(source_node->scalar.as_int()) + "s";
   report(source_node,
          "must be a duration: a whole number and ms, s, m, h or d, such as 30s; at most 36500d",
-         std::move(meant));
+         std::move(suggestion));
   return std::nullopt;
 }
 
@@ -444,12 +444,12 @@ bool reads_only(CheckContext& check, const SourceNode& source_node, NameList roo
       if (std::ranges::find(roots, root) != roots.end()) continue;
       ClosestName nearest(root);
       for (const std::string_view known : roots) nearest.consider(known);
-      std::string meant = nearest.best();
+      std::string suggestion = nearest.best();
       std::string what = "." + root + " is not available here; available: ";
       for (const std::string_view known : roots) {
         what.append(known == *roots.begin() ? "." : ", .").append(known);
       }
-      check.report_root(string, "." + root, std::move(what), meant.empty() ? meant : "." + meant);
+      check.report_root(string, "." + root, std::move(what), suggestion.empty() ? suggestion : "." + suggestion);
     }
   });
   return check.count() == before;
@@ -475,11 +475,11 @@ void check_members(CheckContext& check, const SourceNode& string, const ExprRoot
         nearest.consider(known);
         what.append(known == fixed.front() ? "." : ", .").append(known);
       }
-      const std::string meant = nearest.best();
+      const std::string suggestion = nearest.best();
       const std::string written = below(name);
       const bool plain = string->scalar.as_string().find(written) != std::string::npos;
       check.report_root(string, plain ? written : at, std::move(what),
-                        meant.empty() ? meant : below(meant));
+                        suggestion.empty() ? suggestion : below(suggestion));
     }
   }
 }

@@ -201,9 +201,9 @@ ClosestName::ClosestName(std::string_view misspelt)
 
 void ClosestName::consider(std::string_view known) {
   const std::string other = folded(known);
-  const std::size_t apart =
+  const std::size_t length_difference =
       std::max(wanted_.size(), other.size()) - std::min(wanted_.size(), other.size());
-  if (apart >= distance_) return;
+  if (length_difference >= distance_) return;
   const std::size_t distance = edit_distance(wanted_, other);
   if (distance >= distance_ || distance >= other.size()) return;
   distance_ = distance;

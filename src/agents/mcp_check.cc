@@ -127,8 +127,8 @@ class ServerTools {
   // Checks the entry's policy once, so that its errors are reported once.
   void check_single_entry() {
     into_.generated.push_back(policy());
-    const Value nothing = Value::object({{"name", "any"}, {"digest", "0"}});
-    const ServerTool any{name_, connection_, nothing};
+    const Value no_tool = Value::object({{"name", "any"}, {"digest", "0"}});
+    const ServerTool any{name_, connection_, no_tool};
     check_tool(check_, name_, {&into_.generated.back(), source_node_.path}, &any);
   }
 
@@ -242,9 +242,9 @@ class ServerTools {
 
   // Adds the server's schema of arguments or results, if it can be used for validation.
   void schema(SourceTree& merged, std::string_view key, const std::string& tool,
-              const Value& theirs, SourceLocation at) {
+              const Value& server_schema, SourceLocation at) {
     if (merged.find(key) != nullptr) return;
-    const Value usable = without_dialect(theirs);
+    const Value usable = without_dialect(server_schema);
     std::string why = depth(usable) > kSchemaDepth ? "nested too deep" : "";
     if (why.empty()) {
       if (auto compiled = Schema::compile(usable); !compiled) why = compiled.error().message;

@@ -214,22 +214,22 @@ class ToolCheck {
   // Whether calls need an approval, and for how long it can be given.
   void approval() {
     const auto source_node = source_node_.find("approval");
-    bool asks = false;
+    bool needs_approval = false;
     if (source_node) {
       const bool text = (*source_node)->is_string();
       if (text && has_expression((*source_node)->scalar.as_string())) {
-        asks = condition(*source_node);
+        needs_approval = condition(*source_node);
       } else if (const auto word = check_.word(*source_node, {"never", "required"})) {
-        asks = *word == 1;
+        needs_approval = *word == 1;
       } else {
         return;
       }
-      if (asks) approval_.emplace_back("approval", (*source_node)->scalar);
+      if (needs_approval) approval_.emplace_back("approval", (*source_node)->scalar);
     }
     const auto expires = source_node_.find("approval_expires");
     if (!expires) return;
     if (!source_node) check_.report(*expires, "`approval_expires` needs `approval`");
-    if (const auto span = check_.duration(*expires, kDurationMin); span && asks) {
+    if (const auto span = check_.duration(*expires, kDurationMin); span && needs_approval) {
       approval_.emplace_back("approval_expires", to_text(*span));
     }
   }
@@ -419,14 +419,14 @@ class ToolCheck {
           "`heartbeat_timeout` is for command and native tools; for http tools use "
           "`timeout`");
     }
-    const auto silence = check_.duration(*source_node, kHeartbeatMin);
-    if (!silence) return;
+    const auto heartbeat = check_.duration(*source_node, kHeartbeatMin);
+    if (!heartbeat) return;
     const Duration timeout = checked_.tool.policy.timeout;
-    if (*silence >= timeout) {
+    if (*heartbeat >= timeout) {
       return check_.report(*source_node,
                            "must be shorter than `timeout` (" + to_text(timeout) + ")");
     }
-    put("heartbeat_timeout", to_text(*silence));
+    put("heartbeat_timeout", to_text(*heartbeat));
   }
 
   void require_kind(std::string_view kind, NameList keys) {
@@ -811,14 +811,14 @@ void check_side_calls(CheckContext& check, CheckedTools& tools) {
     }
     if (!found->second.is_valid) return;  // its effect may be unknown
     const bool reads = found->second.tool.policy.effect == EffectClass::read;
-    const bool asks = found->second.policy.find("approval") != nullptr;
+    const bool needs_approval = found->second.policy.find("approval") != nullptr;
     if (probe && !found->second.tool.policy.makes_call()) {
       check.report(named, quote(name) + " makes no call and cannot be a probe");
       tool.is_valid = false;
       return;
     }
-    if (probe == reads && !asks) return;
-    if (asks) {
+    if (probe == reads && !needs_approval) return;
+    if (needs_approval) {
       check.report(
           named,
           "a probe or compensation cannot need approval; set `approval: never` on " + quote(name));

@@ -40,8 +40,8 @@ struct Api::Route {
 
   bool matches(const Path& requested) const {
     return std::ranges::equal(path, requested,
-                              [](const std::string& ours, const std::string& theirs) {
-                                return ours == "{id}" || ours == theirs;
+                              [](const std::string& pattern, const std::string& segment) {
+                                return pattern == "{id}" || pattern == segment;
                               });
   }
 };

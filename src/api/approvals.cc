@@ -35,13 +35,13 @@ struct Api::ApprovalWalk {
 // The open requests of a job; a call with the request that it would send. Expired ones are left
 // out, also when their expiry is not recorded yet.
 std::vector<Value> Api::open_approvals(const engine::State& state) const {
-  std::vector<Value> asked = engine::approvals_view(state);
+  std::vector<Value> approvals = engine::approvals_view(state);
   const Instant now = store_.now();
-  std::erase_if(asked, [&](const Value& one) {
+  std::erase_if(approvals, [&](const Value& one) {
     const auto expires = instant_from_text(one.text("expires_at"));
     return expires && *expires <= now;
   });
-  for (Value& one : asked) {
+  for (Value& one : approvals) {
     Value sends;
     if (options_.preview && one.text("kind") == "call") {
       std::string_view version;  // a job keeps its tools when the file is reloaded
@@ -58,7 +58,7 @@ std::vector<Value> Api::open_approvals(const engine::State& state) const {
     }
     one = one.with("sends", sends);
   }
-  return asked;
+  return approvals;
 }
 
 // The open requests of one job: only its log is read.
@@ -129,8 +129,8 @@ void Api::read_next_log(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
         if (!alive.lock()) return;
         if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
         if (read) {  // an unreadable log must not hide other jobs
-          for (Value& asked : open_approvals(read->state)) {
-            walk->found.push_back(std::move(asked));
+          for (Value& approval : open_approvals(read->state)) {
+            walk->found.push_back(std::move(approval));
           }
         }
         read_next_log(ctx, walk);

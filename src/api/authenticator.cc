@@ -200,13 +200,13 @@ std::expected<std::shared_ptr<void>, ApiResponse> Authenticator::acquire_slot(
     const std::shared_ptr<ConcurrencyLimit>& open, const Principal& principal) {
   // Without a key the client is our own user: it has no share of its own.
   const bool has_share = !principal.key.empty() || options_.limit_keyless;
-  std::size_t& theirs = open->of[principal.caller];
-  if (open->all >= open->all_max || (has_share && theirs >= open->each_max)) {
-    if (theirs == 0) open->of.erase(principal.caller);
+  std::size_t& caller_slots = open->of[principal.caller];
+  if (open->all >= open->all_max || (has_share && caller_slots >= open->each_max)) {
+    if (caller_slots == 0) open->of.erase(principal.caller);
     return std::unexpected(
         rate_limited_response(open->type, open->too_many, std::chrono::seconds(1)));
   }
-  ++theirs;
+  ++caller_slots;
   ++open->all;
   return std::shared_ptr<void>(nullptr, [open, caller = principal.caller](void*) {
     --open->all;

@@ -11,9 +11,9 @@ void Api::submit_request(ContextPtr ctx, engine::ControlRequest control, int sta
   const auto job = job_id_from_text(ctx->id);
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
   control.by = ctx->request.by;
-  const bool says = control.kind == engine::ControlRequest::Kind::signal ||
+  const bool sends_data = control.kind == engine::ControlRequest::Kind::signal ||
                     control.kind == engine::ControlRequest::Kind::message;
-  if (const auto context = trace_context(ctx->request.traceparent, {}); context && says) {
+  if (const auto context = trace_context(ctx->request.traceparent, {}); context && sends_data) {
     control.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
   }
   auto kept = std::make_shared<const engine::ControlRequest>(control);
@@ -194,11 +194,11 @@ void Api::raise_budget(ContextPtr ctx) {
                             {"tokens", "cost", "model_calls", "tool_calls", "wall", "note"}));
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::budget};
     AE_ASSIGN(params.reason, fields.text("note"));
-    std::vector<Member> asked;
+    std::vector<Member> members;
     for (const auto& [name, value] : fields.object().members()) {
-      if (name != "note" && !value.is_null()) asked.emplace_back(name, value);
+      if (name != "note" && !value.is_null()) members.emplace_back(name, value);
     }
-    AE_ASSIGN(const engine::Limits limits, engine::parse_limits(Value::object(std::move(asked))));
+    AE_ASSIGN(const engine::Limits limits, engine::parse_limits(Value::object(std::move(members))));
     params.payload = to_json(limits);
     return params;
   }();

@@ -187,21 +187,21 @@ void Api::fork_new(ContextPtr ctx, runtime::ForkRequest params) {
 
 void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
   const bool named = !params.job.empty();
-  runtime::ForkRequest again = params;
+  runtime::ForkRequest retry_params = params;
   runtime_.fork(
       std::move(params), [this, alive = std::weak_ptr(alive_), ctx, named,
-                          again = std::move(again)](Result<runtime::ForkResult> made) mutable {
+                          retry_params = std::move(retry_params)](Result<runtime::ForkResult> made) mutable {
         if (!alive.lock()) return;
         if (!made && made.error().code == Code::not_found) {
           return ctx->refuse(missing_job_error(ctx->id));
         }
         if (!made && made.error().code == Code::already_exists && named) {
-          return find_or_fork(ctx, std::move(again));  // a concurrent request created it
+          return find_or_fork(ctx, std::move(retry_params));  // a concurrent request created it
         }
         if (!made) return ctx->refuse(made.error());
         if (!made->repeated.empty()) {
           const Error error = effects_repeated_error(
-              ctx->id, made->repeated, again.at == 0 ? "" : ", or fork at a later event");
+              ctx->id, made->repeated, retry_params.at == 0 ? "" : ", or fork at a later event");
           return ctx->answer(http_status(error.code),
                              problem(error).with("effects", Value::array(made->repeated)));
         }

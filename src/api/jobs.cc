@@ -93,9 +93,9 @@ Status is_event_type(const std::string& name) {
   if (event_kind(name) != nullptr) return {};
   agents::ClosestName nearest(name);
   for (const EventKind& kind : event_kinds()) nearest.consider(kind.name);
-  const std::string meant = nearest.best();
+  const std::string suggestion = nearest.best();
   return fail(Code::input_invalid, "\"type\" is not an event type: \"" + name.substr(0, 64) + "\"" +
-                                       (meant.empty() ? "" : " (did you mean " + meant + "?)"));
+                                       (suggestion.empty() ? "" : " (did you mean " + suggestion + "?)"));
 }
 
 EventClass class_of(const Event& event) {
@@ -130,19 +130,19 @@ Result<Deadline> deadline_of(std::string_view text, Instant now) {
 Value normalized_request(const Value& body, const runtime::NewJobRequest& params,
                          const agents::Agent& agent, const std::string& deadline,
                          const engine::Limits& budget) {
-  std::vector<Member> asked;
-  if (budget.any()) asked.emplace_back("budget", to_json(budget));
-  if (!deadline.empty()) asked.emplace_back("deadline", deadline);
-  if (params.priority != 0) asked.emplace_back("priority", params.priority);
+  std::vector<Member> requested;
+  if (budget.any()) requested.emplace_back("budget", to_json(budget));
+  if (!deadline.empty()) requested.emplace_back("deadline", deadline);
+  if (params.priority != 0) requested.emplace_back("priority", params.priority);
   if (!body["queue"].is_null() && !(params.queue.empty() && agent.queue.empty())) {
-    asked.emplace_back("queue", body["queue"]);
+    requested.emplace_back("queue", body["queue"]);
   }
   if (auto needed = params.required_capabilities; !needed.empty()) {
     sort_each_once(needed);
-    asked.emplace_back("required_capabilities",
+    requested.emplace_back("required_capabilities",
                        Value::array(std::vector<Value>(needed.begin(), needed.end())));
   }
-  return asked.empty() ? Value() : Value::object(std::move(asked));
+  return requested.empty() ? Value() : Value::object(std::move(requested));
 }
 
 // The budget in a request. Fails with input_invalid.
@@ -176,15 +176,15 @@ Status parse_job_options(const Value& body, const agents::Agent& agent, Instant 
   AE_ASSIGN(params.required_capabilities, capabilities_of(body["required_capabilities"]));
   std::string deadline;
   if (!body["deadline"].is_null()) {
-    AE_ASSIGN(Deadline asked, deadline_of(body.text("deadline"), now));
+    AE_ASSIGN(Deadline requested, deadline_of(body.text("deadline"), now));
     // With a key or id it may be the retry of a request that was in time: then its job must be
     // found.
     const bool may_repeat = !params.idempotency_key.empty() || !params.job.empty();
-    if (asked.at <= now && !may_repeat) {
-      return fail(Code::input_invalid, "the \"deadline\" " + asked.text + " has passed");
+    if (requested.at <= now && !may_repeat) {
+      return fail(Code::input_invalid, "the \"deadline\" " + requested.text + " has passed");
     }
-    params.deadline = asked.at;
-    deadline = std::move(asked.text);
+    params.deadline = requested.at;
+    deadline = std::move(requested.text);
   }
   engine::Limits budget;
   if (!body["budget"].is_null()) {

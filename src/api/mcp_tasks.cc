@@ -156,10 +156,10 @@ void Mcp::with_questions(const CallPtr& call, const Value& job, QuestionsCallbac
   }
   call_route(
       call, "GET", {"api", "approvals"}, {{"job", std::string(job.text("id"))}}, {},
-      [call, then = std::move(then)](const ApiResponse& seen) mutable {
-        if (seen.status != 200) return call->refuse(seen);
+      [call, then = std::move(then)](const ApiResponse& response) mutable {
+        if (response.status != 200) return call->refuse(response);
         std::vector<Value> questions;
-        for (const Value& one : items_of(seen.body["approvals"])) {
+        for (const Value& one : items_of(response.body["approvals"])) {
           // A verification can be asked again under its id: it is answered on the command line.
           if (one.text("kind") == "confirmation") continue;
           questions.push_back(Value::object({{"key", wait_key(one)}, {"request", question(one)}}));
@@ -176,10 +176,10 @@ void Mcp::apply_answers(const CallPtr& call, const std::string& job, async::Task
     return call->refuse_params("\"inputResponses\" must be an object of at most 100 answers");
   }
   call_route(call, "GET", {"api", "approvals"}, {{"job", job}}, {},
-             [this, call, then = std::move(then)](const ApiResponse& seen) mutable {
-               if (seen.status != 200) return call->refuse(seen);
+             [this, call, then = std::move(then)](const ApiResponse& response) mutable {
+               if (response.status != 200) return call->refuse(response);
                auto requests = std::make_shared<std::vector<ApiRequest>>();
-               for (const Value& one : items_of(seen.body["approvals"])) {
+               for (const Value& one : items_of(response.body["approvals"])) {
                  const Value* const answer = call->params()["inputResponses"].find(wait_key(one));
                  if (answer == nullptr || one.text("kind") == "confirmation") continue;
                  auto request = to_request(one, *answer);
@@ -225,10 +225,10 @@ void Mcp::with_task(const CallPtr& call, WithJob then) {
   const auto job = job_of(call->params()["taskId"]);
   if (!job) return call->refuse_params("\"taskId\" must be a task id");
   call_route(call, "GET", {"api", "jobs", *job}, {}, {},
-             [call, then = std::move(then)](const ApiResponse& seen) mutable {
-               if (seen.status == 404) return call->refuse_params("Task not found");
-               if (seen.status != 200) return call->refuse(seen);
-               then(seen.body);
+             [call, then = std::move(then)](const ApiResponse& response) mutable {
+               if (response.status == 404) return call->refuse_params("Task not found");
+               if (response.status != 200) return call->refuse(response);
+               then(response.body);
              });
 }
 
@@ -279,9 +279,9 @@ void Mcp::cancel_task(CallPtr call) {
                  if (done.status >= 400 && !over) return call->refuse(done);
                  if (call->modern()) return finish(call, Value::object({}));
                  call_route(call, "GET", {"api", "jobs", id}, {}, {},
-                            [this, call](const ApiResponse& seen) {
-                              if (seen.status != 200) return call->refuse(seen);
-                              answer_with_task(call, seen.body, false);
+                            [this, call](const ApiResponse& response) {
+                              if (response.status != 200) return call->refuse(response);
+                              answer_with_task(call, response.body, false);
                             });
                });
   });
@@ -300,13 +300,13 @@ void Mcp::list_tasks(CallPtr call) {
   }
   if (cursor.is_string()) query.emplace_back("cursor", cursor.as_string());
   call_route(call, "GET", {"api", "jobs"}, std::move(query), {},
-             [this, call](const ApiResponse& seen) {
-               if (seen.status != 200) return call->refuse(seen);
+             [this, call](const ApiResponse& response) {
+               if (response.status != 200) return call->refuse(response);
                std::vector<Value> tasks;
-               for (const Value& row : items_of(seen.body["jobs"]))
+               for (const Value& row : items_of(response.body["jobs"]))
                  tasks.push_back(task_of(row, false, false));
                Value result = Value::object({{"tasks", Value::array(std::move(tasks))}});
-               if (const Value& next = seen.body["next_cursor"]; next.is_string()) {
+               if (const Value& next = response.body["next_cursor"]; next.is_string()) {
                  result = result.with("nextCursor", next);
                }
                finish(call, result);

@@ -193,12 +193,12 @@ void Api::prune(ContextPtr ctx) {
   }();
   if (!params) return ctx->refuse(params.error());
   params->by = ctx->request.by;
-  const auto gone = [this, alive = std::weak_ptr(alive_)](const JobId& job) {
+  const auto on_deleted = [this, alive = std::weak_ptr(alive_)](const JobId& job) {
     if (!alive.lock()) return;
     runtime_.drop_cached(job);
     read_positions_.erase(job);
   };
-  runtime::prune(store_, *std::move(params), gone, [ctx](Result<runtime::PruneResult> pruned) {
+  runtime::prune(store_, *std::move(params), on_deleted, [ctx](Result<runtime::PruneResult> pruned) {
     if (!pruned) return ctx->refuse(pruned.error());
     ctx->answer(200, pruned_json(*pruned));
   });

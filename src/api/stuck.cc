@@ -287,8 +287,8 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
     }
     Value shown = row_json(row);
     if (why && why->reason != "parked") {
-      const bool alone = store_.owned() || is_owner_alive_;  // the store has a single owner
-      std::string command = alone ? "aetheris serve FILE" : "aetheris worker FILE";
+      const bool has_single_owner = store_.owned() || is_owner_alive_;  // the store has a single owner
+      std::string command = has_single_owner ? "aetheris serve FILE" : "aetheris worker FILE";
       for (const std::string& one : why->missing) {
         if (!one.starts_with(kVersion)) command += " --capability " + one;
       }

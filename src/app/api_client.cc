@@ -208,11 +208,11 @@ class SocketClient final : public ApiClient {
   // A proxy in front of our server may have forwarded the request and lost the response. A refusal
   // or a GET had no effect.
   Error not_aetheris_error(const std::string& method, int status) const {
-    const std::string who =
+    const std::string message =
         "the server at " + where() + " is not an aetheris server (" + std::to_string(status) + ")";
-    if (method == "GET" || (status >= 300 && status < 500)) return {Code::unavailable, who};
+    if (method == "GET" || (status >= 300 && status < 500)) return {Code::unavailable, message};
     return {Code::unknown_outcome,
-            who + ", or a proxy is in front of one; check the outcome before you retry"};
+            message + ", or a proxy is in front of one; check the outcome before you retry"};
   }
 
   std::string path_, base_, key_;
@@ -340,8 +340,8 @@ Result<std::unique_ptr<ApiClient>> ApiClient::open(const StoreUrl& store, OpenMo
     // be retried.
     api::ApiRequest health;
     health.path = {"api", "health"};
-    const auto there = client->send(health);
-    if (!there && there.error().code == Code::unknown_outcome) {
+    const auto answer = client->send(health);
+    if (!answer && answer.error().code == Code::unknown_outcome) {
       return fail(Code::unavailable, "the server at " + std::string(url) +
                                          " does not respond (health check within " +
                                          ae::to_text(kServerWait) + "): nothing was sent");

@@ -192,8 +192,8 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
       return;
     if (!is_still_valid()) return;
     const auto all = context_.output_hub.of(job_);
-    const bool says = std::ranges::any_of(all, [](const auto& one) { return !one->text.empty(); });
-    if (says && !has_begun_) begin_stream();
+    const bool has_output = std::ranges::any_of(all, [](const auto& one) { return !one->text.empty(); });
+    if (has_output && !has_begun_) begin_stream();
     std::map<Try, std::size_t> sent;
     for (const auto& output : all) {
       const Try key{output->invocation, output->try_no};

@@ -160,9 +160,9 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
     const std::string shown = columns == 0 ? all : cut(all, columns);
     lines.push_back("arguments: " + shown + (shown == all ? "" : " (cut: --json has them all)"));
   }
-  if (const std::string_view said = call.text("said"); !said.empty()) {
+  if (const std::string_view message = call.text("said"); !message.empty()) {
     const char* lead = "error: ";
-    for (const std::string& line : message_lines(said)) {
+    for (const std::string& line : message_lines(message)) {
       lines.push_back(lead + (columns == 0 ? line : cut(line, columns)));
       lead = "  ";
     }

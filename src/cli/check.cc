@@ -59,13 +59,13 @@ int check_command(const Options& options, Terminal& terminal) {
         ")\n";
   }
   if (diagnostics.empty()) {
-    std::vector<const agents::AgentsFile*> sound;
-    sound.reserve(files.size());
-    for (const agents::AgentsFile& file : files) sound.push_back(&file);
-    for (const agents::Note& idle : agents::unused_policies(policies, sound)) {
+    std::vector<const agents::AgentsFile*> valid_files;
+    valid_files.reserve(files.size());
+    for (const agents::AgentsFile& file : files) valid_files.push_back(&file);
+    for (const agents::Note& idle : agents::unused_policies(policies, valid_files)) {
       noted(options.policies, idle);
     }
-    for (std::size_t i = 0; i < files.size() && agents::has_approvals(sound); ++i) {
+    for (std::size_t i = 0; i < files.size() && agents::has_approvals(valid_files); ++i) {
       if (const auto open = agents::unsandboxed_programs(files[i])) noted(options.files[i], *open);
     }
   }

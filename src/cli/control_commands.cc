@@ -168,9 +168,9 @@ int message_command(const Options& options, Terminal& terminal) {
 
 int pause_command(const Options& options, Terminal& terminal) {
   const auto answer = post(options, "pause", without_empty({{"reason", options.reason}}));
-  const bool rests = answer && answer->find("paused") != nullptr;
+  const bool is_paused = answer && answer->find("paused") != nullptr;
   return print_answer(answer, options, terminal,
-                      rests ? "paused" : "pause requested; calls in flight finish first");
+                      is_paused ? "paused" : "pause requested; calls in flight finish first");
 }
 
 int resume_command(const Options& options, Terminal& terminal) {
@@ -242,9 +242,9 @@ int approve_command(const Options& options, Terminal& terminal) {
     print_next_step(options, options.id.substr(0, options.id.rfind('.')), terminal);
   }
   // A different edit is rejected; this is the same one, perhaps with another note.
-  const bool overtaken = !options.arguments.empty() && answer->find("duplicate") != nullptr &&
+  const bool is_superseded = !options.arguments.empty() && answer->find("duplicate") != nullptr &&
                          (*answer)["applied"] == Value(false) && outcome != "edited";
-  return outcome == wanted && !overtaken && !unused ? kDone : kConflict;
+  return outcome == wanted && !is_superseded && !unused ? kDone : kConflict;
 }
 
 int resolve_command(const Options& options, Terminal& terminal) {

@@ -243,8 +243,8 @@ void Notifications::restart(const Question& question) {
     if (read) {
       for (const Event& event : read->events) open.apply(event);
     }
-    const auto asked = open.list();
-    if (std::ranges::count(asked, question.id, &Question::id) > 0) return start(question);
+    const auto open_questions = open.list();
+    if (std::ranges::count(open_questions, question.id, &Question::id) > 0) return start(question);
     tries_.erase(question.id);
   });
 }

@@ -133,10 +133,10 @@ class Grammar {
                     "how long a PostgreSQL store that is down is waited for at the start (default: "
                     "without end; 0s = not at all)");
   }
-  void notify(CLI::App* sub, const char* promise) {
+  void notify(CLI::App* sub, const char* description) {
     sub->add_option(
            "--notify", options_.notify,
-           std::string("a program (no shell) to start for each pending request, ") + promise)
+           std::string("a program (no shell) to start for each pending request, ") + description)
         ->check(not_empty());
   }
   static void positional(CLI::App* sub, const char* name, std::string& into, const char* what,
@@ -742,10 +742,10 @@ Parsed parse(int raw_argc, char** raw_argv) {
       for (const CLI::App* one : grammar.app().get_subcommands([](CLI::App*) { return true; })) {
         nearest.consider(one->get_name());
       }
-      const std::string meant = nearest.best();
+      const std::string suggestion = nearest.best();
       parsed.error =
           Error{Code::usage, "unknown command \"" + command.substr(0, 64) + "\"" +
-                                 (meant.empty() ? "" : " (did you mean " + meant + "?)") +
+                                 (suggestion.empty() ? "" : " (did you mean " + suggestion + "?)") +
                                  "; `aetheris --help` lists them"};
       parsed.usage = grammar.usage(command);
       return parsed;

@@ -415,22 +415,22 @@ constexpr std::size_t kChangesShown = 10;
 
 // The external changes of the job and their last verification, one line each; mismatches first.
 std::vector<std::string> changes_text(const Value& changes) {
-  std::vector<std::string> odd, plain;
-  if (!changes.is_array()) return odd;
+  std::vector<std::string> mismatches, matches;
+  if (!changes.is_array()) return mismatches;
   for (const Value& change : changes.items()) {
     const std::string verdict(change.text("verdict"));
     std::string text = safe(change.text("resource_type")) + " " + safe(change.text("resource_id")) +
                        " (" + safe(change.text("operation")) + ")";
     if (!verdict.empty()) text += ": " + safe(verdict);
-    (verdict.empty() || verdict == "match" ? plain : odd).push_back(std::move(text));
+    (verdict.empty() || verdict == "match" ? matches : mismatches).push_back(std::move(text));
   }
-  odd.insert(odd.end(), plain.begin(), plain.end());
-  if (odd.size() > kChangesShown) {
-    const std::string left = std::to_string(odd.size() - kChangesShown);
-    odd.resize(kChangesShown);
-    odd.push_back("… and " + left + " more: `aetheris job ID --json`");
+  mismatches.insert(mismatches.end(), matches.begin(), matches.end());
+  if (mismatches.size() > kChangesShown) {
+    const std::string left = std::to_string(mismatches.size() - kChangesShown);
+    mismatches.resize(kChangesShown);
+    mismatches.push_back("… and " + left + " more: `aetheris job ID --json`");
   }
-  return odd;
+  return mismatches;
 }
 
 }  // namespace

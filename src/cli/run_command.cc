@@ -231,7 +231,7 @@ api::ApiRequest creation_request(const RunParams& params, const Options& options
 
 // For a job that existed before: prints what this command does with it.
 void print_exists(const Value& job, const Options& options, bool runs_here, Terminal& terminal) {
-  if (options.sought || options.detach || options.command != "run") return;
+  if (options.was_looked_up || options.detach || options.command != "run") return;
   const std::string status(job.text("status"));
   if (!has_ended(job) && !runs_here) return;
   if (!has_ended(job)) {
@@ -482,7 +482,7 @@ std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& 
   }
   options.job_id = job->text("id");
   options.idempotency_key.clear();
-  options.sought = true;
+  options.was_looked_up = true;
   if (options.detach) return print_detached(*job, &params.store, terminal);
   if (!is_idle(*job)) {
     if (auto served = check_served(std::string(job->text("agent")), owner, params.file, send);
@@ -574,10 +574,10 @@ RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& param
     return std::unexpected(128 + signal);
   }
   const api::ApiResponse end = instance.send(get_job(id));
-  const auto here = [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
+  const auto send = [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
     return instance.send(request);
   };
-  IdleJob idle_job = end.status == 200 ? with_approvals(end.body, params.store, here, terminal)
+  IdleJob idle_job = end.status == 200 ? with_approvals(end.body, params.store, send, terminal)
                                        : IdleJob{end.body};
   instance.stop_listening();
   if (end.status != 200) {
@@ -691,7 +691,7 @@ int run_command(const Options& options, Terminal& terminal) {
     if (approved && *approved) {
       now.job_id = end->job.text("id");
       now.idempotency_key.clear();
-      now.sought = true;
+      now.was_looked_up = true;
       continue;
     }
     const int code = print_end(end->job, *params, terminal);

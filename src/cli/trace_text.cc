@@ -640,7 +640,7 @@ class Trace {
   void put_try(const Value& one, const std::string& trunk) {
     const std::string outcome(one.text("outcome"));
     const bool good = outcome == "success";
-    const bool doubtful = !good && outcome != "failure";
+    const bool is_unknown = !good && outcome != "failure";
     Line line;
     line.add(Tint::dim, trunk + "try " + std::to_string(natural(one["try"])) + "  ");
     if (outcome.empty()) {
@@ -651,7 +651,7 @@ class Trace {
       }
     } else {
       line.add(good       ? Tint::good
-               : doubtful ? Tint::warn
+               : is_unknown ? Tint::warn
                           : Tint::bad,
                outcome == "unknown" ? "outcome unknown" : outcome);
       if (outcome == "failure" && one["definite"] != Value(true)) {

@@ -61,8 +61,8 @@ std::string code_of(std::string_view error_type) {
       {"requests", "http_429"},
       {"tokens", "http_429"},
   };
-  for (const auto& [theirs, ours] : kCodes) {
-    if (error_type == theirs) return std::string(ours);
+  for (const auto& [wire_code, code_name] : kCodes) {
+    if (error_type == wire_code) return std::string(code_name);
   }
   return "http_500";
 }

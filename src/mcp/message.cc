@@ -38,9 +38,9 @@ std::expected<Message, RpcError> read_message(const Value& value) {
   const Value* const result = value.find("result");
   const Value* const error = value.find("error");
   if (method == nullptr) {
-    const bool sound = (result == nullptr) != (error == nullptr) &&
+    const bool is_valid = (result == nullptr) != (error == nullptr) &&
                        (result != nullptr ? is_id(id) : (*error)["code"].is_integer());
-    if (!sound) {
+    if (!is_valid) {
       return reject_message(kInvalidRequest,
                             "a message has a \"method\", or is a response with an id and either a "
                             "\"result\" or an \"error\"",

@@ -316,7 +316,7 @@ std::vector<const Shape*> ScrubTable::find_in(std::string_view whole) const {
 
 bool ScrubTable::may_continue(std::string_view prefix) const {
   if (!first_bytes_[static_cast<unsigned char>(prefix.front())]) return false;
-  // Texts with the prefix `prefix` are adjacent, and `prefix` itself sorts before the longer ones.
+  // Texts with this prefix are adjacent, and `prefix` itself sorts before the longer ones.
   const auto next =
       std::ranges::upper_bound(sorted_, prefix, {}, [this](std::uint32_t i) { return text(i); });
   return next != sorted_.end() && text(*next).starts_with(prefix);
@@ -614,7 +614,7 @@ std::size_t ScrubbedStream::first_incomplete(const UnescapedViews& views) const 
 std::size_t ScrubbedStream::boundary_outside_matches(const UnescapedViews& views,
                                                      std::size_t cut) const {
   const std::string_view all = views.text(0);
-  std::vector<std::vector<const Shape*>> matches_by_level;  // by level
+  std::vector<std::vector<const Shape*>> matches_by_level;
   for (std::size_t level = 0; level <= views.levels(); ++level) {
     matches_by_level.push_back(table_->find_in(views.text(level)));
   }
@@ -628,10 +628,10 @@ std::size_t ScrubbedStream::boundary_outside_matches(const UnescapedViews& views
       cut = views.boundary_at_or_before(cut);
       for (const Shape* shape : matches_by_level[level]) {
         cut = views.boundary_at_or_before(cut);
-        const std::size_t here = views.to_level(level, cut);
+        const std::size_t position = views.to_level(level, cut);
         const std::string_view value = shape->text;
-        const std::size_t first = here < value.size() ? 0 : here - value.size() + 1;
-        const std::size_t behind = text.substr(first, here - first + value.size() - 1).find(value);
+        const std::size_t first = position < value.size() ? 0 : position - value.size() + 1;
+        const std::size_t behind = text.substr(first, position - first + value.size() - 1).find(value);
         if (behind == text.npos) continue;
         const std::size_t at = first + behind;
         cut = views.to_source(level, {at, at}).begin;

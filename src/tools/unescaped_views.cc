@@ -138,15 +138,15 @@ const UnescapedViews::Escape* UnescapedViews::last_escape_before(const View& vie
 }
 
 std::size_t UnescapedViews::boundary_at_or_before(std::size_t at) const {
-  for (std::size_t level = 0, here = at; level < views_.size();) {
-    if (const Escape* const escape = last_escape_before(views_[level], here)) {
+  for (std::size_t level = 0, position = at; level < views_.size();) {
+    if (const Escape* const escape = last_escape_before(views_[level], position)) {
       const std::size_t end = escape->source_at + std::size_t{escape->source_bytes};
-      if (here < end) {  // back to its begin, which may be inside an escape of a lower level
-        at = here = to_source(level, {escape->source_at, escape->source_at}).begin;
+      if (position < end) {  // back to its begin, which may be inside an escape of a lower level
+        at = position = to_source(level, {escape->source_at, escape->source_at}).begin;
         level = 0;
         continue;
       }
-      here = escape->at + escape->bytes + (here - end);
+      position = escape->at + escape->bytes + (position - end);
     }
     ++level;
   }

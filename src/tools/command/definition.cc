@@ -20,7 +20,7 @@ namespace ae::tools {
 namespace {
 
 constexpr std::size_t kOutputLimit = 64u << 20;  // upper limit of output_max
-constexpr std::size_t kArgumentsMost = 1024;
+constexpr std::size_t kArgumentsMax = 1024;
 
 // Set by the runtime; a definition must not override them.
 const char* const kReservedVariables[] = {"AETHERIS_IDEMPOTENCY_KEY",
@@ -128,7 +128,7 @@ Result<CommandDefinition::Parts> parts_of(const Value& text, const std::string& 
 }
 
 Status read_command(const Value& command, const std::string& folder, CommandDefinition& out) {
-  if (!command.is_array() || command.size() == 0 || command.size() > kArgumentsMost) {
+  if (!command.is_array() || command.size() == 0 || command.size() > kArgumentsMax) {
     return fail(Code::plan_invalid, "command: must be a list: the program, then its arguments");
   }
   for (std::size_t i = 0; i < command.size(); ++i) {

@@ -240,7 +240,7 @@ struct Child {
   KillReason kill_reason = KillReason::no;
   Duration time_max{};
   Duration started_at{};
-  std::optional<Duration> give_up_at;  // when to stop waiting for the supervisor
+  std::optional<Duration> supervisor_deadline;  // when to stop waiting for the supervisor
 };
 
 }  // namespace
@@ -260,7 +260,7 @@ class Processes::Listener {
       l.stopping_ = true;
       for (auto& [id, child] : l.children_) {
         l.kill(child);
-        child.give_up_at = boot_now() + kSupervisorTimeout;
+        child.supervisor_deadline = boot_now() + kSupervisorTimeout;
       }
     });
     thread_.join();
@@ -401,7 +401,7 @@ void Processes::Listener::go(Id id) {
   if (!child.ended || child.kill_reason != KillReason::no) return;
   child.started_at = boot_now();
   child.last_heard_at = monotonic_now();
-  child.give_up_at = child.started_at + child.time_max + kSupervisorTimeout;
+  child.supervisor_deadline = child.started_at + child.time_max + kSupervisorTimeout;
   const char byte = static_cast<char>(Command::go);
   // If this fails, the supervisor is gone and has started nothing.
   child.go_sent = ::send(child.control.get(), &byte, 1, MSG_NOSIGNAL) == 1;
@@ -451,7 +451,7 @@ void Processes::Listener::stop(Id id) {
   if (found == children_.end()) return;
   Child& child = found->second;
   if (!child.go_sent) return kill(child);
-  child.give_up_at = boot_now() + kSupervisorTimeout;
+  child.supervisor_deadline = boot_now() + kSupervisorTimeout;
   const char byte = static_cast<char>(Command::stop);
   ::send(child.control.get(), &byte, 1, MSG_NOSIGNAL);
 }
@@ -459,7 +459,7 @@ void Processes::Listener::stop(Id id) {
 void Processes::Listener::kill(Child& child, KillReason why) {
   if (!child.ended || child.kill_reason != KillReason::no) return;
   child.kill_reason = why;
-  child.give_up_at = boot_now() + kSupervisorTimeout;
+  child.supervisor_deadline = boot_now() + kSupervisorTimeout;
   const char byte = static_cast<char>(Command::kill);
   ::send(child.control.get(), &byte, 1, MSG_NOSIGNAL);
 }
@@ -556,8 +556,8 @@ bool Processes::Listener::has_missed_heartbeat(Child& child) {
       monotonic_now() - child.last_heard_at < child.heartbeat) {
     return false;
   }
-  pollfd there{child.reports.get(), POLLIN, 0};
-  if (::poll(&there, 1, 0) == 1 && (there.revents & POLLIN) != 0) {
+  pollfd poll_fd{child.reports.get(), POLLIN, 0};
+  if (::poll(&poll_fd, 1, 0) == 1 && (poll_fd.revents & POLLIN) != 0) {
     read_reports(child);
     return false;
   }
@@ -673,10 +673,10 @@ void Processes::Listener::reap_orphans() {
 
 void Processes::Listener::check_deadlines(Child& child) {
   if (child.control.ok() && has_missed_heartbeat(child)) kill(child, KillReason::silent);
-  if (!child.give_up_at || !child.control.ok() || boot_now() < *child.give_up_at) return;
+  if (!child.supervisor_deadline || !child.control.ok() || boot_now() < *child.supervisor_deadline) return;
   if (!child.ended) {
     // Stuck after SIGKILL. The supervisor keeps trying, even without us.
-    child.give_up_at.reset();
+    child.supervisor_deadline.reset();
     if (stopping_) child.control.close();
     return;
   }

@@ -265,9 +265,9 @@ void Server::on_connect_failed(const Error& error) {
 void Server::on_connection_lost(const std::string& why) {
   // Lost during the probe: `start` reports it, and the next connection is legacy.
   if (session_ && session_->is_lost_in_probe()) return;
-  const bool stayed = phase_ == Phase::ready && now() - ready_at_ >= kStableAfter;
+  const bool was_stable = phase_ == Phase::ready && now() - ready_at_ >= kStableAfter;
   const bool was_ready = phase_ == Phase::ready;
-  failures_ = stayed ? 0 : failures_ + 1;
+  failures_ = was_stable ? 0 : failures_ + 1;
   const std::uint32_t doublings = std::min(failures_ > 0 ? failures_ - 1 : 0, 12u);
   const Duration wait =
       failures_ == 0 ? Duration(0) : std::min(kBackoffMin * (1 << doublings), kBackoffMax);

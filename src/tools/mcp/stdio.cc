@@ -56,8 +56,8 @@ void StdioTransport::send(OutgoingMessage outgoing, async::Done<Reply> reply) {
 void StdioTransport::cancel_request(std::int64_t id) {
   // A line that could not be read may have been its answer; do not count it against another call.
   if (suspects_.contains(id) && unreadable_lines_ > 0) --unreadable_lines_;
-  auto given_up = extract_open(id);
-  if (given_up) reply_later(std::move(given_up), {.kind = Reply::Kind::lost, .text = "given up"});
+  auto cancelled = extract_open(id);
+  if (cancelled) reply_later(std::move(cancelled), {.kind = Reply::Kind::lost, .text = "given up"});
 }
 
 // Removes an open request. Empty: there was none.
