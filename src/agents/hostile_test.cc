@@ -123,9 +123,9 @@ AE_TEST("agents/10,001 nodes are too many") {
 }
 
 // Mutates bytes and ranges of the documentation's files: replaces, swaps, cuts and duplicates.
-std::string mutated(std::string text, std::mt19937& chance) {
+std::string mutated(std::string text, std::mt19937& rng) {
   constexpr std::string_view kBytes = "{}[]:,\"'#&*!|>-?%@`$\\ \n\t~0aE.\x80\xff";
-  const auto below = [&](std::size_t n) { return chance() % (n + 1); };
+  const auto below = [&](std::size_t n) { return rng() % (n + 1); };
   for (std::size_t changes = 1 + below(3); changes > 0 && !text.empty(); --changes) {
     const std::size_t at = below(text.size() - 1);
     const std::size_t length = std::min(below(30), text.size() - at);
@@ -151,12 +151,12 @@ std::string mutated(std::string text, std::mt19937& chance) {
 }
 
 void load_mutations(std::size_t count) {
-  std::mt19937 chance(1);
+  std::mt19937 rng(1);
   const std::vector<std::string> files = testing::files_of_the_documentation();
   ASSERT_FALSE(files.empty());
   std::size_t good = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const std::string text = mutated(files[i % files.size()], chance);
+    const std::string text = mutated(files[i % files.size()], rng);
     const auto once = load_text(text);
     EXPECT_EQ(diagnostics_as_text(once.diagnostics),
               diagnostics_as_text(load_text(text).diagnostics))

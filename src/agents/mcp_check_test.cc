@@ -78,9 +78,9 @@ AE_TEST("agents/the JSON Schema that ships takes MCP servers as the checker does
     SourceTree root;
     const std::string file = "aetheris: 1\ntools: { s: " + tool + " }\n" + std::string(kAgent);
     EXPECT_TRUE(read_yaml(file, unread, root));
-    const bool ours = !load_text(file).diagnostics.empty();
-    EXPECT_EQ(!schema->validate(root.value()).empty(), ours) << tool;
-    return ours;
+    const bool refused = !load_text(file).diagnostics.empty();
+    EXPECT_EQ(!schema->validate(root.value()).empty(), refused) << tool;
+    return refused;
   };
   EXPECT_FALSE(diagnostics(
       "{ mcp: { command: [npx], env: { A: 'secret:B' }, cwd: x }, effect: read, output_max: 2MiB, "

@@ -264,9 +264,9 @@ AE_TEST("registry/an agent is registered as a new version, or is the newest alre
   const ApiResponse begun = fixture.post({"api", "agents", "new", "message"}, R"({"message": 1})");
   EXPECT_EQ(begun.status, 202);
   // Older versions are still readable.
-  const ApiResponse told = fixture.get({"api", "agents", "new"}, {{"version", "1"}});
-  EXPECT_EQ(told.body.text("plan_hash"), made.body.text("plan_hash"));
-  EXPECT_EQ(canonical(told.body["source"]), canonical(*parse_json(source)));
+  const ApiResponse shown = fixture.get({"api", "agents", "new"}, {{"version", "1"}});
+  EXPECT_EQ(shown.body.text("plan_hash"), made.body.text("plan_hash"));
+  EXPECT_EQ(canonical(shown.body["source"]), canonical(*parse_json(source)));
   expect_problem(fixture.get({"api", "agents", "new"}, {{"version", "3"}}), 404, "not_found");
   expect_problem(fixture.get({"api", "agents", "new"}, {{"version", "0"}}), 404, "not_found");
   expect_problem(fixture.get({"api", "agents", "new"}, {{"version", "x"}}), 400, "input_invalid");
@@ -301,10 +301,10 @@ AE_TEST("registry/an agent whose tools are not here is told of, and makes no job
   const std::size_t at = fixture.text.find("  doubt:");
   fixture.text.erase(at, fixture.text.find('\n', at) + 1 - at);
   fixture.serve();
-  const ApiResponse told = fixture.get({"api", "agents", "new"});
-  EXPECT_EQ(told.status, 200);
-  EXPECT_EQ(told.body["runs_here"], Value(false));
-  EXPECT_NE(told.body.text("refused").find("doubt"), std::string_view::npos);
+  const ApiResponse shown = fixture.get({"api", "agents", "new"});
+  EXPECT_EQ(shown.status, 200);
+  EXPECT_EQ(shown.body["runs_here"], Value(false));
+  EXPECT_NE(shown.body.text("refused").find("doubt"), std::string_view::npos);
   expect_problem(fixture.post({"api", "jobs"}, R"({"agent": "new"})"), 409, "needs_version");
   EXPECT_EQ(fixture.get({"api", "jobs", job}).body["agent_version"], Value(1));
 }
@@ -579,20 +579,20 @@ AE_TEST("openapi/it names every route, and no other") {
   const auto document = parse_json(openapi_json(), {.depth_max = 100});
   ASSERT_TRUE(document) << document.error().message;
   EXPECT_EQ(document->text("openapi"), "3.1.0");
-  std::set<std::pair<std::string, std::string>> told;
+  std::set<std::pair<std::string, std::string>> documented;
   for (const auto& [path, item] : (*document)["paths"].members()) {
     for (const auto& [method, operation] : item.members()) {
       if (method == "parameters") continue;
       std::string upper = method;
       std::ranges::transform(upper, upper.begin(), [](char c) { return std::toupper(c); });
-      told.emplace(upper, path);
+      documented.emplace(upper, path);
       EXPECT_FALSE(operation.text("operationId").empty()) << method << " " << path;
       EXPECT_TRUE(operation["responses"].find("default")) << method << " " << path;
     }
   }
   std::set<std::pair<std::string, std::string>> routes;
   for (const Api::RouteShape& route : Api::routes()) routes.emplace(route.method, route.path);
-  EXPECT_EQ(told, routes);
+  EXPECT_EQ(documented, routes);
 }
 
 AE_TEST("openapi/it says of each route which roles may use it") {
@@ -772,14 +772,14 @@ AE_TEST("roles/who starts work does not answer for the people it asks, and the o
   EXPECT_EQ(signal(Role::approver, buys, own + yes).status, 200);
   EXPECT_EQ(fixture.status(buys), "completed");
   // A signal from a program.
-  const std::string asks = fixture.make(R"({"agent": "asks"})");
+  const std::string job = fixture.make(R"({"agent": "asks"})");
   const std::string go = R"({"correlation_key": "go", "payload": 1})";
-  expect_problem(signal(Role::approver, asks, go), 400, "wait_mismatch");
+  expect_problem(signal(Role::approver, job, go), 400, "wait_mismatch");
   expect_problem(
-      signal(Role::approver, asks, R"({"correlation_key": "go", "wait_type": "signal"})"), 403,
+      signal(Role::approver, job, R"({"correlation_key": "go", "wait_type": "signal"})"), 403,
       "forbidden");
-  EXPECT_EQ(signal(Role::operator_, asks, go).status, 200);
-  EXPECT_EQ(fixture.status(asks), "completed");
+  EXPECT_EQ(signal(Role::operator_, job, go).status, 200);
+  EXPECT_EQ(fixture.status(job), "completed");
   // An early answer must not become the answer of a user when the wait opens.
   const std::string receives_commits = fixture.make(R"({"agent": "hears"})");
   const std::string early =
@@ -821,7 +821,7 @@ AE_TEST("api/a retry or a plan with a tool that this process has otherwise is re
   ASSERT_EQ(fixture.status(waits), "waiting");
   const std::string body =
       canonical(Value::object({{"task_graph", fixture.file.agents.at("maps").task_graph}}));
-  const std::string ours = fixture.tool_registry.find("echo")->version;
+  const std::string old_version = fixture.tool_registry.find("echo")->version;
   fixture.tool_registry.find("echo")->version = "ffffffffffffffff";
   for (const auto& [job, action] : {std::pair(failed, "retry"), std::pair(waits, "plan")}) {
     const auto refused = fixture.post({"api", "jobs", job, action}, body);
@@ -833,7 +833,7 @@ AE_TEST("api/a retry or a plan with a tool that this process has otherwise is re
   EXPECT_EQ(fixture.get({"api", "jobs", waits}).body["plan"], Value(0));
   // A retry under the origin's own plan uses the current tool.
   EXPECT_EQ(fixture.post({"api", "jobs", failed, "retry"}, "{}").status, 201);
-  fixture.tool_registry.find("echo")->version = ours;
+  fixture.tool_registry.find("echo")->version = old_version;
   EXPECT_EQ(fixture.post({"api", "jobs", failed, "retry"}, body).status, 201);
   EXPECT_EQ(fixture.post({"api", "jobs", waits, "plan"}, body).status, 202);
 }
@@ -934,10 +934,10 @@ AE_TEST(
     "api/a job ends at the deadline that its request gave, or at its agent's if that is earlier") {
   ApiFixture fixture;
   const Instant now = fixture.loop.now();
-  const auto deadline = [&](std::string_view agent, std::string_view asked) {
+  const auto deadline = [&](std::string_view agent, std::string_view requested) {
     const auto made =
         fixture.post({"api", "jobs"}, "{\"agent\":\"" + std::string(agent) + "\",\"deadline\":\"" +
-                                          std::string(asked) + "\"}");
+                                          std::string(requested) + "\"}");
     EXPECT_EQ(made.status, 201) << canonical(made.body);
     return std::string(made.body.text("deadline"));
   };
@@ -1160,8 +1160,8 @@ AE_TEST("api/events are envelopes, in pages, by class and by type") {
 AE_TEST("api/effects are the events that record one, each with its kind, on any page") {
   ApiFixture fixture;
   const auto id = fixture.make(R"({"agent":"buys","input":{"n":250}})");
-  const Value asked = fixture.get({"api", "approvals"}).body["approvals"];
-  fixture.post({"api", "approvals", std::string(asked.items()[0].text("id"))},
+  const Value open = fixture.get({"api", "approvals"}).body["approvals"];
+  fixture.post({"api", "approvals", std::string(open.items()[0].text("id"))},
                R"({"decision":"approve"})");
   fixture.loop.run_ready();
   ASSERT_EQ(fixture.status(id), "completed");
@@ -1189,16 +1189,16 @@ AE_TEST("api/who follows a job hears of each commit at once") {
   ApiFixture fixture;
   const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
   const auto seen = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
-  std::optional<ApiResponse> heard;
+  std::optional<ApiResponse> received;
   ApiRequest request;
   request.path = {"api", "jobs", id, "events"};
   request.query = {{"after", std::to_string(seen)}, {"wait", "60s"}};
-  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  fixture.api->handle(request, [&](ApiResponse answer) { received = std::move(answer); });
   fixture.loop.run_ready();
-  EXPECT_FALSE(heard);
+  EXPECT_FALSE(received);
   fixture.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
-  ASSERT_TRUE(fixture.loop.run_until([&] { return heard.has_value(); }));
-  EXPECT_EQ(heard->body["events"].items()[0].text("type"), "wait_completed");
+  ASSERT_TRUE(fixture.loop.run_until([&] { return received.has_value(); }));
+  EXPECT_EQ(received->body["events"].items()[0].text("type"), "wait_completed");
 }
 
 AE_TEST("api/a transcript comes in pages, and its totals are those of the whole job") {
@@ -1225,42 +1225,42 @@ AE_TEST("api/a transcript with ?wait is answered when there is an entry") {
   const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
   const Value before = fixture.get({"api", "jobs", id, "transcript"}).body;
   const auto seen = std::to_string(before["entries"].items().back()["seq"].as_int());
-  std::optional<ApiResponse> heard;
+  std::optional<ApiResponse> received;
   ApiRequest request;
   request.path = {"api", "jobs", id, "transcript"};
   request.query = {{"after", seen}, {"wait", "60s"}};
-  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  fixture.api->handle(request, [&](ApiResponse answer) { received = std::move(answer); });
   fixture.loop.advance(std::chrono::seconds(10));
-  EXPECT_FALSE(heard);
+  EXPECT_FALSE(received);
   fixture.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
-  ASSERT_TRUE(fixture.loop.run_until([&] { return heard.has_value(); }));
-  EXPECT_EQ(heard->body["entries"].items()[0].text("kind"), "reply");
+  ASSERT_TRUE(fixture.loop.run_until([&] { return received.has_value(); }));
+  EXPECT_EQ(received->body["entries"].items()[0].text("kind"), "reply");
   request.query = {{"after", "100000"}, {"wait", "60s"}};
-  heard.reset();
+  received.reset();
   ASSERT_TRUE(fixture.loop.run_until(
       [&] { return fixture.get({"api", "jobs", id}).body.text("status") == "completed"; }));
-  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
-  ASSERT_TRUE(fixture.loop.run_until([&] { return heard.has_value(); }));
-  EXPECT_EQ(heard->body["entries"].size(), 0u);
-  EXPECT_EQ(heard->body["ended"], Value(true));
+  fixture.api->handle(request, [&](ApiResponse answer) { received = std::move(answer); });
+  ASSERT_TRUE(fixture.loop.run_until([&] { return received.has_value(); }));
+  EXPECT_EQ(received->body["entries"].size(), 0u);
+  EXPECT_EQ(received->body["ended"], Value(true));
 }
 
 AE_TEST("api/a waiting transcript reads the log at most twice a second, and in turn") {
   ApiFixture fixture;
   const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
   const Value before = fixture.get({"api", "jobs", id, "transcript"}).body;
-  std::optional<ApiResponse> heard;
+  std::optional<ApiResponse> received;
   ApiRequest request;
   request.path = {"api", "jobs", id, "transcript"};
   request.query = {{"after", std::to_string(before["seq"].as_int())}, {"wait", "60s"}};
-  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  fixture.api->handle(request, [&](ApiResponse answer) { received = std::move(answer); });
   fixture.loop.run_ready();
   fixture.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
   fixture.loop.advance(std::chrono::milliseconds(400));
-  EXPECT_FALSE(heard) << "it has just read the log";
+  EXPECT_FALSE(received) << "it has just read the log";
   fixture.loop.advance(std::chrono::milliseconds(200));
-  ASSERT_TRUE(heard);
-  EXPECT_EQ(heard->body["entries"].items()[0].text("kind"), "reply");
+  ASSERT_TRUE(received);
+  EXPECT_EQ(received->body["entries"].items()[0].text("kind"), "reply");
 }
 
 AE_TEST(
@@ -1346,17 +1346,17 @@ AE_TEST("api/who follows a silent job is answered with nothing when the time is 
   ApiFixture fixture;
   const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
   const auto seen = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
-  std::optional<ApiResponse> heard;
+  std::optional<ApiResponse> received;
   ApiRequest request;
   request.path = {"api", "jobs", id, "events"};
   request.query = {{"after", std::to_string(seen)}, {"wait", "3s"}};
-  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  fixture.api->handle(request, [&](ApiResponse answer) { received = std::move(answer); });
   fixture.loop.advance(std::chrono::seconds(2));
-  EXPECT_FALSE(heard);
+  EXPECT_FALSE(received);
   fixture.loop.advance(std::chrono::seconds(2));
-  ASSERT_TRUE(heard);
-  EXPECT_EQ(heard->status, 200);
-  EXPECT_EQ(heard->body["events"].size(), 0u);
+  ASSERT_TRUE(received);
+  EXPECT_EQ(received->status, 200);
+  EXPECT_EQ(received->body["events"].size(), 0u);
 }
 
 AE_TEST("api/a signal is delivered once, and says so again") {
@@ -1454,8 +1454,8 @@ AE_TEST("api/who answers again is told who did before, and when: the same is no 
   }
   expect_problem(resolve(R"("resolution":"happened","result":9,"try":2)"), 409, "job_terminal");
 
-  const auto asks = fixture.make(R"({"agent":"asks"})");
-  const Path signal{"api", "jobs", asks, "signal"};
+  const auto job = fixture.make(R"({"agent":"asks"})");
+  const Path signal{"api", "jobs", job, "signal"};
   EXPECT_EQ(fixture.post(signal, R"({"correlation_key":"go","payload":1})").status, 200);
   EXPECT_EQ(fixture.post(signal, R"({"correlation_key":"go","payload":1})").body["answered"], who);
   EXPECT_EQ(fixture.post(signal, R"({"correlation_key":"go","payload":2})").body["answered"], who);
@@ -1501,7 +1501,7 @@ AE_TEST("api/what became of a call is noted after the end, once, and the job sta
   EXPECT_EQ(again.body["applied"], Value(true));
   EXPECT_EQ(again.body["noted"], Value(true));
   EXPECT_EQ(again.body["answered"].text("by"), "ada");
-  const auto other = say(R"("resolution":"not_happened")");
+  const auto other = resolve(R"("resolution":"not_happened")");
   expect_problem(other, 409, "not_in_doubt");
   EXPECT_NE(other.body.text("detail").find("happened by ada at "), std::string::npos)
       << other.body.text("detail");
@@ -1521,17 +1521,17 @@ AE_TEST("api/what a call is said to have given must be what its tool gives") {
   ASSERT_EQ(fixture.status(id), "parked");
   const Value job = fixture.get({"api", "jobs", id}).body;
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
-  const auto say = [&](const std::string& rest) {
+  const auto resolve = [&](const std::string& rest) {
     return fixture.post(
         {"api", "jobs", id, "resolve"},
         R"({"idempotency_key":")" + key + R"(","resolution":"happened")" + rest + "}");
   };
   const std::size_t before = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
-  expect_problem(say(R"(,"result":{"no":1})"), 400, "input_invalid");
-  expect_problem(say(R"(,"result":7)"), 400, "input_invalid");
-  expect_problem(say(""), 400, "input_invalid");
+  expect_problem(resolve(R"(,"result":{"no":1})"), 400, "input_invalid");
+  expect_problem(resolve(R"(,"result":7)"), 400, "input_invalid");
+  expect_problem(resolve(""), 400, "input_invalid");
   EXPECT_EQ(fixture.get({"api", "jobs", id, "events"}).body["events"].size(), before);
-  EXPECT_EQ(say(R"(,"result":{"id":1})").status, 200);
+  EXPECT_EQ(resolve(R"(,"result":{"id":1})").status, 200);
   fixture.loop.run_ready();
   EXPECT_EQ(fixture.status(id), "completed");
 }
@@ -1606,17 +1606,17 @@ AE_TEST("api/who says that a call in doubt did not happen may say when they look
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
   const Instant before = fixture.loop.now();
   fixture.loop.advance(std::chrono::minutes(10));
-  const auto say = [&](std::string_view looked_at) {
+  const auto resolve_step = [&](std::string_view looked_at) {
     return fixture.post({"api", "jobs", id, "resolve"},
                         R"({"resolution":"not_happened","idempotency_key":")" + key +
                             R"(","looked_at":)" + std::string(looked_at) + "}");
   };
-  expect_problem(say("7"), 400, "input_invalid");
-  expect_problem(say(R"("yesterday")"), 400, "input_invalid");
-  expect_problem(say("\"" + to_text(before) + "\""), 409, "not_settled");
+  expect_problem(resolve_step("7"), 400, "input_invalid");
+  expect_problem(resolve_step(R"("yesterday")"), 400, "input_invalid");
+  expect_problem(resolve_step("\"" + to_text(before) + "\""), 409, "not_settled");
   EXPECT_EQ(fixture.status(id), "parked");
   const auto ahead = fixture.loop.now() + std::chrono::minutes(3);
-  EXPECT_EQ(say("\"" + to_text(ahead) + "\"").status, 200) << "a clock ahead means now";
+  EXPECT_EQ(resolve_step("\"" + to_text(ahead) + "\"").status, 200) << "a clock ahead means now";
 }
 
 AE_TEST("api/what people are asked is listed over all jobs, in pages, and answered by id") {
@@ -1629,16 +1629,16 @@ AE_TEST("api/what people are asked is listed over all jobs, in pages, and answer
   const Value all = fixture.get({"api", "approvals"}).body;
   ASSERT_EQ(all["approvals"].size(), 2u) << canonical(all);
   EXPECT_TRUE(all["next_cursor"].is_null());
-  for (const Value& asked : all["approvals"].items()) {
-    EXPECT_EQ(asked["kind"], "call");
-    EXPECT_EQ(asked["tool"], "buy");
-    EXPECT_EQ(asked["arguments_hash"].as_string().size(), 64u);
+  for (const Value& approval : all["approvals"].items()) {
+    EXPECT_EQ(approval["kind"], "call");
+    EXPECT_EQ(approval["tool"], "buy");
+    EXPECT_EQ(approval["arguments_hash"].as_string().size(), 64u);
   }
   std::vector<std::string> ids;
   QueryPairs query{{"limit", "1"}};
   for (int page = 0; page < 10; ++page) {
     const Value one = fixture.get({"api", "approvals"}, query).body;
-    for (const Value& asked : one["approvals"].items()) ids.emplace_back(asked.text("id"));
+    for (const Value& approval : one["approvals"].items()) ids.emplace_back(approval.text("id"));
     if (one["next_cursor"].is_null()) break;
     query = {{"limit", "1"}, {"cursor", std::string(one.text("next_cursor"))}};
   }
@@ -1680,19 +1680,19 @@ AE_TEST("api/what people are asked is listed over all jobs, in pages, and answer
 AE_TEST("api/a call is approved with other arguments, and who saw the earlier ones is told so") {
   ApiFixture fixture;
   const auto job = fixture.make(R"({"agent":"buys","id":"j1","input":{"n":250}})");
-  const Value asked = fixture.get({"api", "approvals"}).body["approvals"].items()[0];
-  EXPECT_EQ(asked["editable"], Value(true));
-  EXPECT_NE(asked.find("sends"), nullptr);
-  EXPECT_NE(asked.find("reason"), nullptr);
-  EXPECT_NE(asked.find("labels"), nullptr);
-  const std::string id(asked.text("id"));
+  const Value approval = fixture.get({"api", "approvals"}).body["approvals"].items()[0];
+  EXPECT_EQ(approval["editable"], Value(true));
+  EXPECT_NE(approval.find("sends"), nullptr);
+  EXPECT_NE(approval.find("reason"), nullptr);
+  EXPECT_NE(approval.find("labels"), nullptr);
+  const std::string id(approval.text("id"));
   const auto answer = [&](const char* body) {
     return fixture.post({"api", "approvals", id}, body);
   };
   expect_problem(answer(R"({"decision":"approve","arguments":[1]})"), 400, "input_invalid");
   expect_problem(answer(R"({"decision":"reject","arguments":{"n":1}})"), 400, "input_invalid");
   const std::string signal = R"({"correlation_key":")" +
-                             std::string(asked.text("correlation_key")) +
+                             std::string(approval.text("correlation_key")) +
                              R"(","payload":{"decision":"approve","arguments":{"n":1}}})";
   expect_problem(fixture.post({"api", "jobs", job, "signal"}, signal), 400, "input_invalid");
   const auto response = answer(R"({"decision":"approve","arguments":{"n":120},"note":"less"})");
@@ -1908,10 +1908,10 @@ AE_TEST("api/a fork is a new job; what it would do again is listed until somebod
   fixture.make(R"({"agent":"buys","id":"j","input":{"n":1}})");
   ASSERT_EQ(fixture.status("j"), "completed");
   const Path path{"api", "jobs", "j", "fork"};
-  const auto asked = fixture.post(path, R"({"at_seq":2})");
-  expect_problem(asked, 409, "effects_repeated");
-  ASSERT_EQ(asked.body["effects"].size(), 1u);
-  const Value& effect = asked.body["effects"].items()[0];
+  const auto refused = fixture.post(path, R"({"at_seq":2})");
+  expect_problem(refused, 409, "effects_repeated");
+  ASSERT_EQ(refused.body["effects"].size(), 1u);
+  const Value& effect = refused.body["effects"].items()[0];
   EXPECT_EQ(effect["node_id"], Value("buy"));
   EXPECT_EQ(effect["state"], Value("committed"));
   const std::string key(effect.text("idempotency_key"));

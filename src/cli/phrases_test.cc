@@ -190,14 +190,14 @@ AE_TEST("cli/what follows a recorded request has at most 160 characters a line")
 }
 
 AE_TEST("cli/a request to approve names the call in one form, and is short") {
-  const Value asked = Value::object({{"arguments", Value::object({})},
+  const Value approval = Value::object({{"arguments", Value::object({})},
                                      {"expires_at", kAt},
                                      {"id", std::string(kJob) + ".5d0c2f8a91b3e4f7"},
                                      {"job_id", kJob},
                                      {"node_id", kNode},
                                      {"tool", kTool}});
   for (const char* kind : {"call", "question"}) {
-    const std::string text = approval_text(asked.with("kind", kind));
+    const std::string text = approval_text(approval.with("kind", kind));
     EXPECT_NE(text.find("call of tool \"payments__create_refund_request\""), text.npos) << text;
     EXPECT_NE(text.find("  expires:   2026-11-25 14:22:41Z\n"), text.npos) << text;
     expect_short(text);

@@ -275,7 +275,7 @@ AE_TEST("model tool/what the provider refuses says so; what may go better later 
     int status;
     OutcomeKind kind;
     bool definite, retryable;
-    const char* look = ".";
+    const char* hint = ".";
   } cases[] = {{302, OutcomeKind::unknown, false, false, "; check `base_url` (HOST): it redirects"},
                {400, OutcomeKind::failure, true, false},
                {401, OutcomeKind::failure, true, false, "; its key is secret:KEY"},
@@ -297,7 +297,7 @@ AE_TEST("model tool/what the provider refuses says so; what may go better later 
     EXPECT_EQ(outcome.retryable, c.retryable) << c.status;
     EXPECT_EQ(outcome.error_code, "http_" + std::to_string(c.status));
     EXPECT_EQ(outcome.error_message, "the server answered " + std::to_string(c.status) +
-                                         ": Not so, says [secret KEY]" + with_host(c.look, server));
+                                         ": Not so, says [secret KEY]" + with_host(c.hint, server));
     EXPECT_EQ(outcome.retry_after, Duration(7s));
   }
 }

@@ -308,9 +308,9 @@ AE_TEST("command/a secret reaches the environment and no record") {
       << o.error_message;
   EXPECT_EQ(o.error_message.find("hunter22"), std::string::npos) << o.error_message;
 
-  CommandFixture said;
-  said.secrets.values["TOKEN"] = "hunter22-token";
-  EXPECT_EQ(said.run(sh("echo $T").with("env", Value::object({{"T", "secret:TOKEN"}}))).result,
+  CommandFixture echo_fixture;
+  echo_fixture.secrets.values["TOKEN"] = "hunter22-token";
+  EXPECT_EQ(echo_fixture.run(sh("echo $T").with("env", Value::object({{"T", "secret:TOKEN"}}))).result,
             Value("[secret TOKEN]"));
 }
 

@@ -731,11 +731,11 @@ AE_TEST("http tool/an error that has a message shows it, without the JSON around
   const auto shown = [](std::string body, const char* type = "application/problem+json") {
     RawHttpServer server(RawHttpServer::always(raw_response(422, std::move(body), type)));
     HttpToolFixture fixture;
-    const std::string said = fixture.call(post_tool(server), a_call()).error_message;
+    const std::string message = fixture.call(post_tool(server), a_call()).error_message;
     const std::string target = shown_target(server, "/charges");
-    const std::size_t at = said.find(target);
-    return at == said.npos ? said
-                           : said.substr(0, at) + "HOST/charges" + said.substr(at + target.size());
+    const std::size_t at = message.find(target);
+    return at == message.npos ? message
+                           : message.substr(0, at) + "HOST/charges" + message.substr(at + target.size());
   };
   const std::string before = "POST HOST/charges answered 422: ";
   EXPECT_EQ(shown(R"({"error":{"code":7,"message":"too\nmuch"}})"), before + "too\\nmuch");
