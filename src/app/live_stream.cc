@@ -97,12 +97,12 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
     polled_at_ = context_.steady.since_start();
     context_.api.handle(std::move(request), [self = shared_from_this()](api::ApiResponse answer) {
       self->revalidate_([self, answer = std::move(answer)](Status may) mutable {
-        self->answered(may ? std::move(answer) : problem_response(may.error()));
+        self->on_response(may ? std::move(answer) : problem_response(may.error()));
       });
     });
   }
 
-  void answered(api::ApiResponse answer) {
+  void on_response(api::ApiResponse answer) {
     if (is_revoked_) return;
     if (is_full_) {
       held_response_ = std::move(answer);
@@ -151,7 +151,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
   }
   void drained() {
     is_full_ = false;
-    if (held_response_) return answered(*std::exchange(held_response_, std::nullopt));
+    if (held_response_) return on_response(*std::exchange(held_response_, std::nullopt));
     send_partial_output();
     if (is_full_ || !pending_) return;
     poll_again(*std::exchange(pending_, std::nullopt));

@@ -79,11 +79,11 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
     ++open_requests;
     mcp.answer(std::move(request),
                [self = shared_from_this(), name, is_cancelled](api::ApiResponse answer) {
-                 self->answered(name, is_cancelled, answer.body);
+                 self->on_response(name, is_cancelled, answer.body);
                });
   }
 
-  void answered(const std::string& name, const std::shared_ptr<bool>& is_cancelled,
+  void on_response(const std::string& name, const std::shared_ptr<bool>& is_cancelled,
                 const Value& body) {
     --open_requests;
     if (const auto open = cancel_flags.find(name);

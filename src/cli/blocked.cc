@@ -174,7 +174,7 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
   return lines;
 }
 
-std::vector<std::string> doubt_lines(const Value& doubt, std::size_t columns) {
+std::vector<std::string> unknown_outcome_lines(const Value& doubt, std::size_t columns) {
   std::vector<std::string> lines{"node " + place_text(doubt) + ": " + unknown_outcome_text(doubt)};
   for (const std::string& line : call_lines(doubt, columns)) lines.push_back("  " + line);
   if (doubt["resolvable_at"].is_string()) {
@@ -207,7 +207,7 @@ std::vector<std::string> final_unknown_outcomes(const Value& job, const app::Sto
   for (const Value& doubt : job["in_doubt"].items()) {
     const bool is_open = doubt["commands"].is_array() && doubt["commands"].size() > 0;
     if (!ended && !is_open && !(doubt["given_up"] == Value(true))) continue;
-    for (std::string& line : doubt_lines(doubt, columns)) all.push_back(std::move(line));
+    for (std::string& line : unknown_outcome_lines(doubt, columns)) all.push_back(std::move(line));
     all.push_back("  call: " + safe(doubt.text("idempotency_key")));
     if (const std::string noted = noted_text(doubt); !noted.empty()) {
       all.push_back("  " + noted);
@@ -287,7 +287,7 @@ std::string waits_text(const Value& job, std::size_t columns) {
   std::string text;
   if (job["in_doubt"].is_array()) {
     for (const Value& doubt : job["in_doubt"].items()) {
-      for (const std::string& line : doubt_lines(doubt, columns)) text += "\n  " + line;
+      for (const std::string& line : unknown_outcome_lines(doubt, columns)) text += "\n  " + line;
     }
   }
   if (job["confirmations"].is_array()) {

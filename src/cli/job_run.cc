@@ -57,7 +57,7 @@ JobRun::JobRun(Terminal& terminal, Options run_options)
 int JobRun::run_until_idle(const JobId& job) {
   job_ = job;
   net::AsioLoop& loop = instance_->loop();
-  loop.on_signals([this](int signal) { interrupted(signal); });
+  loop.on_signals([this](int signal) { on_signal(signal); });
   if (terminal_.shows_progress()) {
     output_subscription_ = instance_->output_hub().listen(job_, [this] { print_partial_output(); });
   }
@@ -91,7 +91,7 @@ void JobRun::finish() {
   instance_->loop().stop();
 }
 
-void JobRun::interrupted(int signal) {
+void JobRun::on_signal(int signal) {
   if (std::exchange(signal_, signal) != 0) return finish();  // second signal: exit now
   if (std::exchange(stopping_, true)) return finish();       // already shutting down
   terminal_.note("Shutting down; waiting up to " + to_text(options_.grace) +

@@ -34,7 +34,7 @@ Value job_of(const char* status) {
   return Value::object({{"agent", kAgent}, {"id", kJob}, {"status", status}});
 }
 
-Value doubt_of(const char* reason, const char* message) {
+Value unknown_outcome(const char* reason, const char* message) {
   const std::string resolve = std::string("aetheris resolve ") + kJob + " 5d0c2f8a91b3 ";
   return Value::object(
       {{"arguments", Value()},
@@ -66,13 +66,13 @@ AE_TEST("cli/messages made of parts have at most 160 characters a line") {
         {"signal_9", ""},
         {"protocol_version_unsupported", "the server does not support the version"}}) {
     for (const char* status : {"completed", "failed"}) {
-      const Value doubt = doubt_of(reason, message);
+      const Value doubt = unknown_outcome(reason, message);
       const Value undo = doubt.with("compensates", "5d0c2f8a91b3e4f7");
       const Value ended = job_of(status).with("in_doubt", Value::array({doubt, undo}));
       for (const std::string& line : final_unknown_outcomes(ended, {}, 0)) expect_short(line);
       expect_short(unknown_outcome_text(doubt) + ", since " + short_time(kAt));
     }
-    const Value open = doubt_of(reason, message);
+    const Value open = unknown_outcome(reason, message);
     for (const Value& command : open["commands"].items()) {
       const std::string text = command.as_string();
       for (const bool ended : {false, true}) {

@@ -184,7 +184,7 @@ void Service::attach(app::Instance& instance) {
   } else {
     print_created(instance, terminal_);
   }
-  instance.loop().on_signals([this](int signal) { interrupted(signal); });
+  instance.loop().on_signals([this](int signal) { on_signal(signal); });
 }
 
 int Service::run() {
@@ -214,7 +214,7 @@ int Service::run() {
   return terminal_.fail_with(*stopped_);
 }
 
-void Service::interrupted(int signal) {
+void Service::on_signal(int signal) {
   if (stopping_) {
     service_log_.announce(
         {.event = "stopped at once", .message = "running jobs are recovered by the next process"});

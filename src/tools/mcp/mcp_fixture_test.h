@@ -128,7 +128,7 @@ class ScriptedTransport final : public Transport {
     script_.sent.push_back(outgoing);
     script_.methods.push_back(outgoing.method);
     const std::int64_t id = outgoing.id;
-    if (id == 0) return hand_over(outgoing, std::move(reply));
+    if (id == 0) return accept_message(outgoing, std::move(reply));
     script_.open.insert_or_assign(id, std::move(reply));
     if (auto answered = script_.answer(outgoing)) {
       script_.loop.post([&script = script_, id, answered = *std::move(answered)]() mutable {
@@ -154,7 +154,7 @@ class ScriptedTransport final : public Transport {
   bool is_stdio() const override { return script_.stdio; }
 
  private:
-  void hand_over(const OutgoingMessage& outgoing, async::Done<Reply> reply) {
+  void accept_message(const OutgoingMessage& outgoing, async::Done<Reply> reply) {
     auto answered = script_.accept ? script_.accept(outgoing) : Reply{.kind = Reply::Kind::result};
     if (!answered) {
       script_.unaccepted.insert_or_assign(outgoing.ticket, std::move(reply));
