@@ -256,9 +256,8 @@ std::vector<Diagnostic> parse_and_visit(const Source& source, const Visit& visit
 std::vector<Diagnostic> load(const Source& source, AgentsFile& out) {
   AgentsFile file;
   auto diagnostics =
-      parse_and_visit(source, [&](CheckContext& check, const SourceTree& root, std::string_view text) {
-        check_file(check, root, text, file);
-      });
+      parse_and_visit(source, [&](CheckContext& check, const SourceTree& root,
+                                  std::string_view text) { check_file(check, root, text, file); });
   if (diagnostics.empty()) out = std::move(file);
   return diagnostics;
 }

@@ -269,7 +269,8 @@ std::optional<Duration> CheckContext::duration(const SourceNode& source_node, Du
     }
   }
   std::string suggestion;
-  if (source_node->scalar.is_integer()) suggestion = std::to_string(source_node->scalar.as_int()) + "s";
+  if (source_node->scalar.is_integer())
+    suggestion = std::to_string(source_node->scalar.as_int()) + "s";
   report(source_node,
          "must be a duration: a whole number and ms, s, m, h or d, such as 30s; at most 36500d",
          std::move(suggestion));
@@ -449,7 +450,8 @@ bool reads_only(CheckContext& check, const SourceNode& source_node, NameList roo
       for (const std::string_view known : roots) {
         what.append(known == *roots.begin() ? "." : ", .").append(known);
       }
-      check.report_root(string, "." + root, std::move(what), suggestion.empty() ? suggestion : "." + suggestion);
+      check.report_root(string, "." + root, std::move(what),
+                        suggestion.empty() ? suggestion : "." + suggestion);
     }
   });
   return check.count() == before;

@@ -166,7 +166,7 @@ struct CheckedTool {
   ToolDefinition tool;
   Value policy;                                 // in the form of the task graph (plan/plan.h)
   std::string description = {};                 // for the models that may call it
-  bool is_valid = false;                            // no errors
+  bool is_valid = false;                        // no errors
   std::optional<SourceNode> probe, compensate;  // the nodes that name them
 };
 using CheckedTools = std::map<std::string, CheckedTool, std::less<>>;

@@ -84,9 +84,10 @@ ConditionFinding analyze_condition(const ExprRoots& read, const std::vector<Cond
     if (without.empty()) continue;
     const std::string what = dotted(names, at + 1);
     if (without.size() == tools.size()) {
-      finding.error = what + " does not exist: " +
-                      (tools.size() == 1 ? "the tool " + quote_some_names(without) + " has no such argument"
-                                         : "none of " + quote_some_names(without) + " has such an argument");
+      finding.error =
+          what + " does not exist: " +
+          (tools.size() == 1 ? "the tool " + quote_some_names(without) + " has no such argument"
+                             : "none of " + quote_some_names(without) + " has such an argument");
       finding.suggestion = nearest.best();
       finding.mention = "." + names[at];
       return finding;

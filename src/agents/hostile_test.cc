@@ -38,15 +38,17 @@ AE_TEST("agents/a file beyond 8 MiB is refused unread") {
 }
 
 AE_TEST("agents/bytes that are not UTF-8 are named") {
-  EXPECT_EQ(load_quickly("aetheris: 1\n# \xC3\xA4 \xFF\n"), "2:5 plan_invalid : not UTF-8 at byte 17\n");
+  EXPECT_EQ(load_quickly("aetheris: 1\n# \xC3\xA4 \xFF\n"),
+            "2:5 plan_invalid : not UTF-8 at byte 17\n");
   EXPECT_EQ(load_quickly("\xFF\xFE"
-                  "a\0"),
+                         "a\0"),
             "1:1 plan_invalid : not UTF-8 at byte 0\n");
   EXPECT_EQ(load_quickly("a: \xED\xA0\x80\n"), "1:4 plan_invalid : not UTF-8 at byte 3\n");
   EXPECT_EQ(load_quickly("a: \xC3"), "1:4 plan_invalid : not UTF-8 at byte 3\n");
   EXPECT_EQ(load_quickly(std::string("a: \xC3\xA4\0b", 7)),
             "1:5 plan_invalid : control characters are not allowed\n");
-  EXPECT_EQ(load_quickly("a: b\x1b[31m\n"), "1:5 plan_invalid : control characters are not allowed\n");
+  EXPECT_EQ(load_quickly("a: b\x1b[31m\n"),
+            "1:5 plan_invalid : control characters are not allowed\n");
 }
 
 AE_TEST("agents/tabs that indent are named") {
@@ -76,7 +78,7 @@ AE_TEST("agents/a billion laughs are refused at the first") {
 AE_TEST_SLOW("agents/a list of 100,001 items for a map is refused where it stands") {
   const auto faults_of = [](std::size_t items) {
     return load_quickly(kHead + "      - { id: m, map: [" + repeated("1, ", items - 1) +
-                 "1], do: { tool: t } }\n");
+                        "1], do: { tool: t } }\n");
   };
   EXPECT_EQ(faults_of(100'000), "");
   const std::string diagnostics = faults_of(100'001);
@@ -103,7 +105,8 @@ AE_TEST("agents/nesting beyond 64 is refused, however deep it goes") {
   EXPECT_EQ(load_quickly(nested(47)), "");
   EXPECT_TRUE(load_quickly(nested(58)).find("values can nest at most 48 levels deep here") !=
               std::string::npos);
-  EXPECT_TRUE(load_quickly(nested(59)).find("can nest at most 64 levels deep") != std::string::npos);
+  EXPECT_TRUE(load_quickly(nested(59)).find("can nest at most 64 levels deep") !=
+              std::string::npos);
 }
 
 std::string chain(std::size_t nodes) {
@@ -214,7 +217,7 @@ AE_TEST_SLOW("agents/8 MiB of anything are read or refused quickly") {
                                                               << diagnostics.substr(0, 400);
   };
   expect_diagnostic(load_quickly("aetheris: 1\nagents: \"" + fill("x") + "\"\n"),
-       "2:9 plan_invalid agents: must be a mapping");
+                    "2:9 plan_invalid agents: must be a mapping");
   expect_diagnostic(load_quickly("[" + fill("0,") + "]"), "at most 1,000,000 values");
   expect_diagnostic(load_quickly("[" + fill("0,") + "0]", "a.json"), "at most 1,000,000 values");
   expect_diagnostic(load_quickly(fill("a: 1\n")), "at most 1,000,000 values");

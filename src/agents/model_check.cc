@@ -144,7 +144,7 @@ class ModelCheck {
       const Value& scalar = (*at)->scalar;
       const std::string text = scalar.is_string()   ? scalar.as_string()
                                : scalar.is_number() ? canonical(scalar)
-                                                  : std::string();
+                                                    : std::string();
       if (auto micros = engine::price_from_text(text)) {
         amount = *micros;
       } else {

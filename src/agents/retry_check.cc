@@ -46,7 +46,8 @@ void check_entry(CheckContext& check, const SourceNode& source_node,
     if (entry == word) nearest = ClosestName("");
     nearest.consider(word);
   }
-  if (std::string suggestion = nearest.best(); !is_status && !suggestion.empty() && entry != suggestion) {
+  if (std::string suggestion = nearest.best();
+      !is_status && !suggestion.empty() && entry != suggestion) {
     check.report(source_node, "unknown error " + quote(entry), std::move(suggestion));
     return;
   }

@@ -85,7 +85,7 @@ class SettingsCheck {
       const Value& scalar = (*cost)->scalar;
       const std::string text = scalar.is_string()   ? scalar.as_string()
                                : scalar.is_number() ? canonical(scalar)
-                                                  : std::string();
+                                                    : std::string();
       if (auto micros = engine::cost_from_text(text)) {
         budget_.cost_micros = *micros;
       } else {

@@ -20,7 +20,8 @@ using engine::OnInDoubt;
 
 constexpr std::uint64_t kOutputMax = 16u << 20;
 constexpr std::uint64_t kServerOutputMax = 4u << 20;  // the limit of an MCP message
-constexpr std::size_t kListEntriesMax = 1'000;  // entries of command, env, retry_on, definite_failures
+constexpr std::size_t kListEntriesMax =
+    1'000;  // entries of command, env, retry_on, definite_failures
 constexpr std::uint64_t kSandboxBytesMax = std::uint64_t{1} << 40;
 constexpr std::uint32_t kSandboxCountMax = 1'000'000;
 constexpr Duration kHeartbeatMin = std::chrono::milliseconds(100);
@@ -338,7 +339,8 @@ class ToolCheck {
       if (entry == word) return true;
     }
     if (checked_.tool.kind == "command") return entry.starts_with("exit_");
-    if (server_tool_ && (entry == "tool_error" || entry == "rpc_refused" || entry == "input_required"))
+    if (server_tool_ &&
+        (entry == "tool_error" || entry == "rpc_refused" || entry == "input_required"))
       return true;
     if (checked_.tool.kind ==
         "native") {  // its own codes; whether one is definite is known at run time only

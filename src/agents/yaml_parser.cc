@@ -118,7 +118,8 @@ class YamlParser {
         return document(event, at);
       case YAML_ALIAS_EVENT:
         report(at, "aliases (*name) are not supported; repeat the value");
-        return builder_.expects_key() ? (builder_.key("*", at), true) : builder_.scalar({}, at, true);
+        return builder_.expects_key() ? (builder_.key("*", at), true)
+                                      : builder_.scalar({}, at, true);
       case YAML_SCALAR_EVENT:
         return scalar(event, at);
       case YAML_SEQUENCE_START_EVENT:

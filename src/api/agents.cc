@@ -39,7 +39,8 @@ Status check_capacity(const store::Registry& registry, std::size_t agents, std::
 std::string first_diagnostic_text(const std::vector<agents::Diagnostic>& diagnostics) {
   const agents::Diagnostic& first = diagnostics.front();
   return (first.path.empty() ? "" : first.path + ": ") + first.message +
-         (diagnostics.size() > 1 ? " (and " + std::to_string(diagnostics.size() - 1) + " more)" : "");
+         (diagnostics.size() > 1 ? " (and " + std::to_string(diagnostics.size() - 1) + " more)"
+                                 : "");
 }
 
 }  // namespace
@@ -318,8 +319,9 @@ void Api::put_agent(ContextPtr ctx) {
   const auto diagnostics = options_.read_agent(ctx->id, ctx->request.body, *agent);
   if (!diagnostics.empty()) {
     const Error error{Code::plan_invalid, "the agent has errors; nothing was registered"};
-    return ctx->answer(http_status(error.code),
-                       problem(error).with("faults", agents::diagnostics_json(diagnostics)["faults"]));
+    return ctx->answer(
+        http_status(error.code),
+        problem(error).with("faults", agents::diagnostics_json(diagnostics)["faults"]));
   }
   const auto plan = engine::Plan::compile(agent->task_graph);
   if (!plan) return ctx->refuse(plan.error());

@@ -193,8 +193,8 @@ std::optional<ApiResponse> Api::refuse_before_body(std::string_view method, cons
   auto route = route_of(method, path, role);
   if (route) return std::nullopt;
   if (options_.on_refused) {
-    options_.on_refused(ApiRequest{.method = std::string(method), .path = path}, route.error().status,
-                     route.error().body.text("code"));
+    options_.on_refused(ApiRequest{.method = std::string(method), .path = path},
+                        route.error().status, route.error().body.text("code"));
   }
   return std::move(route.error());
 }

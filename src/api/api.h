@@ -40,7 +40,7 @@ constexpr std::size_t kEventsDefault = 1'000;  // without ?limit
 constexpr std::size_t kJobsMax = 1'000;        // in one page
 constexpr std::size_t kSearchMax = 10'000;     // jobs examined for one page of a text search
 constexpr std::size_t kLogsMax = 2'000;  // logs read for one page, when the rows are not enough
-constexpr std::size_t kConcurrentReadsMax = 2;     // concurrent reads of whole logs
+constexpr std::size_t kConcurrentReadsMax = 2;  // concurrent reads of whole logs
 constexpr Duration kWaitMax = std::chrono::minutes(5);
 
 struct ApiRequest {

@@ -66,10 +66,10 @@ class ApiFixture final : runtime::RuntimeObserver {
   explicit ApiFixture(bool runs = true, store::FaultScript faults_of = no_faults)
       : script(std::move(faults_of)) {
     const auto diagnostics = agents::load({.name = "agents.yaml",
-                                      .text = kAgents,
-                                      .env = [](std::string_view) { return std::nullopt; },
-                                      .native = [](std::string_view) { return true; }},
-                                     file);
+                                           .text = kAgents,
+                                           .env = [](std::string_view) { return std::nullopt; },
+                                           .native = [](std::string_view) { return true; }},
+                                          file);
     AE_CHECK(diagnostics.empty(), agents::diagnostics_text(diagnostics));
     for (const auto& [name, tool] : file.tools) {
       const std::string function(tool.definition.text("function"));
@@ -85,17 +85,22 @@ class ApiFixture final : runtime::RuntimeObserver {
                                    .store = store,
                                    .tool_registry = tool_registry},
                     options, static_cast<runtime::RuntimeObserver*>(this));
-    api.emplace(
-        loop, steady, store, *runtime,
-        ApiOptions{
-            .agents = &file, .runs = runs, .version = "0", .store = "memory:", .random_source = &random});
+    api.emplace(loop, steady, store, *runtime,
+                ApiOptions{.agents = &file,
+                           .runs = runs,
+                           .version = "0",
+                           .store = "memory:",
+                           .random_source = &random});
     if (runs) runtime->start();
   }
 
   // As `serve`: agents come from the registry.
   void serve() {
-    ApiOptions options{
-        .agents = &file, .runs = true, .version = "0", .store = "memory:", .random_source = &random};
+    ApiOptions options{.agents = &file,
+                       .runs = true,
+                       .version = "0",
+                       .store = "memory:",
+                       .random_source = &random};
     options.read_agent = [this](std::string_view name, std::string_view json, agents::Agent& out) {
       return agents::load_agent({.name = "agents.yaml",
                                  .text = text,
@@ -775,9 +780,8 @@ AE_TEST("roles/who starts work does not answer for the people it asks, and the o
   const std::string job = fixture.make(R"({"agent": "asks"})");
   const std::string go = R"({"correlation_key": "go", "payload": 1})";
   expect_problem(signal(Role::approver, job, go), 400, "wait_mismatch");
-  expect_problem(
-      signal(Role::approver, job, R"({"correlation_key": "go", "wait_type": "signal"})"), 403,
-      "forbidden");
+  expect_problem(signal(Role::approver, job, R"({"correlation_key": "go", "wait_type": "signal"})"),
+                 403, "forbidden");
   EXPECT_EQ(signal(Role::operator_, job, go).status, 200);
   EXPECT_EQ(fixture.status(job), "completed");
   // An early answer must not become the answer of a user when the wait opens.
@@ -1450,7 +1454,8 @@ AE_TEST("api/who answers again is told who did before, and when: the same is no 
     const auto refused = resolve(other);
     expect_problem(refused, 409, "not_in_doubt");
     const std::string detail(refused.body.text("detail"));
-    EXPECT_NE(detail.find("happened by ada at " + to_text(fixture.loop.now())), detail.npos) << detail;
+    EXPECT_NE(detail.find("happened by ada at " + to_text(fixture.loop.now())), detail.npos)
+        << detail;
   }
   expect_problem(resolve(R"("resolution":"happened","result":9,"try":2)"), 409, "job_terminal");
 
@@ -1571,11 +1576,11 @@ AE_TEST("api/a log is folded, replayed and verified in portions, and other tasks
   runtime::RuntimeOptions options;
   options.may_claim = false;
   runtime::Runtime reader(runtime::World{.loop = fixture.loop,
-                                        .steady = fast_clock,
-                                        .random = fixture.random,
-                                        .store = fixture.store,
-                                        .tool_registry = fixture.tool_registry},
-                         options, nullptr);
+                                         .steady = fast_clock,
+                                         .random = fixture.random,
+                                         .store = fixture.store,
+                                         .tool_registry = fixture.tool_registry},
+                          options, nullptr);
   Api api(fixture.loop, fast_clock, fixture.store, reader, ApiOptions{.agents = &fixture.file});
   for (const char* what : {"", "trace", "transcript", "replay", "verify"}) {
     ApiRequest request;

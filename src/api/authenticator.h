@@ -2,9 +2,9 @@
 //
 // Without API keys every client is trusted, so the server listens on loopback only. Once a key
 // exists, every request must carry one, also after all keys are revoked. A revoked key stops
-// working within kKeyCacheTtl in every process. If the store does not respond, cached keys are used for
-// at most kKeyCacheTtlMax; then requests are rejected (health and ready stay open). Clients over the
-// rate limit get 429; the number of tracked clients is bounded.
+// working within kKeyCacheTtl in every process. If the store does not respond, cached keys are used
+// for at most kKeyCacheTtlMax; then requests are rejected (health and ready stay open). Clients
+// over the rate limit get 429; the number of tracked clients is bounded.
 // Threads: the loop's. See docs/security.md.
 #pragma once
 
@@ -37,12 +37,12 @@ constexpr Duration kRevocationPoll = std::chrono::milliseconds(400);
 
 // Invalid keys from one address: this burst, then one a second.
 constexpr double kFailedKeysBurst = 20;
-constexpr std::size_t kStreamsMax = 512;       // concurrent live streams
-constexpr std::size_t kStreamsPerCaller = 64;  // … of one key or address
-constexpr std::size_t kLongPollsMax = 1'000;       // concurrent requests with ?wait=
-constexpr std::size_t kLongPollsPerCaller = 256;   // … of one key or address
-constexpr std::size_t kCallersMax = 10'000;    // keys and addresses with a rate limit
-constexpr double kRateDefault = 200;           // requests a second, per key
+constexpr std::size_t kStreamsMax = 512;          // concurrent live streams
+constexpr std::size_t kStreamsPerCaller = 64;     // … of one key or address
+constexpr std::size_t kLongPollsMax = 1'000;      // concurrent requests with ?wait=
+constexpr std::size_t kLongPollsPerCaller = 256;  // … of one key or address
+constexpr std::size_t kCallersMax = 10'000;       // keys and addresses with a rate limit
+constexpr double kRateDefault = 200;              // requests a second, per key
 
 // `aek_<id>_<secret>`: 12 and 64 hex digits.
 struct KeyText {

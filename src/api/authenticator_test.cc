@@ -412,13 +412,13 @@ AE_TEST("limits/without keys we are not limited, unless it was said") {
   AuthFixture fixture;
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(fixture.status(), 200);
   Authenticator limited(fixture.loop, fixture.steady, fixture.store, fixture.registry,
-                     {.allow_without_keys = true, .rate = 1, .limit_keyless = true});
+                        {.allow_without_keys = true, .rate = 1, .limit_keyless = true});
   Authenticator none(fixture.loop, fixture.steady, fixture.store, fixture.registry,
                      {.allow_without_keys = true, .rate = 0, .limit_keyless = true});
   int in = 0, all = 0;
   for (int i = 0; i < 10; ++i) {
     limited.authenticate({.authorization = {}, .address = "a"},
-                      [&](auto principal) { in += principal ? 1 : 0; });
+                         [&](auto principal) { in += principal ? 1 : 0; });
     none.authenticate({.authorization = {}, .address = "a"},
                       [&](auto principal) { all += principal ? 1 : 0; });
   }

@@ -12,7 +12,7 @@ void Api::submit_request(ContextPtr ctx, engine::ControlRequest control, int sta
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
   control.by = ctx->request.by;
   const bool sends_data = control.kind == engine::ControlRequest::Kind::signal ||
-                    control.kind == engine::ControlRequest::Kind::message;
+                          control.kind == engine::ControlRequest::Kind::message;
   if (const auto context = trace_context(ctx->request.traceparent, {}); context && sends_data) {
     control.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
   }
@@ -29,7 +29,8 @@ void Api::on_request_done(const ContextPtr& ctx, const engine::ControlRequest& c
   if (!answer && may_be_duplicate_answer(control, answer.error().code)) {
     return answer_duplicate(ctx, control, std::move(answer));
   }
-  if (!answer && answer.error().code == Code::not_found) return ctx->refuse(missing_job_error(ctx->id));
+  if (!answer && answer.error().code == Code::not_found)
+    return ctx->refuse(missing_job_error(ctx->id));
   if (control.kind == engine::ControlRequest::Kind::budget && !answer)
     return answer_with_shortfall(ctx, std::move(answer));
   if (!answer) return ctx->refuse(answer.error());
@@ -46,7 +47,8 @@ void Api::answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& 
                            Result<Value> answer) {
   auto log = [ctx, control,
               answer = std::move(answer)](Result<runtime::Runtime::JobSnapshot> read) mutable {
-    if (!read && read.error().code == Code::not_found) return ctx->refuse(missing_job_error(ctx->id));
+    if (!read && read.error().code == Code::not_found)
+      return ctx->refuse(missing_job_error(ctx->id));
     if (read) {
       answer = answer ? add_previous_answerer(*std::move(answer), control, read->events)
                       : find_previous_answer(control, read->events, std::move(answer).error());
@@ -60,7 +62,7 @@ void Api::answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& 
 // After a budget raise that is refused or too low: adds all limits that are still exceeded.
 void Api::answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer) {
   auto on_state = [ctx,
-               answer = std::move(answer)](Result<runtime::Runtime::JobSnapshot> read) mutable {
+                   answer = std::move(answer)](Result<runtime::Runtime::JobSnapshot> read) mutable {
     const bool held = !read || read->row.claim;
     if (answer) {
       return ctx->answer(200, held ? *answer : add_remaining_shortfall(read->state, *answer));

@@ -188,27 +188,27 @@ void Api::fork_new(ContextPtr ctx, runtime::ForkRequest params) {
 void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
   const bool named = !params.job.empty();
   runtime::ForkRequest retry_params = params;
-  runtime_.fork(
-      std::move(params), [this, alive = std::weak_ptr(alive_), ctx, named,
-                          retry_params = std::move(retry_params)](Result<runtime::ForkResult> made) mutable {
-        if (!alive.lock()) return;
-        if (!made && made.error().code == Code::not_found) {
-          return ctx->refuse(missing_job_error(ctx->id));
-        }
-        if (!made && made.error().code == Code::already_exists && named) {
-          return find_or_fork(ctx, std::move(retry_params));  // a concurrent request created it
-        }
-        if (!made) return ctx->refuse(made.error());
-        if (!made->repeated.empty()) {
-          const Error error = effects_repeated_error(
-              ctx->id, made->repeated, retry_params.at == 0 ? "" : ", or fork at a later event");
-          return ctx->answer(http_status(error.code),
-                             problem(error).with("effects", Value::array(made->repeated)));
-        }
-        std::vector<Member> more;
-        if (made->changes.is_array()) more.emplace_back("plan_changes", made->changes);
-        answer_created(ctx, made->created.job, made->created.existing ? 200 : 201, std::move(more));
-      });
+  runtime_.fork(std::move(params), [this, alive = std::weak_ptr(alive_), ctx, named,
+                                    retry_params = std::move(retry_params)](
+                                       Result<runtime::ForkResult> made) mutable {
+    if (!alive.lock()) return;
+    if (!made && made.error().code == Code::not_found) {
+      return ctx->refuse(missing_job_error(ctx->id));
+    }
+    if (!made && made.error().code == Code::already_exists && named) {
+      return find_or_fork(ctx, std::move(retry_params));  // a concurrent request created it
+    }
+    if (!made) return ctx->refuse(made.error());
+    if (!made->repeated.empty()) {
+      const Error error = effects_repeated_error(
+          ctx->id, made->repeated, retry_params.at == 0 ? "" : ", or fork at a later event");
+      return ctx->answer(http_status(error.code),
+                         problem(error).with("effects", Value::array(made->repeated)));
+    }
+    std::vector<Member> more;
+    if (made->changes.is_array()) more.emplace_back("plan_changes", made->changes);
+    answer_created(ctx, made->created.job, made->created.existing ? 200 : 201, std::move(more));
+  });
 }
 
 // The plan is in the request, or is the current one of the job's agent in this process' agents

@@ -94,8 +94,9 @@ Status is_event_type(const std::string& name) {
   agents::ClosestName nearest(name);
   for (const EventKind& kind : event_kinds()) nearest.consider(kind.name);
   const std::string suggestion = nearest.best();
-  return fail(Code::input_invalid, "\"type\" is not an event type: \"" + name.substr(0, 64) + "\"" +
-                                       (suggestion.empty() ? "" : " (did you mean " + suggestion + "?)"));
+  return fail(Code::input_invalid,
+              "\"type\" is not an event type: \"" + name.substr(0, 64) + "\"" +
+                  (suggestion.empty() ? "" : " (did you mean " + suggestion + "?)"));
 }
 
 EventClass class_of(const Event& event) {
@@ -140,7 +141,7 @@ Value normalized_request(const Value& body, const runtime::NewJobRequest& params
   if (auto needed = params.required_capabilities; !needed.empty()) {
     sort_each_once(needed);
     requested.emplace_back("required_capabilities",
-                       Value::array(std::vector<Value>(needed.begin(), needed.end())));
+                           Value::array(std::vector<Value>(needed.begin(), needed.end())));
   }
   return requested.empty() ? Value() : Value::object(std::move(requested));
 }
@@ -445,8 +446,10 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
                                         " exists but cannot be read now: " + read.error().message});
               }
               const engine::JobStatus job_status = read->state.status;
-              const bool is_idle_now = engine::is_terminal(job_status) || engine::is_blocked(job_status);
-              if (most.count() > 0 && !is_idle_now && !long_poll->last) return long_poll->keep_waiting();
+              const bool is_idle_now =
+                  engine::is_terminal(job_status) || engine::is_blocked(job_status);
+              if (most.count() > 0 && !is_idle_now && !long_poll->last)
+                return long_poll->keep_waiting();
               long_poll->is_done = true;
               Value shown = job_json(*read);
               for (const auto& [name, value] : more) shown = shown.with(name, value);

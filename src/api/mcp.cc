@@ -205,9 +205,9 @@ std::expected<void, mcp::RpcError> Mcp::resolve_revision(Call& call) const {
     return std::unexpected(mcp::RpcError{code, std::move(what), std::move(data), call.message.id});
   };
   const auto unknown = [&](const std::string& requested) {
-    return refused(
-        mcp::kUnsupportedVersion, "Unsupported protocol version",
-        Value::object({{"requested", mcp::clip_text(requested)}, {"supported", mcp::all_revisions()}}));
+    return refused(mcp::kUnsupportedVersion, "Unsupported protocol version",
+                   Value::object({{"requested", mcp::clip_text(requested)},
+                                  {"supported", mcp::all_revisions()}}));
   };
   const auto& headers = call.caller.mcp_headers;
   const Value* const version = call.meta().find(mcp::kProtocolVersion);

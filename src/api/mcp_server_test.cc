@@ -70,10 +70,10 @@ class McpServerFixture final : runtime::RuntimeObserver {
  public:
   McpServerFixture() {
     const auto diagnostics = agents::load({.name = "agents.yaml",
-                                      .text = kAgents,
-                                      .env = [](std::string_view) { return std::nullopt; },
-                                      .native = [](std::string_view) { return true; }},
-                                     file);
+                                           .text = kAgents,
+                                           .env = [](std::string_view) { return std::nullopt; },
+                                           .native = [](std::string_view) { return true; }},
+                                          file);
     AE_CHECK(diagnostics.empty(), agents::diagnostics_text(diagnostics));
     for (const auto& [name, tool] : file.tools) {
       const std::string function(tool.definition.text("function"));
@@ -87,10 +87,12 @@ class McpServerFixture final : runtime::RuntimeObserver {
                                    .store = memory,
                                    .tool_registry = tool_registry},
                     runtime::RuntimeOptions(), static_cast<runtime::RuntimeObserver*>(this));
-    api.emplace(
-        loop, steady, memory, *runtime,
-        ApiOptions{
-            .agents = &file, .runs = true, .version = "7", .store = "memory:", .random_source = &random});
+    api.emplace(loop, steady, memory, *runtime,
+                ApiOptions{.agents = &file,
+                           .runs = true,
+                           .version = "7",
+                           .store = "memory:",
+                           .random_source = &random});
     runtime->start();
   }
 
@@ -623,7 +625,7 @@ AE_TEST("mcp/a call that waits gives back the room of its body, and is answered 
 AE_TEST("mcp/progress is told to who asks for it, and never goes back") {
   McpServerFixture fixture;
   const auto sent = fixture.start(kModern, "tools/call", R"("name":"sleeps","arguments":{})", "{}",
-                                   Role::admin, R"("progressToken":"p")");
+                                  Role::admin, R"("progressToken":"p")");
   fixture.loop.advance(std::chrono::seconds(40));
   ASSERT_TRUE(sent->answer);
   double last = -1;
@@ -655,7 +657,8 @@ AE_TEST(
   EXPECT_NE(question["params"].text("message").find("{\"n\":7}"), std::string_view::npos);
   const auto again = [&](const std::string& answer) {
     return R"("name":"buys","arguments":{"n":7},"requestState":)" +
-           canonical(input_required["requestState"]) + R"(,"inputResponses":{")" + key + "\":" + answer + "}";
+           canonical(input_required["requestState"]) + R"(,"inputResponses":{")" + key +
+           "\":" + answer + "}";
   };
   EXPECT_EQ(fixture.error(kModern, "tools/call", again(R"({"action":"yes"})"), kWithPeople),
             mcp::kInvalidParams);
@@ -671,10 +674,10 @@ AE_TEST(
                      again(R"({"action":"accept","content":{"decision":"approve"}})"), kWithPeople);
   EXPECT_EQ(done["structuredContent"]["n"], Value(7)) << canonical(done);
   EXPECT_EQ(fixture.jobs(), 1u) << "it is the same job";
-  EXPECT_EQ(fixture.error(
-                kModern, "tools/call",
-                R"("name":"echo","arguments":{},"requestState":)" + canonical(input_required["requestState"]),
-                kWithPeople),
+  EXPECT_EQ(fixture.error(kModern, "tools/call",
+                          R"("name":"echo","arguments":{},"requestState":)" +
+                              canonical(input_required["requestState"]),
+                          kWithPeople),
             mcp::kInvalidParams)
       << "it is another agent's";
 }

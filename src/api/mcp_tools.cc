@@ -261,7 +261,8 @@ void Mcp::start_job(const CallPtr& call, const Value& agent) {
     }
     return call_route(
         call, "GET", {"api", "jobs", *job}, {}, {},
-        [this, call, id = *job, name = std::string(agent.text("name"))](const ApiResponse& response) {
+        [this, call, id = *job,
+         name = std::string(agent.text("name"))](const ApiResponse& response) {
           if (response.status != 200 || response.body.text("agent") != name) {
             return call->refuse_params("\"requestState\" does not match a job of this agent");
           }
@@ -294,14 +295,16 @@ void Mcp::start_job(const CallPtr& call, const Value& agent) {
     request.query.emplace_back("wait", in_milliseconds(wait));
   }
   call->drop_params();
-  send(std::move(request), [this, call](const ApiResponse& created) { on_job_created(call, created); });
+  send(std::move(request),
+       [this, call](const ApiResponse& created) { on_job_created(call, created); });
 }
 
 void Mcp::on_job_created(const CallPtr& call, const ApiResponse& created) {
   if (created.status >= 400) {
     const Error error = error_of_problem(created.body, created.status);
     // Errors that the caller can correct go to the model, others to the client.
-    const bool is_caller_error = created.status == 400 || created.status == 409 || created.status == 413;
+    const bool is_caller_error =
+        created.status == 400 || created.status == 409 || created.status == 413;
     if (is_caller_error && error.code != Code::not_found) {
       return finish(call, tool_error(call->revision, created.body));
     }
@@ -339,7 +342,7 @@ void Mcp::read_job(CallPtr call) {
   const Value& arguments = call->params()["arguments"];
   const Value& wait = arguments["wait_seconds"];
   const bool is_valid = wait.is_null() || (wait.is_integer() && wait.as_int() >= 0 &&
-                                        wait.as_int() <= std::int64_t{kWaitSecondsMax});
+                                           wait.as_int() <= std::int64_t{kWaitSecondsMax});
   if (!is_valid) {
     return finish(call, tool_error(call->revision,
                                    problem({Code::input_invalid,
@@ -350,7 +353,8 @@ void Mcp::read_job(CallPtr call) {
   call_route(call, "GET", {"api", "jobs", *job_of(arguments["job_id"])}, {}, {},
              [this, call](const ApiResponse& response) {
                if (response.status == 403) return call->refuse(response);
-               if (response.status != 200) return finish(call, tool_error(call->revision, response.body));
+               if (response.status != 200)
+                 return finish(call, tool_error(call->revision, response.body));
                follow(call, response.body, [this, call](const Value& job) {
                  // Here the failed job is the requested result, not an error.
                  const Value shown = job_result(call->revision, job);

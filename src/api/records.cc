@@ -198,10 +198,11 @@ void Api::prune(ContextPtr ctx) {
     runtime_.drop_cached(job);
     read_positions_.erase(job);
   };
-  runtime::prune(store_, *std::move(params), on_deleted, [ctx](Result<runtime::PruneResult> pruned) {
-    if (!pruned) return ctx->refuse(pruned.error());
-    ctx->answer(200, pruned_json(*pruned));
-  });
+  runtime::prune(store_, *std::move(params), on_deleted,
+                 [ctx](Result<runtime::PruneResult> pruned) {
+                   if (!pruned) return ctx->refuse(pruned.error());
+                   ctx->answer(200, pruned_json(*pruned));
+                 });
 }
 
 void Api::redact(ContextPtr ctx) {
@@ -236,7 +237,8 @@ void Api::redact(ContextPtr ctx) {
 }
 
 void Api::audit(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({"after", "limit"}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({"after", "limit"}); !known)
+    return ctx->refuse(known.error());
   const auto after = ctx->query.number("after");
   const auto limit = ctx->query.limit(kEntriesMax, kEntriesMax);
   if (!after || !limit) return ctx->refuse(after ? limit.error() : after.error());

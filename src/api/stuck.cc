@@ -32,8 +32,8 @@ std::vector<std::string> missing_of(const WorkerOffer& offer,
 }
 
 // What the best matching worker lacks; nullopt: no worker runs the agent.
-std::optional<std::vector<std::string>> missing_at_best_worker(const store::JobRow& row,
-                                                      const std::vector<WorkerOffer>& offers) {
+std::optional<std::vector<std::string>> missing_at_best_worker(
+    const store::JobRow& row, const std::vector<WorkerOffer>& offers) {
   std::optional<std::vector<std::string>> least;
   for (const WorkerOffer& offer : offers) {
     if (!may_claim_agent(offer, row.agent)) continue;
@@ -287,7 +287,8 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
     }
     Value shown = row_json(row);
     if (why && why->reason != "parked") {
-      const bool has_single_owner = store_.owned() || is_owner_alive_;  // the store has a single owner
+      const bool has_single_owner =
+          store_.owned() || is_owner_alive_;  // the store has a single owner
       std::string command = has_single_owner ? "aetheris serve FILE" : "aetheris worker FILE";
       for (const std::string& one : why->missing) {
         if (!one.starts_with(kVersion)) command += " --capability " + one;

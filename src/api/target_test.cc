@@ -21,7 +21,8 @@ AE_TEST("api/a query names each thing once, but labels and keys") {
   }
   EXPECT_EQ(*Query().limit(5, 10), 5u);
   EXPECT_EQ(*Query(QueryPairs{{"limit", "10"}}).limit(5, 10), 10u);
-  EXPECT_TRUE(Query({{"label", "a=1"}, {"label", "b=2"}, {"limit", "1"}}).check_names({"label", "limit"}));
+  EXPECT_TRUE(
+      Query({{"label", "a=1"}, {"label", "b=2"}, {"limit", "1"}}).check_names({"label", "limit"}));
 }
 
 AE_TEST("api/a problem can be read back") {

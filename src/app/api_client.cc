@@ -372,7 +372,8 @@ Result<std::unique_ptr<ApiClient>> ApiClient::open(const StoreUrl& store, OpenMo
       }
       return std::make_unique<LocalClient>(std::move(*instance));
     }
-    if (instance.error().code != Code::store_locked || std::chrono::steady_clock::now() > retry_until) {
+    if (instance.error().code != Code::store_locked ||
+        std::chrono::steady_clock::now() > retry_until) {
       return std::unexpected(instance.error());
     }
     std::this_thread::sleep_for(kOwnerPoll);

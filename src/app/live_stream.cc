@@ -43,9 +43,10 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
   void begin() {
     responder_.on_closed(disconnect_handler());
     if (context_.authenticator != nullptr) {
-      watch_ = context_.authenticator->watch(principal_, [weak = weak_from_this()](const Error& why) {
-        if (const auto self = weak.lock()) self->revoke(why);
-      });
+      watch_ =
+          context_.authenticator->watch(principal_, [weak = weak_from_this()](const Error& why) {
+            if (const auto self = weak.lock()) self->revoke(why);
+          });
     }
     // A client that filters events gets no partial output.
     const bool chooses = std::ranges::any_of(request_.query, [](const auto& pair) {
@@ -192,7 +193,8 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
       return;
     if (!is_still_valid()) return;
     const auto all = context_.output_hub.of(job_);
-    const bool has_output = std::ranges::any_of(all, [](const auto& one) { return !one->text.empty(); });
+    const bool has_output =
+        std::ranges::any_of(all, [](const auto& one) { return !one->text.empty(); });
     if (has_output && !has_begun_) begin_stream();
     std::map<Try, std::size_t> sent;
     for (const auto& output : all) {

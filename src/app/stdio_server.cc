@@ -84,7 +84,7 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
   }
 
   void on_response(const std::string& name, const std::shared_ptr<bool>& is_cancelled,
-                const Value& body) {
+                   const Value& body) {
     --open_requests;
     if (const auto open = cancel_flags.find(name);
         open != cancel_flags.end() && open->second == is_cancelled) {

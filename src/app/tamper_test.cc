@@ -119,12 +119,12 @@ class JobMaker {
          "running", [] {});
     // Accepted by another process: it stays in the inbox until the lease holder is notified.
     const engine::ControlRequest request{.kind = engine::ControlRequest::Kind::signal,
-                                     .id = "act-1",
-                                     .correlation_key = "go",
-                                     .payload = json("{'by':'Ada'}")};
+                                         .id = "act-1",
+                                         .correlation_key = "go",
+                                         .payload = json("{'by':'Ada'}")};
     store::InboxEntry entry{.id = request.id, .act = {}};
-    entry.act = canonical(
-        engine::with_checksum(engine::inbox_location(JobId("held"), request.id), request.to_json()));
+    entry.act = canonical(engine::with_checksum(engine::inbox_location(JobId("held"), request.id),
+                                                request.to_json()));
     auto put = loop_.await<Result<void>>(
         [&](auto done) { store_.put_inbox(JobId("held"), entry, std::move(done)); });
     AE_CHECK(put.has_value());

@@ -51,7 +51,8 @@ class DriverToolbox final : public Toolbox {
     return {};
   }
 
-  Result<async::Task> update_tools(const agents::AgentsFile& file, const ToolFolders& folders) override {
+  Result<async::Task> update_tools(const agents::AgentsFile& file,
+                                   const ToolFolders& folders) override {
     std::vector<NewTool> fresh;
     std::set<std::string> used;  // servers
     for (const auto* offered : {&file.tools, &file.models}) {
@@ -125,13 +126,15 @@ class DriverToolbox final : public Toolbox {
     AE_ASSIGN(auto made, make(tool, folder));
     std::unique_ptr<tools::Verifier> verifier;
     if (!tool.verify.is_null()) {
-      auto made_verifier = tools::make_verifier(tool.verify, {.loop = loop_,
-                                                      .client = client_,
-                                                      .secrets = secrets_,
-                                                      .reader = reader_,
-                                                      .folder = folder,
-                                                      .denied_paths = processes_.denied_paths()});
-      if (!made_verifier) return std::unexpected(std::move(made_verifier).error().with_context("verify"));
+      auto made_verifier =
+          tools::make_verifier(tool.verify, {.loop = loop_,
+                                             .client = client_,
+                                             .secrets = secrets_,
+                                             .reader = reader_,
+                                             .folder = folder,
+                                             .denied_paths = processes_.denied_paths()});
+      if (!made_verifier)
+        return std::unexpected(std::move(made_verifier).error().with_context("verify"));
       verifier = *std::move(made_verifier);
     }
     return runtime::ToolRegistry::Entry{std::move(made), tool.policy.version, std::move(verifier)};

@@ -198,7 +198,7 @@ std::string noted_text(const Value& doubt) {
 }
 
 std::vector<std::string> final_unknown_outcomes(const Value& job, const app::StoreUrl& store,
-                                       std::size_t columns) {
+                                                std::size_t columns) {
   std::vector<std::string> all;
   const std::string_view status = job.text("status");
   const bool ended = status == "completed" || status == "failed" || status == "cancelled";

@@ -130,7 +130,7 @@ Value with_store(const Value& job, const app::StoreUrl& store);
 // sentence each, with details of the call, and the outcome recorded since or the command that
 // records it. `columns`: as in call_lines.
 std::vector<std::string> final_unknown_outcomes(const Value& job, const app::StoreUrl& store,
-                                       std::size_t columns);
+                                                std::size_t columns);
 // "noted: happened, by ann at …"; "" if no outcome was recorded for the call.
 std::string noted_text(const Value& doubt);
 // The command that retries job ID, under the plan of FILE unless that is empty. Its --job-id is

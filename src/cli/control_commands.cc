@@ -12,7 +12,8 @@ namespace ae::cli {
 namespace {
 
 // Unknown outcomes that remain if the job has ended; empty if the store cannot be read now.
-std::vector<std::string> remaining_unknown_outcomes(const Options& options, const Terminal& terminal) {
+std::vector<std::string> remaining_unknown_outcomes(const Options& options,
+                                                    const Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return {};
   const auto client = app::ApiClient::open(*store, app::OpenMode::read);
@@ -145,7 +146,8 @@ int cancel_command(const Options& options, Terminal& terminal) {
   const int code = print_answer(answer, options, terminal, "cancel requested");
   if (has_next(answer, terminal)) print_next_step(options, options.id, terminal);
   if (answer && !terminal.json()) {
-    for (const std::string& doubt : remaining_unknown_outcomes(options, terminal)) terminal.note(doubt);
+    for (const std::string& doubt : remaining_unknown_outcomes(options, terminal))
+      terminal.note(doubt);
   }
   return code;
 }
@@ -243,7 +245,7 @@ int approve_command(const Options& options, Terminal& terminal) {
   }
   // A different edit is rejected; this is the same one, perhaps with another note.
   const bool is_superseded = !options.arguments.empty() && answer->find("duplicate") != nullptr &&
-                         (*answer)["applied"] == Value(false) && outcome != "edited";
+                             (*answer)["applied"] == Value(false) && outcome != "edited";
   return outcome == wanted && !is_superseded && !unused ? kDone : kConflict;
 }
 

@@ -39,7 +39,8 @@ int serve_remote_store(app::ApiClient& client, const ServiceOptions& service_opt
                        Terminal& terminal) {
   api::ApiRequest health;
   health.path = {"api", "health"};
-  if (const auto health_answer = client.send(health); !health_answer) return terminal.fail_with(health_answer.error());
+  if (const auto health_answer = client.send(health); !health_answer)
+    return terminal.fail_with(health_answer.error());
   net::AsioLoop& loop = client.loop();
   async::BootClock steady;
   api::Mcp mcp(

@@ -201,16 +201,17 @@ void Notifications::claim(const Question& question) {
   const bool taken = before != claims_.end() && before->second.by != options_.by &&
                      before->second.until > instance_.store().now();
   if (taken) return release_question();
-  record(question, "notifying", {{"until", until}},
-         [this, weak = std::weak_ptr(alive_), question, release_question](const Result<void>& kept) {
-           if (!weak.lock()) return;
-           if (!kept) return release_question();
-           read_claims([this, question, release_question] {
-             const auto claim = claims_.find(question.id);
-             const bool ours = claim != claims_.end() && claim->second.by == options_.by;
-             ours ? start(question) : release_question();
-           });
-         });
+  record(
+      question, "notifying", {{"until", until}},
+      [this, weak = std::weak_ptr(alive_), question, release_question](const Result<void>& kept) {
+        if (!weak.lock()) return;
+        if (!kept) return release_question();
+        read_claims([this, question, release_question] {
+          const auto claim = claims_.find(question.id);
+          const bool ours = claim != claims_.end() && claim->second.by == options_.by;
+          ours ? start(question) : release_question();
+        });
+      });
 }
 
 void Notifications::start(const Question& question) {
@@ -253,7 +254,8 @@ void Notifications::record_notified(const Question& question) {
   record(question, "notified", {},
          [this, weak = std::weak_ptr(alive_), question](const Result<void>& kept) {
            if (!weak.lock()) return;
-           if (!kept) return after_delay(kStoreRetry, [this, question] { record_notified(question); });
+           if (!kept)
+             return after_delay(kStoreRetry, [this, question] { record_notified(question); });
            notified_.insert(question.id);
            tries_.erase(question.id);
          });

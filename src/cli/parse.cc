@@ -358,7 +358,9 @@ class Grammar {
     positional(events, "ID", options_.id, "the job");
     CLI::Option* follow =
         events->add_flag("-f,--follow", options_.follow, "follow until the job ends");
-    events->add_flag("--said", options_.partial_output, "with --follow --json: also partial model output")
+    events
+        ->add_flag("--said", options_.partial_output,
+                   "with --follow --json: also partial model output")
         ->needs(follow);
     events->add_option("--after", options_.after, "only events after this seq");
     events->add_option(

@@ -119,9 +119,9 @@ constexpr ParkReason kParkReasons[] = {
 std::string park_reason(const Value& parked, const Value& in_doubt) {
   const std::string_view reason = parked.text("reason");
   const bool is_compensation = in_doubt.is_array() && in_doubt.size() > 0 &&
-                      std::ranges::all_of(in_doubt.items(), [](const Value& doubt) {
-                        return doubt["compensates"].is_string();
-                      });
+                               std::ranges::all_of(in_doubt.items(), [](const Value& doubt) {
+                                 return doubt["compensates"].is_string();
+                               });
   if (is_compensation && reason == "invocation_in_doubt") return "a compensation is not confirmed";
   for (const ParkReason& known : kParkReasons) {
     if (reason == known.code) return std::string(known.why);
@@ -162,7 +162,8 @@ std::string answer_note(std::string_view command, const AnswerTo& to) {
   if (word == "fail") {
     if (to.confirms) return "the job fails";
     if (to.ended) return "the outcome stays unknown";
-    return is_compensation ? "the step stays as it is" : "the node fails; the outcome stays unknown";
+    return is_compensation ? "the step stays as it is"
+                           : "the node fails; the outcome stays unknown";
   }
   if (word != "not_happened") return "";
   const std::string_view from = to.doubt.text("resolvable_at");

@@ -191,11 +191,11 @@ AE_TEST("cli/what follows a recorded request has at most 160 characters a line")
 
 AE_TEST("cli/a request to approve names the call in one form, and is short") {
   const Value approval = Value::object({{"arguments", Value::object({})},
-                                     {"expires_at", kAt},
-                                     {"id", std::string(kJob) + ".5d0c2f8a91b3e4f7"},
-                                     {"job_id", kJob},
-                                     {"node_id", kNode},
-                                     {"tool", kTool}});
+                                        {"expires_at", kAt},
+                                        {"id", std::string(kJob) + ".5d0c2f8a91b3e4f7"},
+                                        {"job_id", kJob},
+                                        {"node_id", kNode},
+                                        {"tool", kTool}});
   for (const char* kind : {"call", "question"}) {
     const std::string text = approval_text(approval.with("kind", kind));
     EXPECT_NE(text.find("call of tool \"payments__create_refund_request\""), text.npos) << text;

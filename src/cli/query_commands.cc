@@ -526,7 +526,7 @@ int job_command(const Options& options, Terminal& terminal) {
     if (const std::string did = committed_text(error); !did.empty()) line("", did);
     if (status == "failed") {
       const FailedJobFile file{.store_flag = store_flag(*store),
-                           .retry_chain = find_retries(*store, job->text("id"))};
+                               .retry_chain = find_retries(*store, job->text("id"))};
       for (const NextCommand& next : next_commands(*job, file)) {
         line(next.name.c_str(), next.lead_matters ? next.lead + next.command : next.command);
       }

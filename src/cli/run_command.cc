@@ -313,9 +313,9 @@ int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
       terminal.note("Details: " + terminal.err()(Tint::bold, "aetheris trace " + quoted(id) +
                                                                  store_flag(params.store)));
       const FailedJobFile file{.path = params.file,
-                           .has_one_agent = params.has_one_agent,
-                           .store_flag = store_flag(params.store),
-                           .retry_chain = find_retries(params.store, id)};
+                               .has_one_agent = params.has_one_agent,
+                               .store_flag = store_flag(params.store),
+                               .retry_chain = find_retries(params.store, id)};
       for (const NextCommand& next : next_commands(job, file)) {
         terminal.note(next.lead + terminal.err()(Tint::bold, next.command));
       }
@@ -334,7 +334,8 @@ int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
                   " can continue: " + terminal.err()(Tint::bold, run_text(params, id)));
     return kBlocked;
   }
-  const auto doubts = final_unknown_outcomes(job, params.store, argument_columns(terminal, Stream::err));
+  const auto doubts =
+      final_unknown_outcomes(job, params.store, argument_columns(terminal, Stream::err));
   if (!doubts.empty()) {
     terminal.note("job " + safe(id) + " has ended with calls whose outcome is unknown:");
   }

@@ -57,7 +57,8 @@ ServiceLog::Line reload_line(const app::Reloader::Report& report) {
     line.event = "reload_failed";
     const std::size_t count = report.diagnostics.size();
     line.message = report.error ? report.error->message : counted(count, "fault") + " in the file";
-    line.code = report.error ? code_name(report.error->code) : code_name(report.diagnostics[0].code);
+    line.code =
+        report.error ? code_name(report.error->code) : code_name(report.diagnostics[0].code);
     if (count > 0)
       line.more.emplace_back("faults", agents::diagnostics_json(report.diagnostics)["faults"]);
     line.words =
@@ -81,7 +82,8 @@ ServiceLog::Line reload_line(const app::Reloader::Report& report) {
 }
 
 // Prints what the server runs, who may connect, and its store.
-void print_start(const ServiceOptions& service_options, app::Instance& instance, Terminal& terminal) {
+void print_start(const ServiceOptions& service_options, app::Instance& instance,
+                 Terminal& terminal) {
   std::vector<Value> names;
   if (service_options.loaded && service_options.workers > 0) {
     for (const auto& [name, agent] : service_options.loaded->file.agents) names.emplace_back(name);

@@ -122,7 +122,8 @@ app::InstanceOptions Service::instance_options(const Options& options,
   site_options.observer = this;
   site_options.descriptors = net::raise_descriptor_limit();
   descriptors_ = site_options.descriptors;
-  site_options.on_refused = [this](const api::ApiRequest& request, int status, std::string_view code) {
+  site_options.on_refused = [this](const api::ApiRequest& request, int status,
+                                   std::string_view code) {
     service_log_.add({.level = Level::debug,
                       .event = "request_refused",
                       .code = std::string(code),

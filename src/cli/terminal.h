@@ -28,8 +28,8 @@ class Terminal {
   // Writes to stdout unchanged. Text from jobs must be safe().
   void print(std::string_view text);
   void print_json(const Value& value);  // one line
-  // Prints partial output of `stream_name` as it arrives: `head` precedes it on a new line, and again after
-  // other output. To stdout or stderr.
+  // Prints partial output of `stream_name` as it arrives: `head` precedes it on a new line, and
+  // again after other output. To stdout or stderr.
   struct StreamPart {
     std::string_view stream_name, head, text;
   };

@@ -234,8 +234,9 @@ class Trace {
       const bool raised = one.text("state") == "raised";
       const Value& payload = one["payload"];
       const std::string by(one.text("by"));
-      std::string what = raised ? "raised to " + canonical(payload) + (by.empty() ? "" : " by " + by)
-                                : "used up: " + std::string(payload.text("limit"));
+      std::string what = raised
+                             ? "raised to " + canonical(payload) + (by.empty() ? "" : " by " + by)
+                             : "used up: " + std::string(payload.text("limit"));
       if (payload["asked"].is_integer()) {
         what += ", " + canonical(payload["spent"]) + " of " + canonical(payload["most"]) +
                 " spent, the next call asks for " + canonical(payload["asked"]);
@@ -480,8 +481,9 @@ class Trace {
       const bool at_foot = end.text("code") == code &&
                            end.text("message") == node["error"].text("message") &&
                            (last_try_error.text("code") == code || !end.text("summary").empty());
-      const bool is_shown = at_foot || (last_try_error.text("code") == code &&
-                                    last_try_error.text("message") == node["error"].text("message"));
+      const bool is_shown =
+          at_foot || (last_try_error.text("code") == code &&
+                      last_try_error.text("message") == node["error"].text("message"));
       if (!is_shown) wrapped(trunk, code, node["error"].text("message"));
     }
   }
@@ -650,9 +652,9 @@ class Trace {
         line.add(Tint::dim, " at " + short_time(one["progress"].text("at")));
       }
     } else {
-      line.add(good       ? Tint::good
+      line.add(good         ? Tint::good
                : is_unknown ? Tint::warn
-                          : Tint::bad,
+                            : Tint::bad,
                outcome == "unknown" ? "outcome unknown" : outcome);
       if (outcome == "failure" && one["definite"] != Value(true)) {
         line.add(" (may have taken effect)");
@@ -670,7 +672,8 @@ class Trace {
     put(line);
     for (std::size_t i = 1; i < error_lines.size(); ++i) {
       if (i == kErrorLines && error_lines.size() > kErrorLines + 1) {
-        put(Line().add(Tint::dim, trunk + "       … " + counted(error_lines.size() - i, "more line")));
+        put(Line().add(Tint::dim,
+                       trunk + "       … " + counted(error_lines.size() - i, "more line")));
         break;
       }
       put(Line().add(Tint::dim, trunk).add("       " + error_lines[i]));

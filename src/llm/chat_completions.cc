@@ -43,11 +43,11 @@ Value assistant_of(const Request& request, const Message& message) {
     calls.reserve(message.calls.size());
     for (const ToolCall& call : message.calls) {
       const std::string arguments = call.malformed ? *call.malformed : canonical(call.arguments);
-      calls.push_back(Value::object(
-          {{"id", call.id},
-           {"type", "function"},
-           {"function",
-            Value::object({{"name", request.wire_name_of(call.name)}, {"arguments", arguments}})}}));
+      calls.push_back(
+          Value::object({{"id", call.id},
+                         {"type", "function"},
+                         {"function", Value::object({{"name", request.wire_name_of(call.name)},
+                                                     {"arguments", arguments}})}}));
     }
     members.emplace_back("tool_calls", Value::array(std::move(calls)));
   }

@@ -202,7 +202,7 @@ Result<Value> arguments_of(const Value& raw) {
   if (!raw.is_string()) return fail(Code::input_invalid, "");
   if (raw.as_string().find_first_not_of(" \t\r\n") == std::string::npos) return Value::object({});
   AE_ASSIGN(Value value, parse_json(raw.as_string(), {.depth_max = kArgumentDepth,
-                                                       .big_integers_as_strings = true}));
+                                                      .big_integers_as_strings = true}));
   if (!value.is_object()) return fail(Code::input_invalid, "");
   return value;
 }

@@ -145,7 +145,7 @@ AE_TEST(
     EXPECT_EQ(read.name_of(tool.wire), tool.name);
     EXPECT_EQ(read.wire_name_of(tool.name), tool.wire);
   }
-  EXPECT_EQ(read.name_of("made_up"), "made_up");     // invented by the model
+  EXPECT_EQ(read.name_of("made_up"), "made_up");          // invented by the model
   EXPECT_EQ(read.wire_name_of("gone.now"), "gone__now");  // offered in an earlier turn only
 }
 
@@ -181,7 +181,8 @@ AE_TEST(
   EXPECT_EQ(
       read_arguments(R"({"a":)"),
       R"({"id":"c","invalid":"invalid JSON: the text ends where a value is expected at byte 5","malformed":"{\"a\":","name":"t"})");
-  EXPECT_NE(read_arguments(R"({"a":1,"a":2})").find(R"(duplicate key \"a\" at byte 0)"), std::string::npos);
+  EXPECT_NE(read_arguments(R"({"a":1,"a":2})").find(R"(duplicate key \"a\" at byte 0)"),
+            std::string::npos);
   EXPECT_NE(read_arguments(R"({"a":1e999})").find("a number beyond the largest double at byte 5"),
             std::string::npos);
   EXPECT_EQ(read_arguments("[1]"), R"({"id":"c","malformed":"[1]","name":"t"})");

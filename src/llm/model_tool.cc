@@ -31,7 +31,9 @@ Outcome to_recorded_outcome(Outcome outcome, const Value& request, const Provide
                             const tools::StreamReader& reader) {
   if (outcome.kind != OutcomeKind::success) add_hint(codec.endpoint, outcome);
   if (outcome.kind != OutcomeKind::success || outcome.invalid) return outcome;
-  const auto scrub_joined = [&](Value value) { return reader.scrub_joined ? reader.scrub_joined(value) : value; };
+  const auto scrub_joined = [&](Value value) {
+    return reader.scrub_joined ? reader.scrub_joined(value) : value;
+  };
   const Value body = scrub_joined(parse_body(std::exchange(outcome.result, Value())));
   auto answer = codec.answer(request, body);
   if (!answer) {

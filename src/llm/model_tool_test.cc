@@ -177,7 +177,7 @@ AE_TEST("model tool/an answer without words is an answer: refused, filtered, nul
   ModelFixture fixture;
   const auto text_of = [&](const std::string& message, const char* reason) {
     return fixture.call_once(raw_response(200, R"({"choices":[{"message":)" + message +
-                                                  R"(,"finish_reason":")" + reason + R"("}]})"));
+                                                   R"(,"finish_reason":")" + reason + R"("}]})"));
   };
   Outcome outcome = text_of(R"({"content":null,"refusal":"I will not."})", "stop");
   EXPECT_EQ(canonical(outcome.result),
@@ -624,7 +624,8 @@ AE_TEST(
     ModelFixture fixture;
     RawHttpServer server(streams(chat(words)));
     const StreamedCall streamed = call_streamed(fixture, server);
-    EXPECT_EQ(streamed.text, R"({"k":"[secret KEY]","l":"a\nb\/c","m":"sk-canary\u002d12 is none"})")
+    EXPECT_EQ(streamed.text,
+              R"({"k":"[secret KEY]","l":"a\nb\/c","m":"sk-canary\u002d12 is none"})")
         << size;
     EXPECT_EQ(streamed.outcome.result["text"], Value(streamed.text)) << size;
   }

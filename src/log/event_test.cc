@@ -55,15 +55,19 @@ AE_TEST("log/event/the table keeps the rules that the stored form needs") {
 
 AE_TEST("log/event/a payload holds the fields of its kind and no others") {
   using enum EventType;
-  EXPECT_EQ(field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1})"), "fine");
+  EXPECT_EQ(field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1})"),
+            "fine");
   EXPECT_EQ(field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef"})"),
             "node_started.try is missing");
-  EXPECT_EQ(field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":null})"),
-            "node_started.try is missing");
-  EXPECT_EQ(field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1,"z":1})"),
-            "node_started.z is not a field of this event");
-  EXPECT_EQ(field_problem(node_started, R"({"a":1,"node_id":"a","step_id":"0123456789abcdef","try":1})"),
-            "node_started.node_id is missing");
+  EXPECT_EQ(
+      field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":null})"),
+      "node_started.try is missing");
+  EXPECT_EQ(
+      field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1,"z":1})"),
+      "node_started.z is not a field of this event");
+  EXPECT_EQ(
+      field_problem(node_started, R"({"a":1,"node_id":"a","step_id":"0123456789abcdef","try":1})"),
+      "node_started.node_id is missing");
   EXPECT_EQ(field_problem(node_started, "[]"), "node_started.payload is not an object");
 }
 
@@ -73,12 +77,14 @@ AE_TEST("log/event/each field has the form of its kind") {
             "node_started.node_id is not a text");
   EXPECT_EQ(field_problem(node_started, R"({"node_id":"a","step_id":"0123456789ABCDEF","try":1})"),
             "node_started.step_id is not 16 lower-case hex digits");
-  EXPECT_EQ(field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1.5})"),
-            "node_started.try is not an integer");
+  EXPECT_EQ(
+      field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1.5})"),
+      "node_started.try is not an integer");
   EXPECT_EQ(field_problem(job_requeued, R"({"reason":"r","not_before":"2025-01-31T09:30:00Z"})"),
             "job_requeued.not_before is not a time like 2025-01-31T09:30:00.000000Z");
-  EXPECT_EQ(field_problem(job_requeued, R"({"reason":"r","not_before":"2025-01-31T09:30:00.000000Z"})"),
-            "fine");
+  EXPECT_EQ(
+      field_problem(job_requeued, R"({"reason":"r","not_before":"2025-01-31T09:30:00.000000Z"})"),
+      "fine");
   EXPECT_EQ(field_problem(job_cancel_requested, R"({"compensate":0})"),
             "job_cancel_requested.compensate is not true or false");
   const auto finished = [](std::string_view error) {

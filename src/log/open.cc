@@ -110,7 +110,8 @@ struct NamedPart : PayloadMember {
 // Reads the bodies of events, one after the other, reusing its memory.
 class BodyReader {
  public:
-  BodyReader(const JobId& job, const BlobSource& blobs, const ValueLookup& known, bool records_spans)
+  BodyReader(const JobId& job, const BlobSource& blobs, const ValueLookup& known,
+             bool records_spans)
       : job_(job), blobs_(blobs), known_(known), records_spans_(records_spans) {}
 
   // Sets body and salts of the event, and appends payload' to the hashed text. REQUIRES: a kind,
@@ -499,7 +500,7 @@ class BodyReader {
   }
 
   void add_span(std::string name, const PayloadMember& part, std::size_t begin,
-                  std::string dropped) {
+                std::string dropped) {
     dropped += bytes_of(part.commitment);
     value_spans_.push_back({std::move(name), begin, at(), std::move(dropped)});
   }

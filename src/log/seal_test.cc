@@ -651,7 +651,8 @@ void mutate(int rounds) {
            model_call({message(std::string(70, 'a')), message("b"), Value(1)}),
            JobCompleted{.result = json(R"({"a":[1,2,3]})")}});
   const char* seed_text = std::getenv("AETHERIS_SEED");
-  const std::uint64_t seed = seed_text == nullptr ? 20250131 : std::strtoull(seed_text, nullptr, 10);
+  const std::uint64_t seed =
+      seed_text == nullptr ? 20250131 : std::strtoull(seed_text, nullptr, 10);
   std::mt19937_64 random(seed);
   for (int round = 0; round < rounds; ++round) {
     const std::size_t which = random() % 2;

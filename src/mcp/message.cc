@@ -39,7 +39,7 @@ std::expected<Message, RpcError> read_message(const Value& value) {
   const Value* const error = value.find("error");
   if (method == nullptr) {
     const bool is_valid = (result == nullptr) != (error == nullptr) &&
-                       (result != nullptr ? is_id(id) : (*error)["code"].is_integer());
+                          (result != nullptr ? is_id(id) : (*error)["code"].is_integer());
     if (!is_valid) {
       return reject_message(kInvalidRequest,
                             "a message has a \"method\", or is a response with an id and either a "

@@ -38,7 +38,7 @@ struct HttpCall {
   Duration connect_timeout = std::chrono::seconds(10);  // name, connection and TLS together
   Duration total_timeout = std::chrono::seconds(30);    // from sending to the end of the response
   std::optional<Duration> send_within;  // from start; if not sent by then: `not_sent`
-  std::size_t response_max = 1u << 20;    // body bytes; at most one more is read
+  std::size_t response_max = 1u << 20;  // body bytes; at most one more is read
 
   // Receives the body of a 2xx `text/event-stream` as it arrives, with the response headers, on the
   // loop, before the result. Empty: only the result contains it.

@@ -445,7 +445,7 @@ AE_TEST("client/a gibibyte of answer is read up to the limit and one byte, in bo
 
 // The result of an event stream, and the bytes passed to on_event_bytes.
 std::pair<HttpResult, std::string> read_event_stream(const RawHttpServer& server, bool keeps,
-                                            std::size_t response_max) {
+                                                     std::size_t response_max) {
   SyncClient sync_client;
   std::string received;
   HttpCall call = post_to(server);

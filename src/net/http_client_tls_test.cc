@@ -86,7 +86,8 @@ class TlsServer {
     EXPECT_EQ(listen(listener_, 1), 0);
     getsockname(listener_, generic, &size);
     port = ntohs(address.sin_port);
-    thread_ = std::thread([this, bytes = std::move(bytes), send_close_notify] { serve(bytes, send_close_notify); });
+    thread_ = std::thread(
+        [this, bytes = std::move(bytes), send_close_notify] { serve(bytes, send_close_notify); });
   }
   ~TlsServer() {
     shutdown(listener_, SHUT_RDWR);

@@ -26,7 +26,7 @@ namespace {
 constexpr int kAcceptsPerWake = 64;
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);  // when descriptors are exhausted
 constexpr std::int64_t kSlowUs = 1'000'000;                        // slower requests may be evicted
-constexpr std::int64_t kWarnIntervalUs = 60'000'000;                  // between two warnings
+constexpr std::int64_t kWarnIntervalUs = 60'000'000;               // between two warnings
 constexpr std::size_t kRejectedMax = 16;  // connections beyond connections_max that get a 503
 // Memory is returned to the system after a peak of this size.
 constexpr std::size_t kTrimBytes = 8u << 20, kTrimConnections = 64;
@@ -305,7 +305,8 @@ bool HttpServer::Impl::has_capacity(std::size_t size, const HttpConnection* of) 
   const std::vector<std::shared_ptr<HttpConnection>> all(connections.begin(), connections.end());
   std::size_t large = 0;
   for (const auto& connection : all) {
-    if (connection.get() == of || connection->buffered_bytes() <= options.small_response_max) continue;
+    if (connection.get() == of || connection->buffered_bytes() <= options.small_response_max)
+      continue;
     if (connection->is_slow_reader(now)) {
       connection->close_now();
     } else {

@@ -475,7 +475,8 @@ AE_TEST("http server/more clients than the limit are told so, with a code, and t
         }
         kept.push_back(std::move(responder));
       },
-      {.connections_max = 2, .on_full = [&](const std::string& what) { warnings.push_back(what); }});
+      {.connections_max = 2,
+       .on_full = [&](const std::string& what) { warnings.push_back(what); }});
   RawClient one(fixture.port), two(fixture.port);
   one.send(get("/1"));
   two.send(get("/2"));

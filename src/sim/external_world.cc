@@ -563,9 +563,9 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, D
       break;
   }
   if (record.broken) return broken();
-  respond(
-      call_in_flight,
-      {.kind = OutcomeKind::success, .result = told.is_null() ? record.result : told, .elapsed = 1ms});
+  respond(call_in_flight, {.kind = OutcomeKind::success,
+                           .result = told.is_null() ? record.result : told,
+                           .elapsed = 1ms});
 }
 
 // Applies the effect of a call and returns its result.

@@ -631,7 +631,8 @@ std::size_t ScrubbedStream::boundary_outside_matches(const UnescapedViews& views
         const std::size_t position = views.to_level(level, cut);
         const std::string_view value = shape->text;
         const std::size_t first = position < value.size() ? 0 : position - value.size() + 1;
-        const std::size_t behind = text.substr(first, position - first + value.size() - 1).find(value);
+        const std::size_t behind =
+            text.substr(first, position - first + value.size() - 1).find(value);
         if (behind == text.npos) continue;
         const std::size_t at = first + behind;
         cut = views.to_source(level, {at, at}).begin;

@@ -310,8 +310,9 @@ AE_TEST("command/a secret reaches the environment and no record") {
 
   CommandFixture echo_fixture;
   echo_fixture.secrets.values["TOKEN"] = "hunter22-token";
-  EXPECT_EQ(echo_fixture.run(sh("echo $T").with("env", Value::object({{"T", "secret:TOKEN"}}))).result,
-            Value("[secret TOKEN]"));
+  EXPECT_EQ(
+      echo_fixture.run(sh("echo $T").with("env", Value::object({{"T", "secret:TOKEN"}}))).result,
+      Value("[secret TOKEN]"));
 }
 
 AE_TEST("command/an argument that names a secret gets none") {

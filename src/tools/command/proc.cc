@@ -132,7 +132,8 @@ constexpr int kOrphansRoundMs = 5;
 class AncestorWalk {
  public:
   // `snapshot`: nullptr, or the process list to use instead of /proc.
-  explicit AncestorWalk(const std::vector<ProcessEntry>* snapshot) : reads_proc_(snapshot == nullptr) {
+  explicit AncestorWalk(const std::vector<ProcessEntry>* snapshot)
+      : reads_proc_(snapshot == nullptr) {
     if (snapshot != nullptr) {
       for (const ProcessEntry& entry : *snapshot) known_.emplace(entry.pid, entry);
     }

@@ -363,8 +363,9 @@ int Processes::Listener::spawn(const LaunchSpec& launch, Child& child) {
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawnattr_init(&attributes);
-  const int child_fds[] = {input.get(),          output.child_end.get(), errors.child_end.get(),
-                        control.child_end.get(), order.get(),         reports.child_end.get()};
+  const int child_fds[] = {
+      input.get(), output.child_end.get(), errors.child_end.get(), control.child_end.get(),
+      order.get(), reports.child_end.get()};
   constexpr int kFiles = 6;
   for (int fd = 0; fd < kFiles; ++fd) ::posix_spawn_file_actions_adddup2(&files, child_fds[fd], fd);
   ::posix_spawn_file_actions_addclosefrom_np(&files, kFiles);
@@ -673,7 +674,8 @@ void Processes::Listener::reap_orphans() {
 
 void Processes::Listener::check_deadlines(Child& child) {
   if (child.control.ok() && has_missed_heartbeat(child)) kill(child, KillReason::silent);
-  if (!child.supervisor_deadline || !child.control.ok() || boot_now() < *child.supervisor_deadline) return;
+  if (!child.supervisor_deadline || !child.control.ok() || boot_now() < *child.supervisor_deadline)
+    return;
   if (!child.ended) {
     // Stuck after SIGKILL. The supervisor keeps trying, even without us.
     child.supervisor_deadline.reset();

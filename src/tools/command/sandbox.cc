@@ -308,9 +308,10 @@ Status check_supported(const Sandbox& sandbox) {
     return fail(Code::unsupported, "sandbox" + why + ". See: aetheris doctor --sandbox");
   };
   if (sandbox.files && support.landlock < kLandlockForFiles) {
-    return cannot(".read: this kernel cannot restrict file access: it has Landlock " +
-                  (support.landlock == 0 ? std::string("not") : "ABI " + std::to_string(support.landlock)) +
-                  ", and ABI 3 (Linux 6.2) is needed");
+    return cannot(
+        ".read: this kernel cannot restrict file access: it has Landlock " +
+        (support.landlock == 0 ? std::string("not") : "ABI " + std::to_string(support.landlock)) +
+        ", and ABI 3 (Linux 6.2) is needed");
   }
   if (!sandbox.network && !support.network_namespaces) {
     return cannot(".network: this process may not create a network namespace here");
@@ -383,14 +384,16 @@ Status check_denied_paths(const Sandbox& sandbox, const std::vector<std::string>
   return {};
 }
 
-int enter_sandbox(const Sandbox& sandbox, const std::string& program, const SandboxSupport& support) {
+int enter_sandbox(const Sandbox& sandbox, const std::string& program,
+                  const SandboxSupport& support) {
   if (const int error = enter_namespaces(sandbox); error != 0) return error;
   if (!limit(RLIMIT_AS, sandbox.memory) || !limit(RLIMIT_FSIZE, sandbox.file_size) ||
       !limit(RLIMIT_NOFILE, sandbox.open_files) || !limit(RLIMIT_CPU, sandbox.cpu_seconds) ||
       !limit(RLIMIT_NPROC, sandbox.processes)) {
     return errno;
   }
-  if (const int error = enter_landlock(sandbox, program, support.landlock); error != 0) return error;
+  if (const int error = enter_landlock(sandbox, program, support.landlock); error != 0)
+    return error;
   return drop_capabilities();
 }
 

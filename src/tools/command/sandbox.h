@@ -5,7 +5,8 @@
 // example as root), and for processes that it did not start no ptrace (Landlock ABI 2 or later) and
 // no signals (ABI 6 or later). `sandbox: none` omits the Landlock restrictions. A mapping restricts
 // more. What this machine does not support fails with `unsupported` when the tool is created.
-// Threads: values; the functions from any thread, but `enter_sandbox` only in a single-threaded process.
+// Threads: values; the functions from any thread, but `enter_sandbox` only in a single-threaded
+// process.
 #pragma once
 
 #include <cstdint>
@@ -54,6 +55,6 @@ Status check_denied_paths(const Sandbox& sandbox, const std::vector<std::string>
 // Restricts this process and its descendants to the sandbox. `program` is executable whatever
 // `read` contains. Returns 0 or an errno. `support`: tests pass the support of an older machine.
 int enter_sandbox(const Sandbox& sandbox, const std::string& program,
-          const SandboxSupport& support = sandbox_support());
+                  const SandboxSupport& support = sandbox_support());
 
 }  // namespace ae::tools

@@ -165,7 +165,8 @@ void Supervisor::become_program() {
 
   const StartProgress start_marker;
   char go = 0;
-  if (::write(progress_[1], &start_marker, sizeof start_marker) != sizeof start_marker) ::_exit(127);
+  if (::write(progress_[1], &start_marker, sizeof start_marker) != sizeof start_marker)
+    ::_exit(127);
   if (::read(start_pipe_[0], &go, 1) != 1) ::_exit(127);
   if (!order_.folder.empty() && ::chdir(order_.folder.c_str()) != 0)
     exit_with_failure(Stage::folder);
@@ -212,8 +213,8 @@ void Supervisor::poll_once() {
     }
     // Reap adopted orphans that ended. The program itself is reaped by end().
     siginfo_t exited{};
-    while (phase_ != Phase::ending && ::waitid(P_ALL, 0, &exited, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-           exited.si_pid > 0) {
+    while (phase_ != Phase::ending &&
+           ::waitid(P_ALL, 0, &exited, WEXITED | WNOHANG | WNOWAIT) == 0 && exited.si_pid > 0) {
       if (exited.si_pid == child_) break;
       ::waitid(P_PID, static_cast<id_t>(exited.si_pid), &exited, WEXITED | WNOHANG);
       exited = {};

@@ -152,7 +152,8 @@ Outcome classify_success(const HttpResult& answer, const HttpRules& rules,
   outcome.kind = OutcomeKind::success;
   auto body = read_body(answer, rules);
   if (rules.json_only) {
-    if (auto protocol_error = not_json(answer, rules, body, used)) return *std::move(protocol_error);
+    if (auto protocol_error = not_json(answer, rules, body, used))
+      return *std::move(protocol_error);
   }
   if (!body) {
     // How much was read beyond the limit varies; the record must not depend on it.
@@ -243,7 +244,7 @@ Outcome classify_phase(const HttpResult& answer, const HttpRules& rules,
 // Shows the text, not the raw bytes: a secret may be split between events, where scrub does not
 // find it.
 Outcome invalid_stream(const ReceivedStream& stream, const std::string& why,
-                const std::vector<UsedSecret>& used) {
+                       const std::vector<UsedSecret>& used) {
   Outcome outcome;
   outcome.kind = OutcomeKind::success;
   outcome.invalid =

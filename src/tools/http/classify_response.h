@@ -32,7 +32,7 @@ constexpr std::size_t kScrubWindow =
 
 struct HttpRules {
   std::vector<int> definite_failures;  // statuses that mean "no effect", in addition to the default
-  bool full_response = false;                   // the result is {status, headers, body}
+  bool full_response = false;          // the result is {status, headers, body}
   bool big_integers_as_strings = false;
   bool json_only = false;  // a 2xx response that is not JSON is not from the expected service
   std::size_t output_max = kOutputMax;

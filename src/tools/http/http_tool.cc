@@ -65,7 +65,8 @@ bool contains_secret_reference(std::string_view text, bool at_end) {
 bool contains_secret_reference(const Value& value) {
   if (value.is_string()) return contains_secret_reference(value.as_string(), false);
   if (value.is_array()) {
-    return std::ranges::any_of(value.items(), [](const Value& v) { return contains_secret_reference(v); });
+    return std::ranges::any_of(value.items(),
+                               [](const Value& v) { return contains_secret_reference(v); });
   }
   return value.is_object() && std::ranges::any_of(value.members(), [](const Member& m) {
            return contains_secret_reference(m.second);
@@ -199,7 +200,8 @@ struct HttpTool::Stream {
     emit_text(scrubber.feed(words));
     if (reader->is_complete()) emit_text(scrubber.end());
     // Do not wait for a server that keeps the connection open after the end.
-    if ((read_error || reader->is_complete()) && stop_reading) std::exchange(stop_reading, nullptr)();
+    if ((read_error || reader->is_complete()) && stop_reading)
+      std::exchange(stop_reading, nullptr)();
   }
   void emit_text(std::string text) {
     if (head.size() < kHeadMax) head += text.substr(0, 4 * kHeadMax);
@@ -251,13 +253,15 @@ Status HttpTool::read(const Value& definition) {
   }
   if (!definition["url"].is_string()) return bad("url: it is missing");
   const std::string& url = definition["url"].as_string();
-  if (contains_secret_reference(url, false)) return bad("url: secret:NAME is allowed in headers only");
+  if (contains_secret_reference(url, false))
+    return bad("url: secret:NAME is allowed in headers only");
   AE_ASSIGN(url_, UrlTemplate::parse(url));
   AE_TRY(check_roots(url_.parts(), "url"));
   if (const Value* headers = definition.find("headers")) AE_TRY(read_headers(*headers));
   if (const Value* body = definition.find("body")) {
     if (method_ == "GET" || method_ == "HEAD") return bad("body: " + method_ + " has none");
-    if (contains_secret_reference(*body)) return bad("body: secret:NAME is allowed in headers only");
+    if (contains_secret_reference(*body))
+      return bad("body: secret:NAME is allowed in headers only");
     auto compiled = Template::compile(*body);
     if (!compiled) return std::unexpected(std::move(compiled.error()).with_context("body"));
     AE_TRY(check_roots(compiled->roots(), "body"));
@@ -428,7 +432,9 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
         calls->in_flight.erase(key);
         if (!stream) return done(classify_response(answer, rules, *used));
         stream->on_text_delta = nullptr;
-        stream->reader->scrub_joined = [used](const Value& value) { return scrub_value(value, *used); };
+        stream->reader->scrub_joined = [used](const Value& value) {
+          return scrub_value(value, *used);
+        };
         if (!stream->has_begun) return done(classify_response(answer, rules, *used));
         done(classify_stream_response(
             answer,

@@ -734,8 +734,9 @@ AE_TEST("http tool/an error that has a message shows it, without the JSON around
     const std::string message = fixture.call(post_tool(server), a_call()).error_message;
     const std::string target = shown_target(server, "/charges");
     const std::size_t at = message.find(target);
-    return at == message.npos ? message
-                           : message.substr(0, at) + "HOST/charges" + message.substr(at + target.size());
+    return at == message.npos
+               ? message
+               : message.substr(0, at) + "HOST/charges" + message.substr(at + target.size());
   };
   const std::string before = "POST HOST/charges answered 422: ";
   EXPECT_EQ(shown(R"({"error":{"code":7,"message":"too\nmuch"}})"), before + "too\\nmuch");

@@ -111,7 +111,8 @@ void GetStream::on_closed(const net::HttpResult& answer) {
   http_.reset();
   const bool was_open = phase_ == Phase::open;
   if (!was_open && is_unsupported(answer)) return stop(Phase::none);
-  failures_ = was_open && (has_received_event_ || answer.elapsed >= kHealthyAfter) ? 0 : failures_ + 1;
+  failures_ =
+      was_open && (has_received_event_ || answer.elapsed >= kHealthyAfter) ? 0 : failures_ + 1;
   const bool is_wanted = !waiters_.empty() || deps_.is_wanted();
   phase_ = is_wanted ? Phase::backing_off : Phase::off;
   if (is_wanted) schedule_reconnect();

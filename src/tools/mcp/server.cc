@@ -449,7 +449,8 @@ void Server::finish_sent_call(const Key& key, const Reply& reply) {
   // every session is not retried without limit.
   const bool forgotten = reply.status == 404 && session_ && !session_->modern();
   const bool must_reconnect = forgotten && answered_ > 0;
-  if (must_reconnect) outcome = not_sent("the MCP server has forgotten the session: a new one is created");
+  if (must_reconnect)
+    outcome = not_sent("the MCP server has forgotten the session: a new one is created");
   if (reply.kind == Reply::Kind::result) ++answered_;
   finish_call(key, std::move(outcome));
   if (must_reconnect && phase_ != Phase::idle) {

@@ -135,14 +135,16 @@ AE_TEST("mcp/session/errors that only the new era knows decide which it is") {
   for (const auto& [data, old_way] : std::map<std::string, bool>{
            {R"({"supported":["2025-11-25"]})", true}, {R"({"supported":["2099-01-01"]})", false}}) {
     McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
-      return outgoing.method == "server/discover" ? error(-32022, data, 400) : legacy_server(outgoing);
+      return outgoing.method == "server/discover" ? error(-32022, data, 400)
+                                                  : legacy_server(outgoing);
     });
     fixture.call();
     EXPECT_EQ(fixture.script.count("initialize"), old_way ? 1u : 0u);
     EXPECT_EQ(fixture.only_outcome().error_code, old_way ? "" : "connect");
   }
   McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
-    return outgoing.method == "server/discover" ? error(-32021, "{}", 400) : legacy_server(outgoing);
+    return outgoing.method == "server/discover" ? error(-32021, "{}", 400)
+                                                : legacy_server(outgoing);
   });
   fixture.call();
   EXPECT_EQ(fixture.only_outcome().error_code, "connect");
@@ -154,7 +156,8 @@ AE_TEST("mcp/session/a server that refuses the revision which it offers is asked
     int probes = 0;
     McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
       const bool refused = outgoing.method == "server/discover" && (++probes == 1 || !relents);
-      return refused ? error(-32022, R"({"supported":["2026-07-28"]})", 400) : modern_server(outgoing);
+      return refused ? error(-32022, R"({"supported":["2026-07-28"]})", 400)
+                     : modern_server(outgoing);
     });
     fixture.script.stdio = false;
     fixture.call();
@@ -384,7 +387,8 @@ AE_TEST("mcp/call/progress of this call is passed on, and of no other") {
     fixture.script.callbacks->on_message(
         {.kind = Message::Kind::notification,
          .method = "notifications/progress",
-         .body = Value::object({{"progressToken", progress_token}, {"progress", 1}, {"message", "half"}})});
+         .body = Value::object(
+             {{"progressToken", progress_token}, {"progress", 1}, {"message", "half"}})});
   };
   send_progress(token);
   send_progress("another");

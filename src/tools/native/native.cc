@@ -341,7 +341,8 @@ void NativeTool::State::check_deadline(const Key& key) {
     const Duration silent = now - run.last_heard_at;
     if (silent >= heartbeat) {
       lock.unlock();
-      return end_early(flight, timed_out("the function reported nothing for " + to_text(heartbeat)));
+      return end_early(flight,
+                       timed_out("the function reported nothing for " + to_text(heartbeat)));
     }
     left = std::min(left, heartbeat - silent);
   }

@@ -72,7 +72,8 @@ CheckResult compare(const Value& change, std::string_view recorded, const Observ
   const bool deleted = change.text("op") == "delete";
   const std::string_view expected = change.text(recorded);
   if (deleted || observation.absent) {
-    check_result.verdict = deleted == observation.absent ? CheckVerdict::match : CheckVerdict::mismatch;
+    check_result.verdict =
+        deleted == observation.absent ? CheckVerdict::match : CheckVerdict::mismatch;
     check_result.expected = deleted ? "absent" : expected.empty() ? "present" : shortened(expected);
     check_result.observed = observation.absent ? "absent" : shortened(observation.value);
     return check_result;

@@ -66,7 +66,8 @@ struct PathScope {
   std::string folder;  // relative paths start here
   // Empty: any file.
   std::vector<std::string> allowed_folders = {};
-  std::vector<std::string> denied_paths = {};  // resolved paths or prefixes; only with `allowed_folders`
+  // Resolved paths or prefixes; only with `allowed_folders`.
+  std::vector<std::string> denied_paths = {};
 };
 
 bool is_denied(std::string_view path, const PathScope& scope) {
@@ -193,7 +194,8 @@ Result<PathScope> scope_of(const Value& definition, const Template& path,
     }
     scope.allowed_folders.push_back(absolute(one.as_string(), folder));
   }
-  if (scope.allowed_folders.empty() && !path.is_constant()) scope.allowed_folders.push_back(scope.folder);
+  if (scope.allowed_folders.empty() && !path.is_constant())
+    scope.allowed_folders.push_back(scope.folder);
   return scope;
 }
 
@@ -211,8 +213,7 @@ Result<std::unique_ptr<Verifier>> make_file_verifier(const Value& definition,
   AE_ASSIGN(PathScope scope, scope_of(definition, path, deps.folder));
   scope.denied_paths = deps.denied_paths;
   const By kind = by == "size" ? By::size : by == "mtime" ? By::mtime : By::sha256;
-  return std::make_unique<FileVerifier>(std::move(deps), std::move(path), kind,
-                                        std::move(scope));
+  return std::make_unique<FileVerifier>(std::move(deps), std::move(path), kind, std::move(scope));
 }
 
 }  // namespace ae::tools
