@@ -1459,8 +1459,8 @@ AE_TEST("api/who answers again is told who did before, and when: the same is no 
   }
   expect_problem(resolve(R"("resolution":"happened","result":9,"try":2)"), 409, "job_terminal");
 
-  const auto job = fixture.make(R"({"agent":"asks"})");
-  const Path signal{"api", "jobs", job, "signal"};
+  const auto waiting = fixture.make(R"({"agent":"asks"})");
+  const Path signal{"api", "jobs", waiting, "signal"};
   EXPECT_EQ(fixture.post(signal, R"({"correlation_key":"go","payload":1})").status, 200);
   EXPECT_EQ(fixture.post(signal, R"({"correlation_key":"go","payload":1})").body["answered"], who);
   EXPECT_EQ(fixture.post(signal, R"({"correlation_key":"go","payload":2})").body["answered"], who);

@@ -108,7 +108,8 @@ class HttpServer {
     // Called at most once a minute, when connections were evicted or rejected; may be empty.
     std::function<void(const std::string& what)> on_full = {};
     // Total unsent bytes of all responses and streams. Up to `small_response_max` always fits.
-    // Beyond it, a response is replaced by 503 and a stream is cut, unless it is the only large one.
+    // Beyond it, a response is replaced by 503 and a stream is cut, unless it is the only large
+    // one.
     // Clients that read less than `slow_rate` bytes per second for `slow_after` are
     // disconnected to make room.
     std::size_t responses_max = 64u << 20;
