@@ -441,7 +441,8 @@ Status note_late_results(const State& state, const std::vector<StoredEffect>& ef
     const Value& result = result_of(outcome);
     const auto at = instant_from_text(record.text("created_at"));
     if (!at) return fail(Code::log_corrupt, "an effect record without the time of its writing");
-    OutcomeNoted event = noted(late.call, *at, happened ? "happened" : "not_happened", "runtime");
+    OutcomeNoted event =
+        noted(late.call, *at, happened ? "happened" : "not_happened", kRuntimeActor);
     // A job whose values were erased gets no new ones.
     if (happened && !state.blind_erased) event.result = result;
     events.emplace_back(std::move(event));

@@ -10,7 +10,7 @@ Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequ
   AppliedRequest taken;
   taken.answer = Value::object({{"resumed", false}});
   if (state.status != JobStatus::parked || has_wrong_version(state, context)) return taken;
-  const std::string by = act.by.empty() ? "runtime" : act.by;
+  const std::string by = act.by.empty() ? std::string(kRuntimeActor) : act.by;
   if (state.awaits_version()) {
     taken.events.emplace_back(JobResumed{.by = by});
   } else if (state.parked_until == "resolve") {
