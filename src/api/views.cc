@@ -21,9 +21,9 @@ constexpr std::size_t kArgumentsShown = 64;
 
 // Each wait with its open request: the call to approve or the question of a tool. null = none.
 std::vector<Value> with_questions(std::span<const Value> waits, const engine::State& state) {
-  const std::vector<Value> asked = engine::approvals_view(state);
+  const std::vector<Value> approvals = engine::approvals_view(state);
   std::map<std::string_view, const Value*> by_key;
-  for (const Value& one : asked) by_key[one.text("correlation_key")] = &one;
+  for (const Value& one : approvals) by_key[one.text("correlation_key")] = &one;
   std::vector<Value> all;
   for (const Value& wait : waits) {
     const auto known = by_key.find(wait.text("correlation_key"));
@@ -107,7 +107,7 @@ VerifyBody::VerifyBody(const JobId& job, store::LoadedJob&& loaded, std::vector<
 }
 
 bool VerifyBody::next() {
-  if (opened_ < loaded_.commits.size() && !input_.refused) {
+  if (opened_ < loaded_.commits.size() && !input_.open_error) {
     open_commit(loaded_.commits[opened_++]);
     return true;
   }
@@ -125,7 +125,7 @@ void VerifyBody::open_commit(const std::string& bytes) {
     return fail(Code::log_corrupt, "a blob is missing: " + to_hex(hash));
   });
   if (!opened) {
-    input_.refused = opened.error();
+    input_.open_error = opened.error();
     return;
   }
   head_ = opened->head;
@@ -153,7 +153,7 @@ void VerifyBody::complete() {
     input_.ledger.push_back({row.invocation, row.try_no, row.state, row.record});
   }
   for (const store::InboxEntry& entry : loaded_.inbox) {
-    input_.inbox.emplace_back(entry.id, entry.act);
+    input_.inbox.emplace_back(entry.id, entry.request);
   }
   if (loaded_.checkpoint) {
     input_.checkpoint.emplace(loaded_.checkpoint->seq, loaded_.checkpoint->bytes);

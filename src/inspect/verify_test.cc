@@ -115,7 +115,7 @@ AE_TEST("verify/jobs that went the same way share it, whatever came back and in 
 
 AE_TEST("verify/the stored form is opened and proved") {
   const JobFixture job = rich_job();
-  const Stored stored(job);
+  const StoredJob stored(job);
   VerifyInput input = stored.opened(job.state.job);
   input.last_seq = job.log.size();
   input.head = stored.head;
@@ -126,10 +126,10 @@ AE_TEST("verify/the stored form is opened and proved") {
 
 AE_TEST("verify/a changed byte anywhere is altered, and says behind which event") {
   const JobFixture job = rich_job();
-  const Stored stored(job);
+  const StoredJob stored(job);
   for (std::size_t commit = 0; commit < stored.commits.size(); ++commit) {
     for (const std::size_t part : {3U, 2U, 1U}) {
-      Stored changed = stored;
+      StoredJob changed = stored;
       std::string& bytes = changed.commits[commit];
       bytes[bytes.size() * part / 4] = static_cast<char>(bytes[bytes.size() * part / 4] ^ 1);
       VerifyInput input = changed.opened(job.state.job);
@@ -144,7 +144,7 @@ AE_TEST("verify/a changed byte anywhere is altered, and says behind which event"
 
 AE_TEST("verify/a missing tail is truncated, a missing middle is altered") {
   const JobFixture job = rich_job();
-  Stored tail(job), middle(job);
+  StoredJob tail(job), middle(job);
   tail.commits.pop_back();
   VerifyInput input = tail.opened(job.state.job);
   input.last_seq = job.log.size();
@@ -174,7 +174,7 @@ AE_TEST("verify/no events prove nothing") {
 AE_TEST("verify/a log of a newer program is not called altered") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   VerifyInput input = input_of(job);
-  input.refused = Error{Code::needs_version, "event 3 is newer"};
+  input.open_error = Error{Code::needs_version, "event 3 is newer"};
   EXPECT_FALSE(verified(input).ok);
   EXPECT_EQ(verified(input).head, "unsigned");
 }
@@ -288,16 +288,16 @@ AE_TEST("verify/a second success breaks the ledger") {
   input.events.push_back(again);
   EXPECT_FALSE(verified(input).ledger.ok);
 
-  VerifyInput said = input_of(job);
-  Event happened = *std::ranges::find(said.events, EventType::command_committed, &Event::type);
+  VerifyInput resolved = input_of(job);
+  Event happened = *std::ranges::find(resolved.events, EventType::command_committed, &Event::type);
   const auto& before = std::get<CommandCommitted>(happened.body);
   happened.body = CommandCommitted{.command_id = before.command_id,
                                    .node_id = before.node_id,
                                    .result = Value("another"),
                                    .step_id = before.step_id};
-  happened.seq = said.events.size() + 1;
-  said.events.push_back(happened);
-  const Verification all = verified(said);
+  happened.seq = resolved.events.size() + 1;
+  resolved.events.push_back(happened);
+  const Verification all = verified(resolved);
   EXPECT_FALSE(all.ledger.ok);
   EXPECT_NE(all.ledger.detail.find("is a second success"), std::string::npos) << all.ledger.detail;
 }
@@ -390,7 +390,7 @@ AE_TEST("verify/effects agree with the log, or are late") {
   for (const Outcome& other :
        {Outcome{.kind = OutcomeKind::failure}, Outcome{.kind = OutcomeKind::success, .result = 7},
         Outcome{.kind = OutcomeKind::success, .external_id = "other"},
-        Outcome{.kind = OutcomeKind::success, .took = 3s}}) {
+        Outcome{.kind = OutcomeKind::success, .elapsed = 3s}}) {
     input.effects[0].record = record(2, other);
     EXPECT_FALSE(verified(input).ledger.ok) << input.effects[0].record;
   }
@@ -414,20 +414,20 @@ AE_TEST("verify/effects agree with the log, or are late") {
 
 AE_TEST("verify/what is redacted cannot be compared, and is not called wrong") {
   const JobFixture job = rich_job();
-  Erasable gone = Value::object({{"$redacted", std::string(64, 'a')}});
-  gone.erased = true;
-  VerifyInput input = with<JobCreated>(job, [&](auto& created) { created.input = gone; });
+  Erasable erased = Value::object({{"$redacted", std::string(64, 'a')}});
+  erased.erased = true;
+  VerifyInput input = with<JobCreated>(job, [&](auto& created) { created.input = erased; });
   const Verification all = verified(input);
   EXPECT_TRUE(all.ok) << canonical(all.to_json());
   EXPECT_NE(all.replay.detail.find("redacted"), std::string::npos);
-  EXPECT_TRUE(verified(with<Started>(job, [&](auto& call) { call.arguments = gone; })).ok);
+  EXPECT_TRUE(verified(with<Started>(job, [&](auto& call) { call.arguments = erased; })).ok);
 }
 
 AE_TEST("verify/a job whose call happened and gave nothing is read from its store as it was") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().crash().resolve("a", "happened");
   ASSERT_EQ(job.status(), "completed");
-  const VerifyInput stored = Stored(job).opened(job.state.job);
+  const VerifyInput stored = StoredJob(job).opened(job.state.job);
   ASSERT_EQ(stored.events.size(), job.log.size());
   const Verification all = verified(stored);
   EXPECT_TRUE(all.ok) << canonical(all.to_json());

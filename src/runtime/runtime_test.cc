@@ -268,9 +268,9 @@ AE_TEST("stop/a job that undoes is given back after the call in flight, and goes
   WorkerFixture first(env, "first", {.owned = true});
   first.runtime->start();
   first.create(
-      plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
-                      "{'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']},"
-                      "{'id':'c', 'kind':'tool', 'tool':'do', 'needs':['b']}]"));
+      plan_with_probe_and_undo("[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                               "{'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']},"
+                               "{'id':'c', 'kind':'tool', 'tool':'do', 'needs':['b']}]"));
   first.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   first.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
   first.answer(2, {.kind = OutcomeKind::failure, .definite = true, .error_code = "no"});
@@ -372,7 +372,7 @@ class SliceRecorder {
   static constexpr Duration kEach = 20ms;
 
   SliceRecorder(TestEnvironment& env, WorkerFixture& worker) : env_(env) {
-    env.steady.each = kEach;
+    env.steady.step_per_reading = kEach;
     worker.script = [this](const store::Call& call) {
       if (call.method == Method::commit) record();
       return Fault::none;
@@ -383,6 +383,7 @@ class SliceRecorder {
   void expect_slices() const {
     EXPECT_LE(longest_, 50ms + 3 * kEach);
     EXPECT_GE(env_.steady.spent(), 4 * longest_) << "there is more to do than a slice holds";
+    EXPECT_GE(env_.steady.spent(), 500ms) << "the runtime reads the clock with each decision";
   }
 
  private:
@@ -578,10 +579,10 @@ AE_TEST("ledger/a permit is good for its own try, once") {
   const InvocationId call = state.steps[0].call->id;
   const auto permit = [&] { return *Ledger().permit(state, state.steps[0]); };
   auto used = permit();
-  std::move(used).use(call, 1);
-  EXPECT_DEATH(std::move(used).use(call, 1), "valid_");
-  EXPECT_DEATH(permit().use(call, 2), "valid_");
-  EXPECT_DEATH(permit().use(InvocationId("0123456789abcdef"), 1), "valid_");
+  std::move(used).consume(call, 1);
+  EXPECT_DEATH(std::move(used).consume(call, 1), "valid_");
+  EXPECT_DEATH(permit().consume(call, 2), "valid_");
+  EXPECT_DEATH(permit().consume(InvocationId("0123456789abcdef"), 1), "valid_");
 }
 
 AE_TEST("durability/fused is one commit for each step, split one for each phase") {
@@ -669,11 +670,11 @@ AE_TEST("limits/a payload over 16 MiB is refused before anything is written") {
   worker.runtime->start();
   worker.create(plan("idempotent", kWaitAndCall));
   const auto seq = worker.read().row.last_seq;
-  const auto said = worker.submit({.kind = engine::ControlRequest::Kind::signal,
-                                   .correlation_key = "k",
-                                   .payload = Value(std::string(17u << 20, 'x'))});
-  ASSERT_FALSE(said);
-  EXPECT_EQ(said.error().code, Code::payload_too_large);
+  const auto result = worker.submit({.kind = engine::ControlRequest::Kind::signal,
+                                     .correlation_key = "k",
+                                     .payload = Value(std::string(17u << 20, 'x'))});
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code, Code::payload_too_large);
   EXPECT_EQ(worker.read().row.last_seq, seq);
 }
 

@@ -238,9 +238,24 @@ AE_TEST("bounds/calls that a used-up budget holds back are evaluated in many dec
   job.limits.work_max = 40'000;
   job.claim();
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
-  EXPECT_FALSE(job.asked("n59").empty()) << "the last one was looked at, too";
+  EXPECT_FALSE(job.open_request_id("n59").empty()) << "the last one was looked at, too";
   EXPECT_LE(job.most_work, job.limits.work_max + kOne);
   EXPECT_GE(job.decisions, 8U);
+}
+
+AE_TEST("bounds/a job stays busy while its last events left a step to decide") {
+  // The first decision ends `failing`, which readies `after`, and stops there. The next one starts
+  // at the call, adds nothing because the budget is used up, and must not park the job yet.
+  const std::string nodes =
+      "[{'id':'failing','kind':'tool','tool':'buy','on_error':'continue',"
+      "'args':{'v':'${ ([range(2000)] | length).x }'}}, " +
+      calls(1, "buy") +
+      ", {'id':'after','kind':'wait','wait':{'type':'signal'},'needs':['failing']}]";
+  JobFixture job(nodes, {.more = asking(".args.v == 1")});
+  job.limits.work_max = 1;
+  job.claim();
+  EXPECT_EQ(job.count(EventType::node_finished), 1U) << job.log_text();
+  EXPECT_EQ(job.state.waits.size(), 1U) << job.log_text();
 }
 
 AE_TEST("bounds/what a used-up budget holds back is not evaluated for each part that is not") {
@@ -330,9 +345,9 @@ AE_TEST("bounds/a signal that comes early evaluates the keys of some waits only"
   JobFixture job("[" + waits + calls(1, "put") + "]");
   job.claim();
   const std::clock_t start = std::clock();
-  job.early("k10000-1", "{'neither': 1}", "one", "human");
+  job.signal_early("k10000-1", "{'neither': 1}", "one", "human");
   EXPECT_EQ(job.refused, Code::input_invalid) << "it decides nothing, and its wait is found";
-  job.early("k10000-39", "{'neither': 1}", "two", "human");
+  job.signal_early("k10000-39", "{'neither': 1}", "two", "human");
   EXPECT_FALSE(job.refused) << "it is kept; its wait will not take it";
   EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, kSecondsMax);
 }
