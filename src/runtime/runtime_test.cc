@@ -374,11 +374,15 @@ class SliceRecorder {
   SliceRecorder(TestEnvironment& env, WorkerFixture& worker) : env_(env) {
     env.steady.step_per_reading = kEach;
     worker.script = [this](const store::Call& call) {
-      if (call.method == Method::commit) record();
+      if (call.method == Method::commit) {
+        commits_++;
+        record();
+      }
       return Fault::none;
     };
     tick();
   }
+  int commits() const { return commits_; }
   // The clock is read before and after a decision, and by the timers of the runtime.
   void expect_slices() const {
     EXPECT_LE(longest_, 50ms + 3 * kEach);
@@ -398,6 +402,7 @@ class SliceRecorder {
 
   TestEnvironment& env_;
   Duration last_spent_{}, longest_{};
+  int commits_ = 0;
 };
 
 AE_TEST("decide/a job that goes on for long gives the loop away after each slice of 50 ms") {
@@ -414,6 +419,7 @@ AE_TEST("decide/a job that goes on for long gives the loop away after each slice
   env.loop.advance(5s);
   EXPECT_EQ(worker.status(), "completed");
   turns.expect_slices();
+  EXPECT_GE(turns.commits(), 6) << "each slice is committed, not only each 4,096 events";
 }
 
 AE_TEST("decide/what a used-up budget holds back is looked at to the end, slice by slice") {

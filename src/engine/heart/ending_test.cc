@@ -429,6 +429,17 @@ AE_TEST("ending/a cancel that says compensate: false ends at once, and lists the
   EXPECT_EQ(listed(job), std::set{job.sent[0].key});
 }
 
+AE_TEST("ending/a cancel ends at once when the tool fails unknown outcomes, and lists the call") {
+  JobFixture job =
+      one("{'effect':'at_most_once','on_in_doubt':'fail','compensate':{'tool':'undo'}}");
+  job.claims_when_free = false;
+  job.claim().reload();
+  job.add({requeued_event("drain", std::nullopt)});
+  job.cancel();
+  EXPECT_EQ(job.status(), "cancelled") << job.log_text();
+  EXPECT_EQ(listed(job), std::set{job.sent[0].key});
+}
+
 AE_TEST("ending/a call that is sent again keeps its keys and its arguments") {
   JobFixture job = one(kResent);
   job.claim();
