@@ -1708,7 +1708,8 @@ def a_call_in_doubt_parks_and_is_resolved():
             again = expect(h.run("resolve", "d", key, "happened", '{"id":9}'), 0)
             assert re.match(r"already answered with the same payload, by .+ at 20\S+ \S+Z\n", again.out), again
             other = expect(h.run("resolve", "d", key, "happened", "1", "--json"), 5).json()
-            assert other["code"] == "not_in_doubt" and re.search(r"happened by .+ at 20\S+Z", other["detail"]), other
+            assert other["code"] == "not_in_doubt" and re.search(
+                r'happened by .+ at 20\S+Z with the result \{"id":9\}$', other["detail"]), other
             assert expect(h.run("run", "agents.yaml", "--job-id", "d"), 0).json() == {"id": 9}
         expect(h.run("verify", "d"), 0)
 
@@ -2283,7 +2284,7 @@ def ctrl_c_stops_politely_and_says_how_to_go_on():
         assert runner.poll() is None  # the call in flight has its grace
         h.go()
         said = expect(h.end(runner), 130)
-        assert "aetheris run agents.yaml --job-id r" in said.err, said
+        assert "for the call in flight: " in said.err and "aetheris run agents.yaml --job-id r" in said.err, said
         assert expect(h.run("run", "agents.yaml", "--job-id", "r"), 0).out == "held\n"
         assert (h.path / "began.txt").read_text() == "began\n"
 

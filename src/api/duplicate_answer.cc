@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include "json/json.h"
 #include "log/event.h"
 
 namespace ae::api {
@@ -95,6 +96,13 @@ class ResolutionHistory {
                                                      : "fail";
     return requested == recorded &&
            (recorded != "happened" || control_.result.value_or(Value()) == result_);
+  }
+
+  // The recorded result of a call that happened, if it is short.
+  std::string result_text() const {
+    constexpr std::size_t kResultMax = 60;
+    if (resolution() != "happened" || canonical_exceeds(result_, kResultMax)) return {};
+    return " with the result " + canonical(result_);
   }
 
   Value shown_answer() const {
@@ -231,7 +239,8 @@ Result<Value> find_previous_answer(const ControlRequest& control, const std::vec
   if (recorded.last() == nullptr) return std::unexpected(std::move(refusal));
   if (recorded.is_same_resolution()) return recorded.shown_answer();
   return fail(Code::not_in_doubt, "already answered differently: " +
-                                      answerer_text(*recorded.last(), recorded.resolution()));
+                                      answerer_text(*recorded.last(), recorded.resolution()) +
+                                      recorded.result_text());
 }
 
 }  // namespace ae::api

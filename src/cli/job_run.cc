@@ -92,11 +92,27 @@ void JobRun::finish() {
   instance_->loop().stop();
 }
 
+// The calls of this process's job that have not ended, for a message.
+std::string JobRun::calls_in_flight() const {
+  constexpr std::size_t kNamesMax = 3;
+  const engine::State* const state = instance_->runtime().state_of(job_);
+  if (state == nullptr || state->calling.empty()) return "calls in flight";
+  std::string names;
+  std::size_t count = 0;
+  for (const std::uint32_t index : state->calling) {
+    if (count++ == kNamesMax) break;
+    names += (names.empty() ? "" : ", ") + safe(state->node_of(state->steps[index]).id);
+  }
+  const std::size_t more = state->calling.size() - std::min(state->calling.size(), kNamesMax);
+  if (more > 0) names += " and " + std::to_string(more) + " more";
+  return (state->calling.size() == 1 ? "the call in flight: " : "the calls in flight: ") + names;
+}
+
 void JobRun::on_signal(int signal) {
   if (std::exchange(signal_, signal) != 0) return finish();  // second signal: exit now
   if (std::exchange(stopping_, true)) return finish();       // already shutting down
-  terminal_.note("Shutting down; waiting up to " + to_text(options_.grace) +
-                 " for calls in flight (Ctrl-C again to force)");
+  terminal_.note("Shutting down; waiting up to " + to_text(options_.grace) + " for " +
+                 calls_in_flight() + " (Ctrl-C again to force)");
   instance_->runtime().stop(options_.grace, [this] { finish(); });
 }
 

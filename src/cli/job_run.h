@@ -58,6 +58,7 @@ class JobRun final : public runtime::RuntimeObserver {
   void check_again_after(Duration wait);
   void finish();
   void stop_runtime();
+  std::string calls_in_flight() const;
   void on_signal(int signal);
   void on_event_of_another(const JobId& job, const Event& event);
   void print_blocked_job(const JobId& job);
