@@ -41,15 +41,22 @@ bool has_dash_at(std::size_t i) { return i == 8 || i == 13 || i == 18 || i == 23
 
 }  // namespace
 
-std::string to_text(const Uuid& uuid) {
+void append_text(const Uuid& uuid, std::string& out) {
   constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text(36, '-');
+  std::array<char, kUuidTextSize> text;
+  text.fill('-');
   std::size_t i = 0;
   for (const std::uint8_t byte : uuid.bytes) {
     if (has_dash_at(i)) ++i;
     text[i++] = kDigits[byte >> 4];
     text[i++] = kDigits[byte & 15];
   }
+  out.append(text.data(), text.size());
+}
+
+std::string to_text(const Uuid& uuid) {
+  std::string text;
+  append_text(uuid, text);
   return text;
 }
 

@@ -36,7 +36,9 @@ struct Uuid {
   std::array<std::uint8_t, 16> bytes{};
   friend auto operator<=>(const Uuid&, const Uuid&) = default;
 };
+inline constexpr std::size_t kUuidTextSize = 36;
 std::string to_text(const Uuid& uuid);
+void append_text(const Uuid& uuid, std::string& out);
 std::optional<Uuid> uuid_from_text(std::string_view text);  // lower case, with dashes
 // UUIDv7 of a millisecond count since 1970 and 74 random bits.
 Uuid uuid_v7(std::uint64_t unix_ms, std::uint64_t random_a, std::uint64_t random_b);

@@ -39,7 +39,8 @@ void EventHasher::begin(const Event& event) {
                event.prev_hash.bytes.size());
   text_ += job_;
   put_part(event.seq, text_);
-  put_part(to_text(event.id), text_);
+  put_big_endian64(kUuidTextSize, text_);
+  append_text(event.id, text_);
   put_part(event_name(event), text_);
   put_part(event.schema, text_);
   text_ += tail_;

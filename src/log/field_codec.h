@@ -68,9 +68,8 @@ constexpr bool is_exact_integer(std::int64_t n) {
 }
 
 inline void put_hex(std::string_view hex, std::size_t size, std::string& out) {
-  const auto bytes = from_hex(hex);
-  AE_CHECK(bytes && bytes->size() == size, "an id or a hash of an event is not hex");
-  out += *bytes;
+  AE_CHECK(hex.size() == 2 * size && append_bytes_of_hex(hex, out),
+           "an id or a hash of an event is not hex");
 }
 
 template <FieldKind Kind, class T>

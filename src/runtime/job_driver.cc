@@ -814,7 +814,7 @@ void JobDriver::commit_next() {
                             .salt_seed_a = world_.random.next(),
                             .salt_seed_b = world_.random.next()};
     if (checkpoints) add_checkpoint_event(pending_commit, sealing);
-    auto sealed = seal(sealing, pending_commit.events);
+    auto sealed = seal(sealing, std::move(pending_commit.events));
     if (!sealed) return end(sealed.error());
     sealed_events_ = std::move(sealed->events);
     sealed_head_ = sealed->head;
