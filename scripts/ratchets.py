@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Counts that may only fall: names, literals and sizes of the sources.
+
+  ratchets.py              fails where a count is above its limit in scripts/ratchets.json
+  ratchets.py --list       also prints each place
+  ratchets.py --update     lowers the limits to the counts; never raises one
+  ratchets.py --self-test  plants one place of each kind and checks that it is counted
+
+  identifiers  names of C++ and Python code with a word that the field does not use (WORDS), by folder
+  literals     string literals of C++ outside of tests that equal a field name of log/events.def, by folder
+  files        files over 700 lines
+  headers      C++ headers over 200 lines
+  functions    functions over 80 lines
+
+A generated file is not counted. The limits are those of the newest commit: a new exception needs a smaller one elsewhere.
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LIMITS = ROOT / "scripts" / "ratchets.json"
+FILE_MAX, HEADER_MAX, FUNCTION_MAX = 700, 200, 80
+
+# Words of identifiers, whole parts between underscores or capitals: standard words are in CONTRIBUTING.md.
+WORDS = set("wish wishes told says said heard hears ears nobody somebody whoever knock hush bury errand deed stood rested "
+            "astray spoken anew".split())
+# A field of a stored format or an external interface keeps its name.
+STORED = {"said", "asked"}
+
+TOKEN = re.compile(r'''//[^\n]*|/\*.*?\*/|R"(\w*)\((?:.*?)\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|[A-Za-z_]\w*''', re.S)
+PYTHON = re.compile(r"""\"\"\".*?\"\"\"|'''.*?'''|\#[^\n]*|[rbf]*"(?:\\.|[^"\\\n])*"|[rbf]*'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*""", re.S)
+FIELD = re.compile(r"AE_(?:REQUIRED|OPTIONAL)(?:_AS)?\(\s*\w+,\s*(?:\w+,\s*(?=\w+,\s*\d))?(\w+),")
+
+
+def sources(root, suffixes):
+    for path in sorted(root.rglob("*")):
+        if path.suffix in suffixes and path.is_file() and "build" not in path.relative_to(root).parts:
+            yield path
+
+
+def is_test(path):
+    return re.search(r"_(?:test|fuzz)\.|^test_", path.name) is not None or "testing" in path.parts
+
+
+def parts(identifier):
+    return {part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", identifier)}
+
+
+def folder_of(path, root):
+    names = path.relative_to(root).parts
+    return "/".join(names[:2]) if names[0] == "src" else names[0]
+
+
+def identifier_places(root):
+    for path in sources(root, {".cc", ".h", ".py"}):
+        text = path.read_text(encoding="utf-8")
+        seen = set()
+        for match in (PYTHON if path.suffix == ".py" else TOKEN).finditer(text):
+            name = match[0]
+            if not re.fullmatch(r"[A-Za-z_]\w*", name) or name in seen:
+                continue
+            if parts(name) & WORDS and name not in STORED:
+                seen.add(name)
+                yield folder_of(path, root), f"{path.relative_to(root)}:{text.count(chr(10), 0, match.start()) + 1}: {name}"
+
+
+def literal_places(root):
+    table = root / "src/log/events.def"
+    fields = set(FIELD.findall(table.read_text(encoding="utf-8"))) if table.exists() else set()
+    for path in sources(root / "src", {".cc", ".h"}):
+        if is_test(path):
+            continue
+        text = path.read_text(encoding="utf-8")
+        for match in TOKEN.finditer(text):
+            if match[0].startswith('"') and match[0][1:-1] in fields:
+                yield folder_of(path, root), f"{path.relative_to(root)}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}"
+
+
+def functions(path, text):
+    """(name, first line, lines) of functions: from the line that opens the body to the closing brace in its column."""
+    lines = text.split("\n")
+    if path.suffix == ".py":
+        starts = [(i, re.match(r"( *)(?:async )?def (\w+)", line)) for i, line in enumerate(lines)]
+        for i, match in starts:
+            if match:
+                end = next((j for j in range(i + 1, len(lines)) if lines[j].strip() and
+                            len(lines[j]) - len(lines[j].lstrip()) <= len(match[1]) and not lines[j].lstrip().startswith(")")),
+                           len(lines))
+                yield match[2], i + 1, end - i
+        return
+    for i, line in enumerate(lines):
+        if not re.match(r" {0,4}[^\s/#}].*\) ?(?:const |noexcept |override |-> .+)*\{$", line):
+            continue
+        if re.match(r"\s*(?:if|for|while|switch|namespace|struct|class|else|do|return)\b", line):
+            continue
+        first = i
+        while first > 0 and not re.search(r"^\s*$|[;{}:]$|^#", lines[first - 1]):
+            first -= 1  # a signature of several lines
+        indent = len(lines[first]) - len(lines[first].lstrip())
+        end = next((j for j in range(i + 1, len(lines)) if lines[j].startswith(" " * indent + "}")), i)
+        yield lines[first].strip()[:60], first + 1, end - first + 1
+
+
+def size_places(root):
+    for path in sources(root, {".cc", ".h", ".py", ".def"}):
+        text = path.read_text(encoding="utf-8")
+        name, count = path.relative_to(root), text.count("\n")
+        if count > FILE_MAX:
+            yield "files", f"{name}: {count} lines"
+        if path.suffix == ".h" and count > HEADER_MAX:
+            yield "headers", f"{name}: {count} lines"
+        for function, line, length in functions(path, text):
+            if length > FUNCTION_MAX:
+                yield "functions", f"{name}:{line}: {function} has {length} lines"
+
+
+def counted(root):
+    """{kind: {where: [place…]}}"""
+    found = {"identifiers": {}, "literals": {}, "files": {}, "headers": {}, "functions": {}}
+    for where, place in identifier_places(root):
+        found["identifiers"].setdefault(where, []).append(place)
+    for where, place in literal_places(root):
+        found["literals"].setdefault(where, []).append(place)
+    for kind, place in size_places(root):
+        found[kind].setdefault("all", []).append(place)
+    return found
+
+
+def compare(found, limits):
+    problems, lower = [], {}
+    for kind, places in found.items():
+        for where in sorted(set(places) | set(limits.get(kind, {}))):
+            count, limit = len(places.get(where, ())), limits.get(kind, {}).get(where, 0)
+            if count > limit:
+                problems.append(f"{kind} in {where}: {count}, at most {limit} (scripts/ratchets.py --list shows them)")
+            if min(count, limit):
+                lower.setdefault(kind, {})[where] = min(count, limit)
+    return problems, lower
+
+
+def self_test():
+    planted = {
+        "src/log/events.def": 'AE_REQUIRED(text, agent, 1, "")\n',
+        "src/api/a.cc": 'int told = 1;  // said\nauto x = json["agent"];\nvoid f(int a) {\n' + "  g();\n" * 90 + "}\n",
+        "src/api/a.h": "int i;\n" * 201,
+        "src/api/a_test.cc": 'auto x = json["agent"];\n' + "int i;\n" * 700,
+        "tests/a.py": "def whoever():\n    pass\n",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, content in planted.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(content)
+        counts = {kind: {where: len(all) for where, all in places.items()} for kind, places in counted(root).items()}
+    expected = {"identifiers": {"src/api": 1, "tests": 1}, "literals": {"src/api": 1}, "files": {"all": 1},
+                "headers": {"all": 1}, "functions": {"all": 1}}
+    if counts != expected:
+        print(f"expected {expected}, counted {counts}")
+        return 1
+    problems, lower = compare({"files": {"all": ["a", "b"]}}, {"files": {"all": 1}})
+    if len(problems) != 1 or lower != {"files": {"all": 1}}:
+        print(f"a count above its limit: {problems}, {lower}")
+        return 1
+    print("each kind is counted; a count above its limit fails and is not written")
+    return 0
+
+
+def main():
+    if "--self-test" in sys.argv:
+        return self_test()
+    limits = json.loads(LIMITS.read_text()) if LIMITS.exists() else {}
+    found = counted(ROOT)
+    if "--list" in sys.argv:
+        for kind, places in found.items():
+            for where in sorted(places):
+                print("\n".join(f"{kind} {place}" for place in places[where]))
+    if not LIMITS.exists():
+        limits = {kind: {where: len(all) for where, all in sorted(places.items())} for kind, places in found.items()}
+    problems, lower = compare(found, limits)
+    if "--update" in sys.argv and not problems:
+        LIMITS.write_text(json.dumps(lower, indent=1, sort_keys=True) + "\n")
+    print("\n".join(problems + [", ".join(f"{sum(map(len, places.values()))} {kind}" for kind, places in found.items())]))
+    return 1 if problems else 0
+
+
+sys.exit(main())
