@@ -3,7 +3,7 @@
 drivers never know each other; the pure modules have an order, and the features of engine never include each other. It
 reads each module's own ae_module(...) line.
 
-  layers.py               checks the tree; reports sizes over budget, which never fail
+  layers.py               checks the tree
   layers.py --self-test   plants one violation of each rule in a toy tree and insists that it is seen
   layers.py --graph       prints who depends on whom
 """
@@ -42,8 +42,6 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]')
 TEXT = {".cc", ".h", ".py", ".sh", ".cmake", ".txt", ".json", ".yaml", ".yml", ".sql", ".ts", ".tsx",
         ".js", ".toml", ".html", ".css", ""}
 PASSED_OVER = {".git", "build", "node_modules", "__pycache__", "dist", ".venv"}
-BUDGET = {".h": 200, ".cc": 600}
-FUNCTION_BUDGET = 70
 
 
 @dataclass
@@ -64,7 +62,6 @@ class Tree:
     def __init__(self, root):
         self.root = root
         self.problems = []
-        self.notes = []
         self.modules = {}
         for path in sorted((root / "src").rglob("CMakeLists.txt")):
             self.read_module(path)
@@ -195,7 +192,6 @@ class Tree:
                     self.problem(path, number, "no boost::json in a header: Value is the currency")
         self.check_forbidden(path, code)
         self.check_awaits(path, code, raw.splitlines())
-        self.measure(path, raw)
 
     def check_own_include(self, path, number, target, module, is_test):
         if "/" not in target:
@@ -264,27 +260,6 @@ class Tree:
             for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
                 if MACHINE_PATH.search(line):
                     self.problem(path, number, "a path of somebody's machine")
-
-    # ---- budgets: a report, never a gate
-
-    def measure(self, path, raw):
-        lines = raw.splitlines()
-        budget = BUDGET[path.suffix]
-        if len(lines) > budget:
-            self.notes.append(f"{path.relative_to(self.root)}: {len(lines)} lines (budget {budget})")
-        begin = None
-        for number, line in enumerate(lines, 1):
-            if re.match(r"[A-Za-z_].*\{$", line) and \
-               not re.match(r"(namespace|class|struct|enum|union|extern|template)\b", line):
-                begin = number
-            elif re.match(r"\s+.*\) (?:const |noexcept |override )*\{$", line) and begin is None and \
-                    number > 1 and re.match(r"[A-Za-z_]", lines[number - 2]):
-                begin = number - 1
-            elif line == "}" and begin is not None:
-                if number - begin > FUNCTION_BUDGET:
-                    self.notes.append(f"{path.relative_to(self.root)}:{begin}: a function of "
-                                      f"{number - begin} lines (budget {FUNCTION_BUDGET})")
-                begin = None
 
     def check(self):
         self.check_lines()
@@ -489,9 +464,7 @@ def main():
         return 0
     for text in tree.check():
         print(text)
-    for text in tree.notes:
-        print(f"budget: {text}")
-    print(f"{len(tree.modules)} modules, {len(tree.problems)} problems, {len(tree.notes)} over budget")
+    print(f"{len(tree.modules)} modules, {len(tree.problems)} problems")
     return 1 if tree.problems else 0
 
 

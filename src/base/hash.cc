@@ -33,9 +33,7 @@ void start(EVP_MD_CTX* context) {
 }
 
 // Starts the next hash with a context that has its algorithm: cheaper than `start`.
-void restart(EVP_MD_CTX* context) {
-  AE_CHECK(EVP_DigestInit_ex2(context, nullptr, nullptr) == 1);
-}
+void restart(EVP_MD_CTX* context) { AE_CHECK(EVP_DigestInit_ex2(context, nullptr, nullptr) == 1); }
 
 Hash end(EVP_MD_CTX* context) {
   Hash hash;
