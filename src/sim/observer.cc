@@ -313,17 +313,4 @@ void Observer::heartbeat(std::vector<std::pair<JobId, store::Fence>> held, Durat
       });
 }
 
-void Observer::list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) {
-  inner_->list_due(limit, std::move(done));
-}
-void Observer::next_due(async::Done<Result<std::optional<Instant>>> done) {
-  inner_->next_due(std::move(done));
-}
-void Observer::load(JobId job, std::uint64_t from_seq, async::Done<Result<store::LoadedJob>> done) {
-  inner_->load(std::move(job), from_seq, std::move(done));
-}
-void Observer::query(store::Filter filter, async::Done<Result<std::vector<store::JobRow>>> done) {
-  inner_->query(std::move(filter), std::move(done));
-}
-
 }  // namespace ae::sim

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -17,7 +18,7 @@
 
 #include "plan/plan_cache.h"
 #include "sim/report.h"
-#include "store/store.h"
+#include "store/forwarding_store.h"
 
 namespace ae::sim {
 
@@ -58,7 +59,7 @@ struct ObservedJob {  // a job
   Value budget;                           // given at creation; null = none
 };
 
-class Observer final : public store::Store {
+class Observer final : public store::ForwardingStore<Observer> {
  public:
   explicit Observer(Report& report) : report_(report) {}
 
@@ -109,13 +110,6 @@ class Observer final : public store::Store {
                  async::Done<Result<std::optional<store::Lease>>> done) override;
   void heartbeat(std::vector<std::pair<JobId, store::Fence>> held, Duration lease,
                  async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
-  void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
-  void next_due(async::Done<Result<std::optional<Instant>>> done) override;
-  void load(JobId job, std::uint64_t from_seq, async::Done<Result<store::LoadedJob>> done) override;
-  void query(store::Filter filter, async::Done<Result<std::vector<store::JobRow>>> done) override;
-  void list_ended(store::EndedFilter filter, async::Done<Result<store::EndedPage>> done) override {
-    inner_->list_ended(std::move(filter), std::move(done));
-  }
   void prune(store::Pruning pruning, async::Done<Result<bool>> done) override {
     writes_++;
     inner_->prune(std::move(pruning), std::move(done));
@@ -124,24 +118,17 @@ class Observer final : public store::Store {
     writes_++;
     inner_->redact(std::move(redaction), std::move(done));
   }
-  void erase_dropped_values(async::Done<Result<std::vector<store::ResidualCopy>>> done) override {
-    inner_->erase_dropped_values(std::move(done));
-  }
   void append_audit_entry(store::AuditEntry entry, async::Done<Result<void>> done) override {
     writes_++;
     inner_->append_audit_entry(std::move(entry), std::move(done));
   }
-  void read_audit_log(std::uint64_t after, async::Done<Result<store::AuditLog>> done) override {
-    inner_->read_audit_log(after, std::move(done));
-  }
-  void count_jobs(async::Done<Result<store::JobStats>> done) override {
-    inner_->count_jobs(std::move(done));
-  }
-  Instant now() override { return inner_->now(); }
-  bool owned() const override { return inner_->owned(); }
-  std::optional<Instant> opened_at() const override { return inner_->opened_at(); }
+  void announce(std::string, std::string, Duration) override {}
+  void on_hint(std::function<void(const store::Hint&)>) override {}
+  Instant latest_now() override { return now(); }
 
  private:
+  friend store::ForwardingStore<Observer>;
+  store::Store& inner() const { return *inner_; }
   struct PendingCommit {  // the content of a commit in progress
     JobId job;
     Instant at;

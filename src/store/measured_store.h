@@ -6,11 +6,14 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string_view>
+#include <utility>
 
-#include "store/store.h"
+#include "store/forwarding_store.h"
 
 namespace ae::store {
 
@@ -25,7 +28,7 @@ struct OperationLatency {
 
 constexpr Duration kWriteFailureTtl = std::chrono::seconds(10);
 
-class MeasuredStore final : public Store {
+class MeasuredStore final : public ForwardingStore<MeasuredStore> {
  public:
   // Borrows both; `inner` must not answer after `steady` is gone.
   MeasuredStore(Store& inner, async::SteadyClock& steady) : inner_(inner), steady_(steady) {}
@@ -37,38 +40,20 @@ class MeasuredStore final : public Store {
   // than kWriteFailureMemory ago.
   bool is_failing_writes() const;
 
-  void commit(Batch batch, async::Done<Result<CommitResult>> done) override;
-  void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) override;
-  void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) override;
-  void claim_job(JobId job, ClaimRequest request,
-                 async::Done<Result<std::optional<Lease>>> done) override;
-  void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
-                 async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
-  void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
-  void next_due(async::Done<Result<std::optional<Instant>>> done) override;
-  void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) override;
-  void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
-  void list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
-  void prune(Pruning pruning, async::Done<Result<bool>> done) override;
-  void redact(Redaction redaction, async::Done<Result<void>> done) override;
-  void erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) override;
-  void append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) override;
-  void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
-  void count_jobs(async::Done<Result<JobStats>> done) override;
-  void announce(std::string worker, std::string announcement, Duration ttl) override;
-  void on_hint(std::function<void(const Hint&)> callback) override;
-  Instant now() override { return inner_.now(); }
-  Instant latest_now() override { return inner_.latest_now(); }
-  bool owned() const override { return inner_.owned(); }
-  std::optional<Instant> opened_at() const override { return inner_.opened_at(); }
-
  private:
+  friend ForwardingStore<MeasuredStore>;
   using Latencies = std::map<std::string_view, OperationLatency>;
-  template <class T>
-  async::Done<Result<T>> time_call(std::string_view operation, async::Done<Result<T>> done);
-  // Also records whether the write failed. For operations that write whenever they succeed.
-  template <class T>
-  async::Done<Result<T>> time_write(std::string_view operation, async::Done<Result<T>> done);
+  Store& inner() const { return inner_; }
+  template <class T, class Start>
+  void call(MethodCall method_call, async::Done<Result<T>> done, Start start) {
+    start(inner_,
+          [record = begin(method_call.method), done = std::move(done)](Result<T> answer) mutable {
+            record(answer ? std::nullopt : std::optional(answer.error().code));
+            done(std::move(answer));
+          });
+  }
+  // Starts the measurement of a call; the result takes the error of its answer.
+  std::function<void(std::optional<Code>)> begin(Method method);
 
   Store& inner_;
   async::SteadyClock& steady_;
