@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "engine/heart/decide.h"
-#include "inspect/head.h"
 #include "log/seal.h"
+#include "runtime/log_writer.h"
 #include "runtime/row.h"
 #include "runtime/runtime.h"
 
@@ -89,16 +89,9 @@ void record(const std::shared_ptr<CrashRecording>& recording, LoadedState loaded
       events.push_back(engine::paused_event(engine::kWornOut));
     }
   }
-  auto sealed = seal({.job = interrupted.job,
-                      .first_seq = row.last_seq + 1,
-                      .prev_hash = row.head,
-                      .first_id = uuid_v7(static_cast<std::uint64_t>(now.us / 1000),
-                                          world.random.next(), world.random.next()),
-                      .created_at = now,
-                      .attempt_id = interrupted.fence.attempt,
-                      .salt_seed_a = world.random.next(),
-                      .salt_seed_b = world.random.next()},
-                     events);
+  auto sealed = seal(
+      next_commit(world, {interrupted.job, row.last_seq, row.head}, now, interrupted.fence.attempt),
+      std::move(events));
   if (!sealed) return recording->done(std::unexpected(sealed.error()));
   recording->events = std::move(sealed->events);
   store::Batch batch;
@@ -111,10 +104,7 @@ void record(const std::shared_ptr<CrashRecording>& recording, LoadedState loaded
   const bool parks = state.status == engine::JobStatus::parked;
   batch.release = parks || loaded_state.loaded.inbox.empty();
   batch.keeps_inbox = parks;
-  if (batch.release && world.signer != nullptr) {
-    batch.signed_head =
-        engine::signed_head(*world.signer, interrupted.job, sealed->last_seq, sealed->head, now);
-  }
+  if (batch.release) sign_head(world, sealed->last_seq, sealed->head, now, batch);
   batch.sealed = std::move(*sealed);
   world.store.commit(std::move(batch), [recording](Result<store::CommitResult> result) {
     on_commit_result(recording, result);

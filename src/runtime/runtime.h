@@ -268,6 +268,8 @@ class Runtime : private JobDriverHost {
                        async::Done<Result<JobSnapshot>> done);
   void cache_state(const JobId& job, JobSnapshot&& read);
   void try_request(std::shared_ptr<ActiveRequest> active);
+  // Takes stored results into the job's log, here or through the inbox of the lease holder.
+  void import_results(JobId job, async::Done<Result<Value>> done);
   void apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read);
   void post_to_inbox(std::shared_ptr<ActiveRequest> active, const engine::AppliedRequest& applied);
   void recheck_accepted(std::shared_ptr<ActiveRequest> active, Value answer);
