@@ -147,7 +147,9 @@ def a_failure_whose_call_took_effect_names_the_option_that_makes_it_again():
     with home() as h:
         (h.path / "trip.yaml").write_text(REFUSED, encoding="utf-8")
         said = expect(h.run("run", "trip.yaml", "--job-id", "x1"), 1)
-        assert "Took effect: charge" in said.err and "add: --repeat charge\n" in said.err, said
+        assert "Took effect: charge" in said.err, said
+        assert "aetheris retry x1 trip.yaml --job-id x1-retry-1 --repeat charge\n" in said.err, said
+        assert said.err.index("aetheris resolve x1 ") < said.err.index("aetheris retry x1 "), said
         expect(h.run(*printed_command(said.err)), 5)
         assert lines(h, "paid") == ["paid"]
         (h.path / "trip.yaml").write_text(REFUSED.replace("no JSON", "1"), encoding="utf-8")

@@ -420,10 +420,16 @@ bool is_plain(std::string_view name) {
 std::string input_words(const Value& input, const Value& names, std::string_view reads) {
   constexpr std::size_t kWordsMax = 4;
   constexpr const char* kWhole = " --input JSON";
+  constexpr std::string_view kOtherTypes[] = {"a number", "an integer", "a boolean",
+                                              "an array", "an object",  "true or false"};
+  // NAME=VALUE gives a string; NAME:=JSON any type.
+  const bool is_no_string = std::ranges::any_of(kOtherTypes, [&](std::string_view type) {
+    return reads.contains("must be " + std::string(type));
+  });
   std::vector<std::string> members;
   for (const Value& name : names.items()) {
     members.emplace_back(name.as_string());
-    for (const char* below : {".", "["}) {  // NAME=VALUE sets a string, which has no members
+    for (const char* below : {".", "["}) {  // a string has no members
       if (reads.contains(".input." + name.as_string() + below)) return kWhole;
     }
   }
@@ -437,7 +443,11 @@ std::string input_words(const Value& input, const Value& names, std::string_view
   }
   std::string words;
   for (const std::string& name : members) {
-    words += name == "message" ? std::string(" --message TEXT") : " " + name + "=VALUE";
+    const bool is_read = std::ranges::any_of(
+        names.items(), [&](const Value& read) { return read.as_string() == name; });
+    words += is_no_string && is_read ? " " + name + ":=JSON"
+             : name == "message"     ? std::string(" --message TEXT")
+                                     : " " + name + "=VALUE";
   }
   return words;
 }
@@ -478,23 +488,26 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
     next.push_back({"retried", retried_text(file.retry_chain), "", true});
     if (!file.retry_chain.may_retry()) return next;
   }
-  const char* const lead = code == "rejected" ? "To request approval again, run: "
-                           : of_input         ? "After correcting the file, run: "
-                                              : "After fixing the cause, run: ";
-  const bool without = file.path.empty() && keeps_plan(code);
-  next.push_back({"retry", lead,
-                  retry_command_text(file.retry_chain.of(job.text("id")), without ? "" : path,
-                                     file.store_flag, file.retry_chain.next)});
+  const std::vector<std::string> repeated = repeated_nodes(job);
   const std::string_view refused = error.text("idempotency_key");
   if (!refused.empty()) {
-    next.push_back(
-        {"record",
-         "Node " + safe(error.text("node_id")) +
-             " took effect and its result was refused. For a retry to keep the call, run: ",
-         "aetheris resolve " + quoted(std::string(job.text("id"))) + " " +
-             safe(refused.substr(0, 12)) + " happened RESULT" + file.store_flag,
-         true});
+    next.push_back({"record",
+                    "Node " + safe(error.text("node_id")) +
+                        " took effect and its result was refused. To keep the call, first run: ",
+                    "aetheris resolve " + quoted(std::string(job.text("id"))) + " " +
+                        safe(refused.substr(0, 12)) + " happened RESULT" + file.store_flag,
+                    true});
   }
+  const char* const lead = code == "rejected"  ? "To request approval again, run: "
+                           : !refused.empty()  ? "Then correct the file, and run: "
+                           : !repeated.empty() ? "After resolving the unknown outcome, run: "
+                           : of_input          ? "After correcting the file, run: "
+                                               : "After fixing the cause, run: ";
+  const bool without = file.path.empty() && keeps_plan(code);
+  const std::string retry =
+      retry_command_text(file.retry_chain.of(job.text("id")), without ? "" : path, file.store_flag,
+                         file.retry_chain.next);
+  next.push_back({"retry", lead, retry, !repeated.empty()});
   if (error["reads_kept"].is_array()) {
     for (const Value& node : error["reads_kept"].items()) {
       const std::string name = safe(node.as_string());
@@ -502,18 +515,29 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
                       "--drop " + quoted(name), true});
     }
   }
-  for (std::string& node : repeated_nodes(job)) {
-    const bool applied = code == "tool_output_invalid" && node == error.text("node_id");
+  if (!repeated.empty()) {
+    std::string command = retry;
+    for (const std::string& node : repeated) command += " --repeat " + quoted(node);
+    const char* const effect = code == "tool_output_invalid" ? "took" : "may have taken";
     next.push_back({"repeat",
-                    "To make the call of node " + node + " again, which " +
-                        (applied ? "took" : "may have taken") + " effect, add: ",
-                    "--repeat " + quoted(node), true});
+                    "To make the call of node " +
+                        names_text(Value::array({repeated.begin(), repeated.end()})) +
+                        " again, which " + effect + " effect, run: ",
+                    std::move(command), true});
   }
   if (code == "http_429" && error["tool"].is_string()) {
-    next.push_back({"policy",
-                    "To retry it within the job, declare in the file for tool " +
-                        safe(error.text("tool")) + ": ",
-                    "retry: { max_attempts: 4, retry_on: [429] }", true});
+    const std::int64_t tries = error["tries"].is_integer() ? error["tries"].as_int() : 0;
+    const std::string tool = safe(error.text("tool"));
+    if (tries > 1) {
+      next.push_back({"policy",
+                      "It was tried " + std::to_string(tries) +
+                          " times. To try it more often, raise in the file for tool " + tool + ": ",
+                      "retry.max_attempts", true});
+    } else {
+      next.push_back({"policy",
+                      "To retry it within the job, declare in the file for tool " + tool + ": ",
+                      "retry: { max_attempts: 4, retry_on: [429] }", true});
+    }
   }
   if (!of_input) return next;
   const std::string agent = file.has_one_agent ? "" : " " + quoted(std::string(job.text("agent")));

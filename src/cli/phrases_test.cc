@@ -130,6 +130,13 @@ AE_TEST("cli/a failure at the input proposes a new job, and the words that give 
     EXPECT_NE(next_commands(job, {})[1].command.find(std::string("FILE ") + kAgent),
               std::string::npos);
   }
+  const Value typed =
+      *parse_json(R"({"code":"request_invalid","expression":".input.n","reads_input":["n"],)"
+                  R"("summary":"node a (tool t): args.n: .input.n: must be a number"})");
+  const Value given =
+      job_of("failed").with("error", typed).with("input", *parse_json(R"({"n":"12","to":"Ada"})"));
+  EXPECT_EQ(next_commands(given, {.path = "trip.yaml", .has_one_agent = true})[1].command,
+            "aetheris run trip.yaml n:=JSON to=VALUE");
   const Value deep = *parse_json(
       R"({"code":"x","committed":["pay"],"expression":".input.order.id","reads_input":["order"]})");
   const auto steps =

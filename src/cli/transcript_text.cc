@@ -156,11 +156,15 @@ std::string TranscriptText::heading(const Value& entry) {
 
 // The outcome of an unsuccessful call. `changes`: it may have had an effect.
 std::string TranscriptText::outcome(const Value& entry, bool changes) {
-  const bool unknown = changes && entry["definite"] == Value(false);
   const Value& error = entry["error"];
+  const bool refused = error.text("code") == "tool_output_invalid";
+  const bool unknown = changes && !refused && entry["definite"] == Value(false);
   std::string text = unknown ? "outcome unknown" : safe(entry.text("outcome"));
   if (error["code"].is_string()) {
-    text = (unknown ? "outcome unknown: " : "") + safe(error.text("code"));
+    text = (unknown              ? "outcome unknown: "
+            : refused && changes ? "applied, and its result was refused: "
+                                 : "") +
+           safe(error.text("code"));
   }
   if (was_erased(entry, "error.message")) {
     text += ": " + std::string(kRedacted);
@@ -241,7 +245,8 @@ std::string TranscriptText::result(const Value& entry) {
   } else {
     const auto effect = effects_.find(entry.text("step_id"));
     const bool changes = effect != effects_.end() && effect->second != "read";
-    const bool unknown = changes && entry["definite"] == Value(false);
+    const bool refused = entry["error"].text("code") == "tool_output_invalid";
+    const bool unknown = changes && !refused && entry["definite"] == Value(false);
     text += (unknown ? "? " : "✗ ") + outcome(entry, changes);
   }
   std::string more = ms_text(entry["duration_us"]);

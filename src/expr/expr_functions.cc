@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -167,6 +168,11 @@ std::string unknown_function_message(std::string_view name, std::size_t args) {
   if (!counts.empty()) {
     return quoted + " takes " + counts + " arguments (separated by `;`), not " +
            std::to_string(args);
+  }
+  constexpr std::string_view kRoots[] = {"args",   "input", "item",  "job",
+                                         "result", "steps", "change"};
+  if (args == 0 && std::ranges::find(kRoots, name) != std::end(kRoots)) {
+    return "there is no function " + quoted + "; did you mean `." + std::string(name) + "`?";
   }
   if (nearest.empty()) return "there is no function " + quoted;
   return "there is no function " + quoted + "; did you mean `" + std::string(nearest) + "`?";

@@ -77,7 +77,8 @@ class ScopedValue {
 
 class Parser {
  public:
-  Parser(std::string_view source, const ExprLimits& limits) : lexer_(source), limits_(limits) {}
+  Parser(std::string_view source, const ExprLimits& limits)
+      : source_(source), lexer_(source), limits_(limits) {}
 
   ParsedSource parse() {
     advance();
@@ -95,6 +96,9 @@ class Parser {
 
   [[noreturn]] void unexpected(std::string_view expected) const {
     if (token_.kind == Tok::bad) error_at(token_.at, std::string(token_.text));
+    if (is("=") && token_.at >= 2 && source_.substr(token_.at - 2, 2) == "==") {
+      error_at(token_.at - 2, "`===` is not an operator; compare with `==`");
+    }
     if (is("=") ||
         (token_.kind == Tok::sign && token_.text.size() > 1 && token_.text.back() == '=' &&
          (token_.text[0] == '|' || token_.text.find_first_of("+-*/%") == 0))) {
@@ -841,6 +845,7 @@ class Parser {
                 make_call(at, "from_entries"));
   }
 
+  std::string_view source_;
   Lexer lexer_;
   const ExprLimits& limits_;
   Token token_;

@@ -220,7 +220,7 @@ Value job_error_view(const State& state) {
   if (!state.error) return {};
   const FailureLocation location = locate_failure(state);
   std::string tool, model;
-  Value node_id, item, turn, refused_key;
+  Value node_id, item, turn, refused_key, tries;
   if (location.step != nullptr) {
     const Step& step = *location.step;
     if (has_tool(state, step)) {
@@ -228,6 +228,7 @@ Value job_error_view(const State& state) {
       (called.is_model() ? model : tool) = called.is_model() ? model_of(called) : called.name;
     }
     node_id = state.node_of(step).id;
+    if (step.call && !tool.empty()) tries = number(step.call->try_no);
     if (step.item != kNoItem) item = number(step.item);
     if (step.turn != kNoTurn) turn = number(step.turn);
     if (is_result_refused(state, step)) {
@@ -249,6 +250,7 @@ Value job_error_view(const State& state) {
                         {"reads_kept", Value::array(std::move(reads.imported))},
                         {"summary", summary_of(state, location, tool, model)},
                         {"tool", or_null(tool)},
+                        {"tries", tries},
                         {"turn", turn}});
 }
 

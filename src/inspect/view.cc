@@ -619,6 +619,7 @@ Value error_view(const State& state) {
                         {"reads_kept", Value::array({})},
                         {"summary", reason},
                         {"tool", Value()},
+                        {"tries", Value()},
                         {"turn", Value()}});
 }
 

@@ -21,7 +21,7 @@ namespace ae::engine {
 Value state_view(const State& state);
 
 // {id, agent, status, input, result, error{code, message, committed, node_id, item, turn, tool,
-//  model, field, expression, reads_input, reads_kept, summary}, waiting, waits[{wait_type,
+//  model, field, expression, reads_input, reads_kept, summary, tries}, waiting, waits[{wait_type,
 //  correlation_key, channel, reason, opened_at, expires_at, due_at, node_id, step_id, command,
 //  commands[]}], in_doubt[{idempotency_key, invocation_id, external_key, tool, node_id, step_id,
 //  item, arguments, try, reason, said, since, resolvable_at, given_up, compensates, commands[],

@@ -138,7 +138,7 @@ AE_TEST("job_view/a job that is being cancelled says so") {
            "null,'item':null,"
            "'message':'enough',"
            "'model':null,'node_id':null,'reads_input':null,'reads_kept':[],'summary':'enough',"
-           "'tool':null,'turn':null}"));
+           "'tool':null,'tries':null,'turn':null}"));
 }
 
 AE_TEST("job_view/before its plan, a job has a page too") {
