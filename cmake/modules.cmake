@@ -53,6 +53,9 @@ function(ae_module name)
     set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
     target_link_libraries(${program} PRIVATE ae_${name})
     ae_use_allocator(${program})
+    if(CMAKE_BUILD_TYPE STREQUAL "Release")
+      ae_split_symbols(${program})
+    endif()
   endforeach()
 
   if(AE_FUZZ)
@@ -113,6 +116,16 @@ function(ae_compile_as_test target sources)
     target_compile_options(${target} PRIVATE "SHELL:-include-pch ${object} -Xclang -fno-pch-timestamp")
     set_source_files_properties(${sources} PROPERTIES OBJECT_DEPENDS ${object})
   endif()
+endfunction()
+
+# Moves the debug symbols of a release program to PROGRAM.debug beside it, where debuggers and
+# profilers find them by the program's debug link.
+function(ae_split_symbols program)
+  set(file $<TARGET_FILE:${program}>)
+  add_custom_command(TARGET ${program} POST_BUILD
+    COMMAND ${CMAKE_OBJCOPY} --only-keep-debug ${file} ${file}.debug
+    COMMAND ${CMAKE_OBJCOPY} --strip-all --add-gnu-debuglink=${file}.debug ${file}
+    VERBATIM)
 endfunction()
 
 # A step makes some two hundred small values: mimalloc halves its cost (docs/bench.md). The sanitizers bring their own.
