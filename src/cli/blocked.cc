@@ -525,9 +525,8 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
                         " again, which " + effect + " effect, run: ",
                     std::move(command), true});
   }
-  if (code == "http_429" && error["tool"].is_string()) {
+  if (const std::string tool = safe(error.text("tool")); code == "http_429" && !tool.empty()) {
     const std::int64_t tries = error["tries"].is_integer() ? error["tries"].as_int() : 0;
-    const std::string tool = safe(error.text("tool"));
     if (tries > 1) {
       next.push_back({"policy",
                       "It was tried " + std::to_string(tries) +

@@ -154,10 +154,13 @@ std::string TranscriptText::heading(const Value& entry) {
   return "\n" + style_.paint(Tint::bold, "node " + location) + "\n";
 }
 
+// The call succeeded and its result broke the schema.
+bool is_refused(const Value& error) { return error.text("code") == "tool_output_invalid"; }
+
 // The outcome of an unsuccessful call. `changes`: it may have had an effect.
 std::string TranscriptText::outcome(const Value& entry, bool changes) {
   const Value& error = entry["error"];
-  const bool refused = error.text("code") == "tool_output_invalid";
+  const bool refused = is_refused(error);
   const bool unknown = changes && !refused && entry["definite"] == Value(false);
   std::string text = unknown ? "outcome unknown" : safe(entry.text("outcome"));
   if (error["code"].is_string()) {
@@ -245,8 +248,8 @@ std::string TranscriptText::result(const Value& entry) {
   } else {
     const auto effect = effects_.find(entry.text("step_id"));
     const bool changes = effect != effects_.end() && effect->second != "read";
-    const bool refused = entry["error"].text("code") == "tool_output_invalid";
-    const bool unknown = changes && !refused && entry["definite"] == Value(false);
+    const bool unknown =
+        changes && !is_refused(entry["error"]) && entry["definite"] == Value(false);
     text += (unknown ? "? " : "✗ ") + outcome(entry, changes);
   }
   std::string more = ms_text(entry["duration_us"]);

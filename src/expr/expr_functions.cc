@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -169,9 +168,8 @@ std::string unknown_function_message(std::string_view name, std::size_t args) {
     return quoted + " takes " + counts + " arguments (separated by `;`), not " +
            std::to_string(args);
   }
-  constexpr std::string_view kRoots[] = {"args",   "input", "item",  "job",
-                                         "result", "steps", "change"};
-  if (args == 0 && std::ranges::find(kRoots, name) != std::end(kRoots)) {
+  constexpr std::string_view kRoots = "args change input item job result steps";
+  if (args == 0 && has_word(kRoots, name)) {
     return "there is no function " + quoted + "; did you mean `." + std::string(name) + "`?";
   }
   if (nearest.empty()) return "there is no function " + quoted;
