@@ -526,7 +526,8 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
                     std::move(command), true});
   }
   if (const std::string tool = safe(error.text("tool")); code == "http_429" && !tool.empty()) {
-    const std::int64_t tries = error["tries"].is_integer() ? error["tries"].as_int() : 0;
+    const Value& counted = error["tries"];
+    const std::int64_t tries = counted.is_integer() ? counted.as_int() : 0;
     if (tries > 1) {
       next.push_back({"policy",
                       "It was tried " + std::to_string(tries) +

@@ -163,11 +163,11 @@ std::string TranscriptText::outcome(const Value& entry, bool changes) {
   const bool refused = is_refused(error);
   const bool unknown = changes && !refused && entry["definite"] == Value(false);
   std::string text = unknown ? "outcome unknown" : safe(entry.text("outcome"));
-  if (error["code"].is_string()) {
+  if (const std::string_view code = error.text("code"); !code.empty()) {
     text = (unknown              ? "outcome unknown: "
             : refused && changes ? "applied, and its result was refused: "
                                  : "") +
-           safe(error.text("code"));
+           safe(code);
   }
   if (was_erased(entry, "error.message")) {
     text += ": " + std::string(kRedacted);
