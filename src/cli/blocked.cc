@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/phrases.h"
 #include "json/json.h"
+#include "net/system.h"
 #include "plan/budget.h"
 
 namespace ae::cli {
@@ -177,7 +178,8 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
 std::vector<std::string> unknown_outcome_lines(const Value& doubt, std::size_t columns) {
   std::vector<std::string> lines{"node " + place_text(doubt) + ": " + unknown_outcome_text(doubt)};
   for (const std::string& line : call_lines(doubt, columns)) lines.push_back("  " + line);
-  if (doubt["resolvable_at"].is_string()) {
+  const auto until = instant_from_text(doubt.text("resolvable_at"));
+  if (until && *until > net::SystemClock().now()) {
     lines.push_back("  its request may still take effect until " +
                     short_time_after(doubt.text("resolvable_at")));
   }

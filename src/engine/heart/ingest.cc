@@ -90,9 +90,8 @@ Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State&
     }
   }
   if (!found) {
-    return fail(Code::not_in_doubt,
-                "no call with this idempotency key has an unknown outcome; `aetheris job " +
-                    state.job.text + "` lists those that have one");
+    return fail(Code::not_in_doubt, "no call with this id has an unknown outcome; `aetheris job " +
+                                        state.job.text + "` lists those that have one");
   }
   return found;
 }
@@ -137,7 +136,7 @@ Result<UnknownCall> find_unknown_call(const State& state, const ControlRequest& 
   }
   if (!found) {
     return fail(Code::job_terminal,
-                "the job has ended, and no call with this key has an unknown outcome");
+                "the job has ended, and no call with this id has an unknown outcome");
   }
   return *std::move(found);
 }
