@@ -168,7 +168,7 @@ std::string unknown_function_message(std::string_view name, std::size_t args) {
     return quoted + " takes " + counts + " arguments (separated by `;`), not " +
            std::to_string(args);
   }
-  constexpr std::string_view kRoots = "args change input item job result steps";
+  constexpr std::string_view kRoots = "args change item job result steps";
   if (args == 0 && has_word(kRoots, name)) {
     return "there is no function " + quoted + "; did you mean `." + std::string(name) + "`?";
   }

@@ -568,8 +568,8 @@ AE_TEST("expr/expr/refusals name line and column") {
 AE_TEST("expr/expr/unknown functions come with a suggestion") {
   EXPECT_EQ(refusal(".input | lenght"),
             "line 1, column 10: there is no function `lenght`; did you mean `length`?");
-  EXPECT_EQ(refusal("input.id"),
-            "line 1, column 1: there is no function `input`; did you mean `.input`?");
+  EXPECT_EQ(refusal("args.id"),
+            "line 1, column 1: there is no function `args`; did you mean `.args`?");
   EXPECT_EQ(refusal(".input.a === 1"),
             "line 1, column 10: `===` is not an operator; compare with `==`");
   EXPECT_EQ(refusal(".input | split(\"a\"; \"b\"; \"c\")"),
