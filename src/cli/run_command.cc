@@ -446,9 +446,10 @@ Status check_served(const std::string& agent, const std::string& owner, const st
   if (!answer && answer.error().error.code != Code::not_found) {
     return std::unexpected(answer.error().error);
   }
-  return fail(Code::needs_version, owner + " owns the store and does not run agent \"" + agent +
-                                       "\": serve this file too" + serve_too_text(file) +
-                                       ", or run this again once it has ended");
+  return fail(Code::needs_version,
+              owner + " owns the store and does not run agent \"" + agent +
+                  "\": serve this file too" + serve_too_text(file) +
+                  ", run this again once it has ended, or use another --store");
 }
 
 // The owner of the store runs the job; this process waits. nullopt: the owner has ended. After the
