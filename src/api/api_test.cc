@@ -1224,6 +1224,18 @@ AE_TEST("api/a transcript comes in pages, and its totals are those of the whole 
   expect_problem(fixture.get(path, {{"type", "x"}}), 400, "input_invalid");
 }
 
+AE_TEST("api/POST jobs with ?wait reads the log once, after any number of commits") {
+  int whole_reads = 0;
+  ApiFixture fixture(true, [&](const store::Call& call) {
+    whole_reads += call.method == store::Method::load && call.from_seq == 1 ? 1 : 0;
+    return store::Fault::none;
+  });
+  const auto made = fixture.post(
+      {"api", "jobs"}, R"({"agent":"maps","input":{"list":[1,2,3,4,5,6,7,8]}})", {{"wait", "30s"}});
+  EXPECT_EQ(made.body.text("status"), "completed") << canonical(made.body);
+  EXPECT_EQ(whole_reads, 1);
+}
+
 AE_TEST("api/a transcript with ?wait is answered when there is an entry") {
   ApiFixture fixture;
   const auto id = fixture.make(R"({"agent":"asks","id":"j"})");

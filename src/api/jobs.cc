@@ -212,6 +212,11 @@ bool matches_text(const store::JobRow& row, const std::string& text) {
 
 }  // namespace
 
+// Has the job ended, or does it wait for an event or an operator?
+bool is_idle_status(std::string_view status) {
+  return is_terminal(status) || status == "waiting" || status == "parked";
+}
+
 Result<Duration> wait_parameter(const Query& query) {
   const std::string* text = query.find("wait");
   if (!text) return Duration(0);
@@ -431,34 +436,45 @@ void Api::answer_existing_job(ContextPtr ctx, runtime::NewJobRequest params) {
 void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vector<Member> more) {
   ctx->id = job.text;
   const Duration most = wait_parameter(ctx->query).value_or(Duration(0));
-  wait(
-      ctx, job, most,
-      [this, ctx, status, more = std::move(more), most,
-       job](const std::shared_ptr<LongPoll>& long_poll) {
-        read_with_slot(
-            ctx, job,
-            [this, ctx, status, more, most, long_poll](Result<runtime::Runtime::JobSnapshot> read) {
-              if (!read) {
-                // The job exists, so the error must not promise that nothing was changed.
-                long_poll->is_done = true;
-                return ctx->refuse({Code::unknown_outcome,
-                                    "the job " + ctx->id +
-                                        " exists but cannot be read now: " + read.error().message});
-              }
-              const engine::JobStatus job_status = read->state.status;
-              const bool is_idle_now =
-                  engine::is_terminal(job_status) || engine::is_blocked(job_status);
-              if (most.count() > 0 && !is_idle_now && !long_poll->last)
-                return long_poll->keep_waiting();
-              long_poll->is_done = true;
-              Value shown = job_json(*read);
-              for (const auto& [name, value] : more) shown = shown.with(name, value);
-              if (shown["forked_from"].is_object()) {
-                shown = shown.with("kept", engine::imported_nodes(read->state));
-              }
-              ctx->answer(status, std::move(shown), target({"api", "jobs", ctx->id}, {}));
-            });
-      });
+  auto read_job = [this, ctx, status, more = std::move(more), most,
+                   job](const std::shared_ptr<LongPoll>& long_poll) {
+    read_with_slot(
+        ctx, job,
+        [this, ctx, status, more, most, long_poll](Result<runtime::Runtime::JobSnapshot> read) {
+          if (!read) {
+            // The job exists, so the error must not promise that nothing was changed.
+            long_poll->is_done = true;
+            return ctx->refuse(
+                {Code::unknown_outcome,
+                 "the job " + ctx->id + " exists but cannot be read now: " + read.error().message});
+          }
+          const engine::JobStatus job_status = read->state.status;
+          const bool is_idle_now =
+              engine::is_terminal(job_status) || engine::is_blocked(job_status);
+          if (most.count() > 0 && !is_idle_now && !long_poll->last)
+            return long_poll->keep_waiting();
+          long_poll->is_done = true;
+          Value shown = job_json(*read);
+          for (const auto& [name, value] : more) shown = shown.with(name, value);
+          if (shown["forked_from"].is_object()) {
+            shown = shown.with("kept", engine::imported_nodes(read->state));
+          }
+          ctx->answer(status, std::move(shown), target({"api", "jobs", ctx->id}, {}));
+        });
+  };
+  wait(ctx, job, most,
+       [this, alive = std::weak_ptr(alive_), job, most,
+        read_job = std::move(read_job)](const std::shared_ptr<LongPoll>& long_poll) {
+         if (most.count() == 0 || long_poll->last) return read_job(long_poll);
+         // The row has the status: the log, which may be long, is read once, at the end of the wait.
+         store_.load(job, store::kFirstCommit,
+                     [alive, read_job, long_poll](Result<store::LoadedJob> loaded) {
+                       if (!alive.lock()) return;
+                       if (loaded && !is_idle_status(loaded->row.status))
+                         return long_poll->keep_waiting();
+                       read_job(long_poll);
+                     });
+       });
 }
 
 // ---------------------------------------------------------------- one job
