@@ -436,44 +436,45 @@ void Api::answer_existing_job(ContextPtr ctx, runtime::NewJobRequest params) {
 void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vector<Member> more) {
   ctx->id = job.text;
   const Duration most = wait_parameter(ctx->query).value_or(Duration(0));
-  auto read_job = [this, ctx, status, more = std::move(more), most,
-                   job](const std::shared_ptr<LongPoll>& long_poll) {
-    read_with_slot(
-        ctx, job,
-        [this, ctx, status, more, most, long_poll](Result<runtime::Runtime::JobSnapshot> read) {
-          if (!read) {
-            // The job exists, so the error must not promise that nothing was changed.
-            long_poll->is_done = true;
-            return ctx->refuse(
-                {Code::unknown_outcome,
-                 "the job " + ctx->id + " exists but cannot be read now: " + read.error().message});
-          }
-          const engine::JobStatus job_status = read->state.status;
-          const bool is_idle_now =
-              engine::is_terminal(job_status) || engine::is_blocked(job_status);
-          if (most.count() > 0 && !is_idle_now && !long_poll->last)
-            return long_poll->keep_waiting();
-          long_poll->is_done = true;
-          Value shown = job_json(*read);
-          for (const auto& [name, value] : more) shown = shown.with(name, value);
-          if (shown["forked_from"].is_object()) {
-            shown = shown.with("kept", engine::imported_nodes(read->state));
-          }
-          ctx->answer(status, std::move(shown), target({"api", "jobs", ctx->id}, {}));
-        });
+  // The job exists, so the error must not promise that nothing was changed.
+  const auto refuse_unreadable = [](const ContextPtr& to, LongPoll& long_poll, const Error& error) {
+    long_poll.is_done = true;
+    to->refuse({Code::unknown_outcome,
+                "the job " + to->id + " exists but cannot be read now: " + error.message});
+  };
+  auto read_job = [this, ctx, status, more = std::move(more), most, job,
+                   refuse_unreadable](const std::shared_ptr<LongPoll>& long_poll) {
+    read_with_slot(ctx, job,
+                   [this, ctx, status, more, most, long_poll,
+                    refuse_unreadable](Result<runtime::Runtime::JobSnapshot> read) {
+                     if (!read) return refuse_unreadable(ctx, *long_poll, read.error());
+                     const engine::JobStatus job_status = read->state.status;
+                     const bool is_idle_now =
+                         engine::is_terminal(job_status) || engine::is_blocked(job_status);
+                     if (most.count() > 0 && !is_idle_now && !long_poll->last)
+                       return long_poll->keep_waiting();
+                     long_poll->is_done = true;
+                     Value shown = job_json(*read);
+                     for (const auto& [name, value] : more) shown = shown.with(name, value);
+                     if (shown["forked_from"].is_object()) {
+                       shown = shown.with("kept", engine::imported_nodes(read->state));
+                     }
+                     ctx->answer(status, std::move(shown), target({"api", "jobs", ctx->id}, {}));
+                   });
   };
   wait(ctx, job, most,
-       [this, alive = std::weak_ptr(alive_), job, most,
+       [this, ctx, alive = std::weak_ptr(alive_), job, most, refuse_unreadable,
         read_job = std::move(read_job)](const std::shared_ptr<LongPoll>& long_poll) {
          if (most.count() == 0 || long_poll->last) return read_job(long_poll);
          // The row has the status: the log, which may be long, is read once, at the end of the wait.
-         store_.load(job, store::kFirstCommit,
-                     [alive, read_job, long_poll](Result<store::LoadedJob> loaded) {
-                       if (!alive.lock()) return;
-                       if (loaded && !is_idle_status(loaded->row.status))
-                         return long_poll->keep_waiting();
-                       read_job(long_poll);
-                     });
+         store_.load(
+             job, store::kFirstCommit,
+             [ctx, alive, read_job, long_poll, refuse_unreadable](Result<store::LoadedJob> loaded) {
+               if (!alive.lock()) return;
+               if (!loaded) return refuse_unreadable(ctx, *long_poll, loaded.error());
+               if (!is_idle_status(loaded->row.status)) return long_poll->keep_waiting();
+               read_job(long_poll);
+             });
        });
 }
 
