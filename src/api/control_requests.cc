@@ -229,11 +229,11 @@ void Api::resolve(ContextPtr ctx) {
       }
       params.try_no = static_cast<std::uint32_t>(of.as_int());
     }
-    AE_ASSIGN(const std::string looked_at, fields.text("looked_at"));
-    if (!looked_at.empty()) {
-      auto at = instant_from_text(looked_at);
+    AE_ASSIGN(const std::string checked_at, fields.text("looked_at"));
+    if (!checked_at.empty()) {
+      auto at = instant_from_text(checked_at);
       if (!at) return std::unexpected(std::move(at).error().with_context("\"looked_at\""));
-      params.looked_at = *at;
+      params.checked_at = *at;
     }
     if (const Value* result = fields.find("result")) params.result = *result;
     return params;

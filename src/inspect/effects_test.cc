@@ -78,7 +78,7 @@ AE_TEST(
       " {'id':'b','kind':'tool','tool':'put','needs':['a']}]",
       {.more = "{'tools':{'make':{'changes':[{'type':'f','id':'x','op':'create',"
                "'version':'1'}],'verify':{'by':'file','mode':'human'}}}}"});
-  seen.outside["x"] = {
+  seen.external_checks["x"] = {
       .verdict = CheckVerdict::mismatch, .expected = "1", .observed = "2", .reason = {}};
   seen.claim().ok("a").crash();
   ASSERT_EQ(seen.status(), "parked") << seen.log_text();

@@ -247,7 +247,7 @@ AE_TEST("transcript/a fork whose imported values were erased has the same entrie
   ASSERT_TRUE(fork);
   JobFixture job(*fork, "job-2");
   job.claim().ok("chat/1", text_answer("Done"));
-  Stored stored(job);
+  StoredJob stored(job);
   stored.redact(job.state.job, [](const Event& event, std::string_view field) {
     return event.type == EventType::fork_imported && field == "results";
   });
@@ -270,7 +270,7 @@ AE_TEST(
   job.ok("chat/0/0",
          "{'$redacted': 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'}");
   job.ok("chat/1", text_answer("Done"));
-  Stored stored(job);
+  StoredJob stored(job);
   const std::string put = job.step("chat/0/0").id.text;
   stored.redact(job.state.job, [&](const Event& event, std::string_view field) {
     if (step_of(event) == put) return field == "arguments";

@@ -191,7 +191,7 @@ std::string Verifier::compare_doubts(const Event& event) const {
     return keys;
   };
   std::vector<std::string> unknown, listed;
-  for (const Value& key : state_.unknown_calls()) unknown.push_back(key.as_string());
+  for (const Value& key : state_.unknown_call_keys()) unknown.push_back(key.as_string());
   if (const Value in_doubt = doubts_of(event); in_doubt.is_array()) {
     for (const Value& key : in_doubt.items()) {
       listed.push_back(key.is_string() ? key.as_string() : canonical(key));

@@ -115,7 +115,7 @@ AE_TEST("verify/jobs that went the same way share it, whatever came back and in 
 
 AE_TEST("verify/the stored form is opened and proved") {
   const JobFixture job = rich_job();
-  const Stored stored(job);
+  const StoredJob stored(job);
   VerifyInput input = stored.opened(job.state.job);
   input.last_seq = job.log.size();
   input.head = stored.head;
@@ -126,10 +126,10 @@ AE_TEST("verify/the stored form is opened and proved") {
 
 AE_TEST("verify/a changed byte anywhere is altered, and says behind which event") {
   const JobFixture job = rich_job();
-  const Stored stored(job);
+  const StoredJob stored(job);
   for (std::size_t commit = 0; commit < stored.commits.size(); ++commit) {
     for (const std::size_t part : {3U, 2U, 1U}) {
-      Stored changed = stored;
+      StoredJob changed = stored;
       std::string& bytes = changed.commits[commit];
       bytes[bytes.size() * part / 4] = static_cast<char>(bytes[bytes.size() * part / 4] ^ 1);
       VerifyInput input = changed.opened(job.state.job);
@@ -144,7 +144,7 @@ AE_TEST("verify/a changed byte anywhere is altered, and says behind which event"
 
 AE_TEST("verify/a missing tail is truncated, a missing middle is altered") {
   const JobFixture job = rich_job();
-  Stored tail(job), middle(job);
+  StoredJob tail(job), middle(job);
   tail.commits.pop_back();
   VerifyInput input = tail.opened(job.state.job);
   input.last_seq = job.log.size();
@@ -427,7 +427,7 @@ AE_TEST("verify/a job whose call happened and gave nothing is read from its stor
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim().crash().resolve("a", "happened");
   ASSERT_EQ(job.status(), "completed");
-  const VerifyInput stored = Stored(job).opened(job.state.job);
+  const VerifyInput stored = StoredJob(job).opened(job.state.job);
   ASSERT_EQ(stored.events.size(), job.log.size());
   const Verification all = verified(stored);
   EXPECT_TRUE(all.ok) << canonical(all.to_json());

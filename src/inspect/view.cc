@@ -96,7 +96,7 @@ std::string_view to_text(Charge charge) {
 Value questions_view(const Questions* questions) {
   if (questions == nullptr) return {};
   return Value::object({{"answers", questions->answers},
-                        {"asked", questions->asked},
+                        {"asked", questions->input_required},
                         {"number", number(questions->number)},
                         {"rounds", number(questions->rounds)}});
 }
@@ -137,7 +137,7 @@ std::string_view to_text(ApprovalState state) {
 Value approval_view(const Approval& approval) {
   return Value::object({{"arguments", approval.arguments},
                         {"arguments_hash", approval.arguments_hash},
-                        {"asked", number(approval.asked)},
+                        {"asked", number(approval.request_count)},
                         {"by", or_null(approval.by)},
                         {"edited_from", or_null(approval.edited_from)},
                         {"expires_at", or_null(approval.expires_at)},
@@ -167,9 +167,9 @@ Value buffered_view(const std::map<std::string, std::deque<BufferedMessage>>& al
 }
 
 Value pausing_view(const State& state) {
-  if (!state.pausing) return {};
+  if (!state.pause_request) return {};
   return Value::object(
-      {{"by", or_null(state.pausing->by)}, {"reason", or_null(state.pausing->reason)}});
+      {{"by", or_null(state.pause_request->by)}, {"reason", or_null(state.pause_request->reason)}});
 }
 
 Value map_view(const MapProgress& map) {
@@ -482,7 +482,7 @@ std::vector<Value> in_doubt_view(const State& state) {
   std::vector<Value> views;
   views.reserve(doubts.size());
   for (auto& [step, view] : doubts) views.push_back(std::move(view));
-  for (const UnknownCall& call : state.unknown()) {
+  for (const UnknownCall& call : state.unknown_calls()) {
     if (!call.given_up && !is_terminal(state.status)) continue;
     views.push_back(unknown_call_view(state, call, nullptr));
   }
@@ -693,7 +693,7 @@ Value state_view(const State& state) {
        {"deadline", or_null(state.deadline)},
        {"deadline_fired", state.deadline_fired},
        {"earlier_unknown", earlier_unknown_view(state)},
-       {"early", buffered_view(state.early)},
+       {"early", buffered_view(state.early_signals)},
        {"ending", state.ending ? Value::object({{"by", state.ending->by},
                                                 {"cancelled", state.ending->cancelled},
                                                 {"code", state.ending->code},

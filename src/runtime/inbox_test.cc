@@ -909,7 +909,7 @@ AE_TEST("doubt/an answer counts from when it was asked to be taken, however long
     const bool is_load = of.method == Method::load && std::exchange(slow, false);
     return is_load ? Fault::delay : Fault::none;
   };
-  act.looked_at = settles + 1h;  // the caller's clock is ahead
+  act.checked_at = settles + 1h;  // the caller's clock is ahead
   worker.runtime->submit_request(kJob, act,
                                  [&](Result<Value> answer) { said.emplace(std::move(answer)); });
   env.loop.advance(101s);
@@ -925,15 +925,15 @@ AE_TEST("doubt/an answer that somebody gave before the call had settled is refus
   TwoWorkersFixture two("at_most_once");
   two.env.loop.advance(120s);
   ASSERT_EQ(two.second.status(), "parked");
-  const Instant looked_at = two.env.loop.now();
+  const Instant checked_at = two.env.loop.now();
   two.env.loop.advance(1200s);
   engine::ControlRequest act = not_happened(two.second.read());
-  act.looked_at = looked_at;
+  act.checked_at = checked_at;
   const auto early = two.second.submit(act);
   ASSERT_FALSE(early);
   EXPECT_EQ(early.error().code, Code::not_settled);
-  EXPECT_NE(early.error().message.find(to_text(looked_at)), std::string::npos);
-  act.looked_at = two.env.loop.now();
+  EXPECT_NE(early.error().message.find(to_text(checked_at)), std::string::npos);
+  act.checked_at = two.env.loop.now();
   EXPECT_TRUE(two.second.submit(act));
 }
 
@@ -953,7 +953,7 @@ AE_TEST("doubt/the holder judges what stands in the inbox by when its giver look
   // However it got into the inbox: this resolution was made too early.
   engine::ControlRequest early = not_happened(read);
   early.id = "early";
-  early.looked_at = settles - 1s;
+  early.checked_at = settles - 1s;
   store::InboxEntry entry{.number = 0, .id = early.id, .act = {}};
   entry.act =
       canonical(engine::with_checksum(engine::inbox_location(kJob, entry.id), early.to_json()));

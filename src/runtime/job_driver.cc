@@ -192,7 +192,7 @@ void JobDriver::take_over(const store::LoadedJob& loaded) {
   const bool has_plan = state_.plan != nullptr;
   const bool takes_over = has_plan && state_.attempt != lease_.fence.attempt;
   const bool recovers = takes_over && engine::is_recovery(state_);
-  engine::Found found{.pending = state_.open_tries};
+  engine::RecoveryCounts found{.pending = state_.open_tries};
   if (takes_over) begin_attempt();
   const std::size_t before = drafts_.size();
   if (auto caught = catch_up(loaded); !caught) return release_claim(caught.error());

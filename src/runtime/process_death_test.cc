@@ -376,7 +376,7 @@ AE_TEST("death/what came late for a worn-out job that is cancelled is not lost")
   env.loop.advance(2s);
   EXPECT_EQ(last.status(), "cancelled");
   EXPECT_EQ(last.calls.size(), 0U);
-  EXPECT_EQ(last.read().state.unknown_calls().size(), 0U) << "its result is in the log";
+  EXPECT_EQ(last.read().state.unknown_call_keys().size(), 0U) << "its result is in the log";
 }
 
 AE_TEST("death/is recorded once, whenever the process that records it dies") {

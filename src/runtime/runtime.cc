@@ -836,7 +836,7 @@ void Runtime::submit_request(JobId job, engine::ControlRequest act,
   if (act.kind == engine::ControlRequest::Kind::resolve) {
     // The decision is based on a view no later than now, however long the request waits afterwards.
     const Instant now = world_.store.now();
-    act.looked_at = std::min(now, act.looked_at.value_or(now));
+    act.checked_at = std::min(now, act.checked_at.value_or(now));
   }
   try_request(std::make_shared<ActiveRequest>(
       ActiveRequest{.job = std::move(job), .act = std::move(act), .done = std::move(done)}));

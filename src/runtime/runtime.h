@@ -161,7 +161,7 @@ class Runtime : private JobDriverHost {
   // The answer is {"delivered"| …} once the request is applied, or {"accepted": true} once it is in
   // the inbox of the lease holder, which will apply it. Fails as engine::apply_request does, or
   // with not_found, payload_too_large, signals_limit, unavailable, unknown_outcome. A resolution
-  // without `looked_at` gets the current time.
+  // without `checked_at` gets the current time.
   void submit_request(JobId job, engine::ControlRequest act, async::Done<Result<Value>> done);
   // Claims this job for this process if it can be claimed now; false: it cannot.
   void claim_job(JobId job, async::Done<Result<bool>> done);

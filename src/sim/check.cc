@@ -432,10 +432,10 @@ void not_happened_waits(const JobEvidence& e, Checker& checker) {
       if (!believed || call.key != ack->act.idempotency_key) continue;
       for (const std::int64_t number : under_way(call, believed->seq)) {
         checker.fail_if(
-            ack->act.looked_at < call.tries.at(number).settled_at(kToolTimeout, kToolGrace),
+            ack->act.checked_at < call.tries.at(number).settled_at(kToolTimeout, kToolGrace),
             call.tool + " try " + std::to_string(number) +
                 " could still arrive when somebody looked, at " +
-                to_text(ack->act.looked_at.value_or(Instant{})));
+                to_text(ack->act.checked_at.value_or(Instant{})));
       }
     }
   }

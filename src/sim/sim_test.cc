@@ -154,7 +154,7 @@ class Rig {
                                .id = resolution,
                                .idempotency_key = key,
                                .resolution = resolution,
-                               .looked_at = world_.clock().now()};
+                               .checked_at = world_.clock().now()};
     if (resolution == "happened") act.result = record.result;
     users_.record_request(kJob, act);
     world_.act(worker, kJob, std::move(act), [this](Result<Value> answer) {

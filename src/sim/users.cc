@@ -205,7 +205,7 @@ void Users::resolve_undeclared(const JobId& job, engine::ControlRequest act) {
 void Users::resolve(const JobId& job, const std::string& key) {
   engine::ControlRequest act{
       .kind = engine::ControlRequest::Kind::resolve, .by = "someone", .idempotency_key = key};
-  act.looked_at = world_.clock().now();
+  act.checked_at = world_.clock().now();
   act.id = "resolve-" + key.substr(0, 12) + "-" + std::to_string(++last_id_);
   if (!world_.observer().was_declared(key)) return resolve_undeclared(job, std::move(act));
   const KeyRecord* record = world_.external_world().find(key);

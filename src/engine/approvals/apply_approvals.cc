@@ -51,25 +51,25 @@ std::optional<PolicyAction> Applier::recorded_policy_action(const Erasable& payl
                                                             const Step& step) const {
   const ToolPolicy& tool = s_.tool_of(step);
   if (payload.erased && depends_on_arguments(tool)) return std::nullopt;
-  const auto said = evaluate_policy(s_, &step, tool, payload.value["arguments"]);
-  return said ? said->action : PolicyAction::require_approval;
+  const auto policy_decision = evaluate_policy(s_, &step, tool, payload.value["arguments"]);
+  return policy_decision ? policy_decision->action : PolicyAction::require_approval;
 }
 
 Status Applier::approval_requested(const DecisionRecorded& event, Step* step) {
   AE_TRY(check_may_request(step));
   if (recorded_policy_action(event.payload, *step) == PolicyAction::allow)
     return corrupt_event("no approval is required");
-  const Value& asked = event.payload.left();
+  const Value& payload = event.payload.left();
   auto approval = std::make_unique<Approval>();
   approval->id = event.decision_id.text;
-  approval->arguments = asked["arguments"];
-  approval->arguments_hash = asked.text("arguments_hash");
-  approval->tool = asked.text("tool");
-  approval->tool_version = asked.text("tool_version");
-  approval->schema_digest = asked.text("schema_digest");
-  approval->expires_at = maybe_instant(asked, "expires_at");
+  approval->arguments = payload["arguments"];
+  approval->arguments_hash = payload.text("arguments_hash");
+  approval->tool = payload.text("tool");
+  approval->tool_version = payload.text("tool_version");
+  approval->schema_digest = payload.text("schema_digest");
+  approval->expires_at = maybe_instant(payload, "expires_at");
   approval->from = step->phase;
-  approval->asked = step->approval ? step->approval->asked + 1 : 1;
+  approval->request_count = step->approval ? step->approval->request_count + 1 : 1;
   if (step->approval) approval->edited_from = step->approval->edited_from;
   if (approval->tool != s_.tool_of(*step).name) {
     return corrupt_event("another tool than the plan's");
@@ -88,8 +88,8 @@ Status Applier::approval_denied(const DecisionRecorded& event, Step* step) {
   if (step->phase != StepPhase::ready || step->role != Role::node) {
     return corrupt_event("only what has not begun is denied");
   }
-  if (const auto said = recorded_policy_action(event.payload, *step);
-      said && *said != PolicyAction::deny) {
+  if (const auto policy_action = recorded_policy_action(event.payload, *step);
+      policy_action && *policy_action != PolicyAction::deny) {
     return corrupt_event("no policy denies this call");
   }
   auto denied = std::make_unique<Approval>();
@@ -104,18 +104,18 @@ Status Applier::approval_denied(const DecisionRecorded& event, Step* step) {
 }
 
 Status Applier::approval_answered(const DecisionRecorded& event, Step* step) {
-  const std::string& said = or_empty(event.state);
+  const std::string& outcome = or_empty(event.state);
   if (!step || step->phase != StepPhase::asking ||
       step->approval->state != ApprovalState::requested ||
       event.payload.left().text("approval_id") != step->approval->id) {
     return corrupt_event("this approval was not requested");
   }
-  if (said == "edited") {
+  if (outcome == "edited") {
     AE_TRY(arguments_edited(event.payload, *step));
-  } else if (said != "approved" && said != "rejected") {
+  } else if (outcome != "approved" && outcome != "rejected") {
     return corrupt_event("an unknown answer");
   }
-  step->approval->state = said == "rejected" ? ApprovalState::rejected : ApprovalState::approved;
+  step->approval->state = outcome == "rejected" ? ApprovalState::rejected : ApprovalState::approved;
   step->approval->by = or_empty(event.by);
   step->approval->note = or_empty(event.reason);
   return {};
@@ -140,8 +140,8 @@ Status Applier::arguments_edited(const Erasable& payload, Step& step) {
   if (hash != payload.value.text("arguments_hash") || hash == approval.arguments_hash) {
     return corrupt_event("its arguments are not those of its arguments_hash");
   }
-  if (auto said = evaluate_policy(s_, s_.tool_of(step), arguments);
-      !said || said->action == PolicyAction::deny) {
+  if (auto policy_decision = evaluate_policy(s_, s_.tool_of(step), arguments);
+      !policy_decision || policy_decision->action == PolicyAction::deny) {
     return corrupt_event("a policy denies what was made of the call");
   }
   if (approval.edited_from.empty()) approval.edited_from = approval.arguments_hash;
@@ -191,8 +191,9 @@ Status Applier::check_approval(const ToolInvocationStarted& event, Step& step) {
   const std::string& id = or_empty(event.approval_id);
   // Erased arguments cannot be evaluated again.
   if (!event.arguments.erased || !depends_on_arguments(tool)) {
-    const auto said = evaluate_policy(s_, &step, tool, event.arguments.value);
-    const PolicyAction action = said ? said->action : PolicyAction::require_approval;
+    const auto policy_decision = evaluate_policy(s_, &step, tool, event.arguments.value);
+    const PolicyAction action =
+        policy_decision ? policy_decision->action : PolicyAction::require_approval;
     if (action == PolicyAction::deny) return corrupt_event("a policy denies this call");
     if (id.empty()) {
       return action == PolicyAction::allow ? Status() : corrupt_event("this call was not approved");
@@ -221,7 +222,8 @@ Status Applier::apply(const AgentMessage& event) {
     return corrupt_event("it was recorded before");
   }
   s_.signals++;
-  std::deque<BufferedMessage>& kept = key.empty() ? s_.pending_messages[channel] : s_.early[key];
+  std::deque<BufferedMessage>& kept =
+      key.empty() ? s_.pending_messages[channel] : s_.early_signals[key];
   kept.push_back({id, or_empty(event.by), or_empty(event.wait_type), event.payload.value,
                   event.payload.erased});
   return {};
@@ -231,7 +233,7 @@ Status Applier::apply(const AgentMessage& event) {
 std::optional<BufferedMessage> Applier::take_buffered(const std::string& key, const Wait& wait,
                                                       const std::string& signal_id) {
   const bool is_message = wait.type == WaitType::message;
-  auto& all = is_message ? s_.pending_messages : s_.early;
+  auto& all = is_message ? s_.pending_messages : s_.early_signals;
   auto it = all.find(is_message ? wait.channel : key);
   if (it == all.end()) return std::nullopt;
   std::deque<BufferedMessage>& kept = it->second;
@@ -246,13 +248,13 @@ std::optional<BufferedMessage> Applier::take_buffered(const std::string& key, co
 
 Status Applier::apply(const JobPauseRequested& event) {
   if (event.withdrawn.value_or(false)) {
-    if (!s_.pausing) return corrupt_event("no pause is asked for");
-    s_.pausing.reset();
+    if (!s_.pause_request) return corrupt_event("no pause is asked for");
+    s_.pause_request.reset();
     return {};
   }
-  if (s_.pausing) return corrupt_event("a pause is asked for already");
+  if (s_.pause_request) return corrupt_event("a pause is asked for already");
   if (s_.ending) return corrupt_event("the job is ending");
-  s_.pausing = PauseRequest{or_empty(event.by), or_empty(event.reason)};
+  s_.pause_request = PauseRequest{or_empty(event.by), or_empty(event.reason)};
   return {};
 }
 

@@ -32,12 +32,12 @@ AE_TEST("approval/is asked for in one commit, and nothing is declared") {
   EXPECT_EQ(job.types("a"),
             (Types{"node_started", "decision_recorded", "wait_opened", "job_waiting"}));
   EXPECT_TRUE(job.sent.empty());
-  const auto asked = job.last<DecisionRecorded>();
-  EXPECT_EQ(asked.kind, "approval");
-  EXPECT_EQ(asked.state, "requested");
-  EXPECT_EQ(asked.payload.value["tool"], "buy");
-  EXPECT_EQ(asked.payload.value["arguments"], json("{'n':250}"));
-  EXPECT_EQ(asked.payload.value["command_id"], job.step("a").id.text);
+  const auto approval = job.last<DecisionRecorded>();
+  EXPECT_EQ(approval.kind, "approval");
+  EXPECT_EQ(approval.state, "requested");
+  EXPECT_EQ(approval.payload.value["tool"], "buy");
+  EXPECT_EQ(approval.payload.value["arguments"], json("{'n':250}"));
+  EXPECT_EQ(approval.payload.value["command_id"], job.step("a").id.text);
   const auto wait = job.last<WaitOpened>();
   EXPECT_EQ(wait.wait_type, "human");
   EXPECT_EQ(wait.correlation_key, "approval/" + job.step("a").id.text);
@@ -45,13 +45,13 @@ AE_TEST("approval/is asked for in one commit, and nothing is declared") {
   ASSERT_EQ(listed.size(), 1u);
   EXPECT_EQ(listed[0]["kind"], "call");
   EXPECT_EQ(listed[0]["arguments"], json("{'n':250}"));
-  EXPECT_EQ(listed[0]["arguments_hash"], asked.payload.value["arguments_hash"]);
+  EXPECT_EQ(listed[0]["arguments_hash"], approval.payload.value["arguments_hash"]);
 }
 
 AE_TEST("approval/a yes lets exactly this call be declared, and names it") {
   JobFixture job = pay();
   job.claim();
-  const std::string id = job.asked("a");
+  const std::string id = job.open_request_id("a");
   const std::size_t before = job.log.size();
   job.approve("a");
   const auto& decided = std::get<DecisionRecorded>(job.log[before].body);
@@ -117,13 +117,13 @@ AE_TEST("approval/unanswered it expires, and nothing was ever declared") {
 AE_TEST("approval/one that expired before the call was declared is not used: it is asked again") {
   JobFixture job = pay(kExpires);
   job.claim().pause();
-  const std::string first = job.asked("a");
+  const std::string first = job.open_request_id("a");
   job.approve("a");
   EXPECT_EQ(job.status(), "parked");
   job.after(2h).resume();
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_TRUE(job.sent.empty());
-  EXPECT_NE(job.asked("a"), first);
+  EXPECT_NE(job.open_request_id("a"), first);
   EXPECT_TRUE(job.state.waits.contains("approval/" + job.step("a").id.text + "#2"));
   EXPECT_EQ(job.answer_approval(first, "approve").reply["duplicate"], Value(true))
       << "an answer to the first is none to the second";
@@ -166,7 +166,7 @@ AE_TEST("approval/a retry by a changed tool is asked for anew") {
   job.versions.assign(job.plan->tools.size(), "fedcba9876543210");
   job.after(20s);
   EXPECT_EQ(job.tries("a"), 1u);
-  ASSERT_FALSE(job.asked("a").empty()) << job.log_text();
+  ASSERT_FALSE(job.open_request_id("a").empty()) << job.log_text();
   job.approve("a");
   EXPECT_EQ(job.tries("a"), 2u);
   EXPECT_EQ(job.step("a").call->counted_tries, 2u);
@@ -337,7 +337,7 @@ void race(std::string_view nodes, std::string_view more, bool crash) {
   do {
     JobFixture job(nodes, {.more = more, .input = "{'n':1}", .deadline = 10h});
     job.claim();
-    const std::string id = job.asked("a");
+    const std::string id = job.open_request_id("a");
     ASSERT_FALSE(id.empty());
     std::string first;
     for (const int mover : order) {

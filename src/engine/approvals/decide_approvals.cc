@@ -6,22 +6,23 @@
 namespace ae::engine {
 
 bool is_approved(const State& state, const Step* step, const ToolPolicy& tool,
-                 const CallRequest& ask) {
+                 const CallRequest& request) {
   if (tool.is_model()) return true;
   // Without the arguments no policy can be evaluated.
-  if (!ask.arguments)
+  if (!request.arguments)
     return !tool.may_require_approval() && tool.rules.empty() && !state.planned_by_model;
-  const auto said = evaluate_policy(state, step, tool, *ask.arguments, ask.work);
+  const auto policy_decision = evaluate_policy(state, step, tool, *request.arguments, request.work);
   // A failing condition has normally failed the step already; otherwise an approval is requested.
-  const PolicyAction action = said ? said->action : PolicyAction::require_approval;
+  const PolicyAction action =
+      policy_decision ? policy_decision->action : PolicyAction::require_approval;
   if (action != PolicyAction::require_approval) return action == PolicyAction::allow;
   if (!step || !step->approval || step->approval->state != ApprovalState::approved) return false;
   const Approval& approval = *step->approval;
-  const bool same = approval.tool == ask.tool && approval.arguments_hash == ask.arguments_hash &&
-                    approval.tool_version == ask.tool_version &&
-                    approval.schema_digest == tool.schema_digest;
+  const bool same =
+      approval.tool == request.tool && approval.arguments_hash == request.arguments_hash &&
+      approval.tool_version == request.tool_version && approval.schema_digest == tool.schema_digest;
   // The expiry limits the start of the call, not its later tries.
-  const bool in_time = approval.used || !approval.expires_at || ask.now < *approval.expires_at;
+  const bool in_time = approval.used || !approval.expires_at || request.now < *approval.expires_at;
   return same && in_time;
 }
 
@@ -30,7 +31,8 @@ const Step* Decider::existing_step(const Declaration& d) const {
   return found == s_.by_id.end() ? nullptr : &s_.steps[found->second];
 }
 
-bool Decider::approved(const Declaration& d, const Value& args, std::string_view hash) const {
+bool Decider::is_call_approved(const Declaration& d, const Value& args,
+                               std::string_view hash) const {
   if (d.of != nullptr) return true;  // probes and compensations belong to their call
   const Step* step = existing_step(d);
   const ToolPolicy& tool = s_.plan->tools[d.tool];
@@ -64,13 +66,13 @@ std::vector<Member> Decider::call_members(const Declaration& d, const Value& arg
 bool Decider::deny_if_forbidden(const Declaration& d, const Value& args, std::string_view hash) {
   const ToolPolicy& tool = s_.plan->tools[d.tool];
   if (tool.is_model() || d.of != nullptr) return false;
-  const auto said = evaluate_policy(s_, existing_step(d), tool, args, &work_);
-  if (!said || said->action != PolicyAction::deny) return false;
+  const auto policy_decision = evaluate_policy(s_, existing_step(d), tool, args, &work_);
+  if (!policy_decision || policy_decision->action != PolicyAction::deny) return false;
   emit(DecisionRecorded{.decision_id = decision_at(s_, path_of(d) + "#denied"),
                         .kind = "approval",
                         .node_id = d.node.id,
                         .payload = Value::object(call_members(d, args, hash)),
-                        .reason = none_if_empty(said->reason),
+                        .reason = none_if_empty(policy_decision->reason),
                         .state = "denied",
                         .step_id = d.step});
   return true;
@@ -79,16 +81,17 @@ bool Decider::deny_if_forbidden(const Declaration& d, const Value& args, std::st
 void Decider::request_approval(const Declaration& d, const Value& args, std::string_view hash) {
   const Step* step = existing_step(d);
   const Approval* earlier = step ? step->approval.get() : nullptr;
-  const auto said = evaluate_policy(s_, step, s_.plan->tools[d.tool], args, &work_);
-  const std::string asked = std::to_string(earlier ? earlier->asked + 1 : 1);
+  const auto policy_decision = evaluate_policy(s_, step, s_.plan->tools[d.tool], args, &work_);
+  const std::string number = std::to_string(earlier ? earlier->request_count + 1 : 1);
   std::vector<Member> request = call_members(d, args, hash);
   std::optional<Instant> expires;
-  if (said && said->expires) {
-    expires = cap_at_deadline(context_.now + *said->expires);
+  if (policy_decision && policy_decision->expires) {
+    expires = cap_at_deadline(context_.now + *policy_decision->expires);
     request.emplace_back("expires_at", to_text(*expires));
   }
-  const std::optional<std::string> reason = said ? none_if_empty(said->reason) : std::nullopt;
-  emit(DecisionRecorded{.decision_id = decision_at(s_, path_of(d) + "#approval" + asked),
+  const std::optional<std::string> reason =
+      policy_decision ? none_if_empty(policy_decision->reason) : std::nullopt;
+  emit(DecisionRecorded{.decision_id = decision_at(s_, path_of(d) + "#approval" + number),
                         .kind = "approval",
                         .node_id = d.node.id,
                         .payload = Value::object(std::move(request)),
@@ -96,7 +99,7 @@ void Decider::request_approval(const Declaration& d, const Value& args, std::str
                         .state = "requested",
                         .step_id = d.step});
   emit(WaitOpened{
-      .correlation_key = "approval/" + d.step.text + (earlier ? "#" + asked : std::string()),
+      .correlation_key = "approval/" + d.step.text + (earlier ? "#" + number : std::string()),
       .expires_at = expires,
       .node_id = d.node.id,
       .reason = reason,
@@ -132,11 +135,11 @@ void Decider::finish_refused(const Step& step) {
 }
 
 // A map or loop fails: the open approvals and questions of its other parts are withdrawn.
-void Decider::withdraw_requests(const Step& whole) {
+void Decider::withdraw_requests(const Step& parent) {
   for (const auto& [key, wait] : s_.waits) {
     if (!wait.approval && !wait.question) continue;
     const Step& step = s_.steps[wait.step];
-    if (step.is_part() && step.node == whole.node) cancel_wait(key, wait);
+    if (step.is_part() && step.node == parent.node) cancel_wait(key, wait);
   }
 }
 

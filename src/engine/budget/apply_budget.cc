@@ -120,30 +120,32 @@ Status Applier::wall_passed(const TimerFired& event) {
 }
 
 // Is there room left in the limit that the payload names? An unknown (erased) limit has none.
-bool Applier::has_room(const Value& said) const {
+bool Applier::has_room(const Value& payload) const {
   const Budget& budget = s_.budget;
-  const auto limit = limit_of(said.text("limit"));
+  const auto limit = limit_of(payload.text("limit"));
   if (!limit) return true;
   if (*limit == Limit::wall) return !budget.wall_passed;
-  const auto asked = maybe_int(said, "asked");
-  if (!asked || *asked <= 0) return true;
+  const auto needed = maybe_int(payload, "asked");
+  if (!needed || *needed <= 0) return true;
   const auto& most = budget.limits.max_of(*limit);
   if (!most) return !budget.erased;
   Usage use;
-  amount_of(use, *limit) = static_cast<std::uint64_t>(*asked);
+  amount_of(use, *limit) = static_cast<std::uint64_t>(*needed);
   return budget.exceeded_by(use).empty();
 }
 
-Status Applier::budget_decided(const DecisionRecorded& event) {
+Status Applier::apply_budget_decision(const DecisionRecorded& event) {
   Budget& budget = s_.budget;
-  const Value& said = event.payload.value;
+  const Value& payload = event.payload.value;
   if (event.state == "exceeded") {
     if (s_.status != JobStatus::running || !budget.is_tracked())
       return corrupt_event("no budget is used up");
-    const auto asked = maybe_int(said, "asked");
-    if (!event.payload.erased && has_room(said)) return corrupt_event("there is room for the call");
-    budget.exceeded = ExceededLimit{.limit = limit_of(said.text("limit")).value_or(Limit::tokens),
-                                    .asked = static_cast<std::uint64_t>(asked.value_or(0))};
+    const auto needed = maybe_int(payload, "asked");
+    if (!event.payload.erased && has_room(payload))
+      return corrupt_event("there is room for the call");
+    budget.exceeded =
+        ExceededLimit{.limit = limit_of(payload.text("limit")).value_or(Limit::tokens),
+                      .asked = static_cast<std::uint64_t>(needed.value_or(0))};
     return {};
   }
   if (event.state != "raised") return corrupt_event("an unknown decision about the budget");
@@ -158,14 +160,14 @@ Status Applier::budget_decided(const DecisionRecorded& event) {
     budget.erased = true;
     return {};
   }
-  const auto limits = limits_of(said);
+  const auto limits = limits_of(payload);
   if (!limits) return corrupt_event(limits.error().message);
   for (const Limit limit : kCountedLimits) {
     auto& most = budget.limits.max_of(limit);
-    const auto& wish = limits->max_of(limit);
-    if (!wish) continue;
-    if (most ? *wish <= *most : !budget.erased) return corrupt_event("it raises nothing");
-    most = wish;
+    const auto& new_max = limits->max_of(limit);
+    if (!new_max) continue;
+    if (most ? *new_max <= *most : !budget.erased) return corrupt_event("it raises nothing");
+    most = new_max;
     for (Step& step : s_.steps) {
       if (step.loop) step.loop->noticed_limits.erase(limit);
     }

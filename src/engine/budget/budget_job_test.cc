@@ -9,7 +9,7 @@ namespace {
 // `Hello` is estimated as 11 tokens, and its answer may have 50.
 constexpr std::uint64_t kOne = 61;
 
-std::string asks(std::string_view id, std::string_view needs = "[]") {
+std::string model_call_node(std::string_view id, std::string_view needs = "[]") {
   return "{'id': '" + std::string(id) +
          "', 'kind': 'llm', 'tool': 'model:main', 'needs': " + std::string(needs) +
          ", 'args': {'model': 'small', 'max_tokens': 50,"
@@ -26,7 +26,7 @@ std::string budget(std::string_view limits) {
          " 'retry': {'max_attempts': 3, 'retry_on': ['timeout', '5xx']}}}}";
 }
 // `nodes` without brackets.
-JobFixture given(const std::string& nodes, std::string_view limits) {
+JobFixture job_with_budget(const std::string& nodes, std::string_view limits) {
   return JobFixture("[" + nodes + "]", {.more = budget(limits)});
 }
 std::string used(int input, int output) {
@@ -36,7 +36,7 @@ std::string used(int input, int output) {
 const Budget& of(const JobFixture& job) { return job.state.budget; }
 
 AE_TEST("budget/a call is declared with what it may use, and pays what it has used") {
-  JobFixture job = given(asks("a"), "{'tokens': 100}");
+  JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim();
   EXPECT_EQ(job.last<ToolInvocationStarted>().reserved,
             json("{'cost_micros': 111, 'input_tokens': 11, 'output_tokens': 50}"));
@@ -69,7 +69,7 @@ AE_TEST("budget/an answer that does not say all that it used pays no less than w
       {"{'input_tokens': 90, 'output_tokens': 20, 'total_tokens': 0}", kOne, 130},
   };
   for (const auto& one : cases) {
-    JobFixture job = given(asks("a"), "{'tokens': 100}");
+    JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
     job.claim().ok("a", "{'text': 'ok', 'usage': " + std::string(one.usage) + "}");
     EXPECT_EQ(of(job).spent.tokens, one.tokens) << one.usage;
     EXPECT_EQ(of(job).spent.cost_micros, one.cost) << one.usage;
@@ -90,23 +90,23 @@ AE_TEST("budget/each limit parks the job before the call that it has no room for
   struct Case {
     std::string_view limits, limit;
   };
-  const std::string nodes =
-      asks("a") + "," + calls("b", "['a']") + "," + asks("c", "['b']") + "," + calls("d", "['c']");
+  const std::string nodes = model_call_node("a") + "," + calls("b", "['a']") + "," +
+                            model_call_node("c", "['b']") + "," + calls("d", "['c']");
   for (const Case& one : {Case{"{'tokens': 67}", "tokens"},
                           {"{'cost_micros': 119}", "cost"},
                           {"{'model_calls': 1}", "model_calls"},
                           {"{'tool_calls': 1}", "tool_calls"}}) {
-    JobFixture job = given(nodes, one.limits);
+    JobFixture job = job_with_budget(nodes, one.limits);
     job.claim().ok("a", used(5, 2)).ok("b");
     if (one.limit == "tool_calls") job.ok("c", used(5, 2));
     EXPECT_EQ(job.status(), "parked") << one.limits << "\n" << job.log_text();
     EXPECT_EQ(job.state.parked_until, "budget");
     EXPECT_EQ(job.state.parked_reason, "budget_exceeded");
     EXPECT_EQ(job.sent.size(), one.limit == "tool_calls" ? 3u : 2u) << one.limits;
-    const auto said = job.last<DecisionRecorded>();
-    EXPECT_EQ(said.kind, "budget");
-    EXPECT_EQ(said.state, "exceeded");
-    EXPECT_EQ(said.payload.value.text("limit"), one.limit);
+    const auto decision = job.last<DecisionRecorded>();
+    EXPECT_EQ(decision.kind, "budget");
+    EXPECT_EQ(decision.state, "exceeded");
+    EXPECT_EQ(decision.payload.value.text("limit"), one.limit);
     EXPECT_TRUE(job_view(job.state)["parked"].text("command").starts_with("aetheris budget job-1 "))
         << canonical(job_view(job.state)["parked"]);
     expect_verified(job);
@@ -114,7 +114,8 @@ AE_TEST("budget/each limit parks the job before the call that it has no room for
 }
 
 AE_TEST("budget/the decision that parks a job names every limit that its next call exceeds") {
-  JobFixture job = given(asks("a"), "{'tokens': 10, 'cost_micros': 20, 'model_calls': 1}");
+  JobFixture job =
+      job_with_budget(model_call_node("a"), "{'tokens': 10, 'cost_micros': 20, 'model_calls': 1}");
   job.claim();
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
   // The state just before it parked.
@@ -130,7 +131,8 @@ AE_TEST("budget/the decision that parks a job names every limit that its next ca
 }
 
 AE_TEST("budget/calls side by side reserve together, and the next begins when there is room") {
-  JobFixture job = given(asks("a") + "," + asks("b"), "{'tokens': 100}");
+  JobFixture job =
+      job_with_budget(model_call_node("a") + "," + model_call_node("b"), "{'tokens': 100}");
   job.claim();
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.status(), "running");
@@ -144,7 +146,8 @@ AE_TEST("budget/calls side by side reserve together, and the next begins when th
 
 AE_TEST("budget/what is under way is awaited and recorded before the job parks") {
   JobFixture job =
-      given(asks("a") + "," + asks("b") + "," + calls("c", "['a']"), "{'model_calls': 1}");
+      job_with_budget(model_call_node("a") + "," + model_call_node("b") + "," + calls("c", "['a']"),
+                      "{'model_calls': 1}");
   job.claim();
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.status(), "running");
@@ -179,7 +182,7 @@ AE_TEST("budget/a call that only has to be sent again is sent before the job par
 }
 
 AE_TEST("budget/a model's try that has no room when its pause is over parks the job") {
-  JobFixture job = given(asks("a"), "{'model_calls': 1}");
+  JobFixture job = job_with_budget(model_call_node("a"), "{'model_calls': 1}");
   job.claim().times_out("a");
   ASSERT_EQ(job.status(), "running") << job.log_text();
   job.after(20s);
@@ -191,8 +194,8 @@ AE_TEST("budget/a model's try that has no room when its pause is over parks the 
 AE_TEST(
     "budget/a log that reserves more than a number holds is refused, and nothing else happens") {
   std::string nodes;
-  for (int i = 0; i < 8; ++i) nodes += (i ? "," : "") + asks("n" + std::to_string(i));
-  JobFixture job = given(nodes, "{'model_calls': 100}");
+  for (int i = 0; i < 8; ++i) nodes += (i ? "," : "") + model_call_node("n" + std::to_string(i));
+  JobFixture job = job_with_budget(nodes, "{'model_calls': 100}");
   job.claim();
   ASSERT_EQ(job.sent.size(), 8u);
   job.ok("n0", used(5, 2));
@@ -215,8 +218,9 @@ std::vector<Event> erased(const JobFixture& job) {
 }
 
 AE_TEST("budget/a raise can be erased, also when the budget is used up and raised once more") {
-  const std::string nodes = asks("a") + "," + asks("b", "['a']") + "," + asks("c", "['b']");
-  JobFixture job = given(nodes, "{'model_calls': 1, 'soft': 80}");
+  const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
+                            model_call_node("c", "['b']");
+  JobFixture job = job_with_budget(nodes, "{'model_calls': 1, 'soft': 80}");
   job.claim().ok("a", used(5, 2));
   job.raise("{'model_calls': 2}").ok("b", used(5, 2));
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
@@ -237,8 +241,9 @@ AE_TEST("budget/a raise can be erased, also when the budget is used up and raise
 }
 
 AE_TEST("budget/a raise of time can be erased, too") {
-  const std::string nodes = asks("a") + "," + asks("b", "['a']") + "," + asks("c", "['b']");
-  JobFixture job = given(nodes, "{'wall': '1h'}");
+  const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
+                            model_call_node("c", "['b']");
+  JobFixture job = job_with_budget(nodes, "{'wall': '1h'}");
   job.claim().after(2h).ok("a", used(5, 2));
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.raise("{'wall': '3h'}").after(2h).ok("b", used(5, 2));
@@ -256,7 +261,7 @@ AE_TEST("budget/a raise of time can be erased, too") {
 }
 
 AE_TEST("budget/an item of a map that has no room is not begun") {
-  JobFixture job = given(
+  JobFixture job = job_with_budget(
       "{'id': 'm', 'kind': 'map', 'over': [1, 2, 3], 'max_parallel': 8, 'do': {'tool': 'put'}}",
       "{'tool_calls': 2}");
   job.claim();
@@ -270,7 +275,7 @@ AE_TEST("budget/an item of a map that has no room is not begun") {
 }
 
 AE_TEST("budget/a model that is asked again after a lost answer has used what it reserved") {
-  JobFixture job = given(asks("a"), "{'tokens': 130}");
+  JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 130}");
   job.claim().crash();
   EXPECT_EQ(job.tries("a"), 2u) << job.log_text();
   EXPECT_EQ(of(job).spent.tokens, kOne);
@@ -282,7 +287,7 @@ AE_TEST("budget/a model that is asked again after a lost answer has used what it
 }
 
 AE_TEST("budget/a lost call that may not be made again parks the job, and is made when it may") {
-  JobFixture job = given(asks("a"), "{'tokens': 100}");
+  JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim().crash();
   EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.tries("a"), 1u);
@@ -294,14 +299,14 @@ AE_TEST("budget/a lost call that may not be made again parks the job, and is mad
 }
 
 AE_TEST("budget/a job that is parked so, with a lost call, still ends by cancel and by deadline") {
-  JobFixture job = given(asks("a"), "{'tokens': 100}");
+  JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim().crash();
   ASSERT_EQ(job.status(), "parked");
   job.cancel("enough");
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   expect_verified(job);
   const std::string more = budget("{'model_calls': 0}");
-  JobFixture late("[" + asks("a") + "]", {.more = more, .deadline = 60s});
+  JobFixture late("[" + model_call_node("a") + "]", {.more = more, .deadline = 60s});
   late.claim();
   ASSERT_EQ(late.state.parked_until, "budget");
   late.after(61s);
@@ -311,7 +316,7 @@ AE_TEST("budget/a job that is parked so, with a lost call, still ends by cancel 
 }
 
 AE_TEST("budget/a refusal of the provider uses a call and no tokens; an unsent one uses nothing") {
-  JobFixture job = given(asks("a"), "{'tokens': 100, 'model_calls': 2}");
+  JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100, 'model_calls': 2}");
   job.claim().fails("a", "not_sent");
   EXPECT_EQ(of(job).spent.model_calls, 0u);
   EXPECT_EQ(of(job).reserved.tokens, 0u);
@@ -325,14 +330,14 @@ AE_TEST("budget/a refusal of the provider uses a call and no tokens; an unsent o
 }
 
 AE_TEST("budget/an answer that does not count its tokens has used what was reserved") {
-  JobFixture job = given(asks("a"), "{'tokens': 100}");
+  JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim().ok("a", "{'text': 'ok'}");
   EXPECT_EQ(of(job).spent.tokens, kOne);
   EXPECT_EQ(of(job).spent.cost_micros, 111u);
 }
 
 AE_TEST("budget/a tool's call counts once, however often it is tried") {
-  JobFixture job = given(calls("a"), "{'tool_calls': 1}");
+  JobFixture job = job_with_budget(calls("a"), "{'tool_calls': 1}");
   job.claim().fails("a", "http_503").after(10s);
   EXPECT_EQ(job.tries("a"), 2u) << job.log_text();
   job.crash();
@@ -344,7 +349,8 @@ AE_TEST("budget/a tool's call counts once, however often it is tried") {
 }
 
 AE_TEST("budget/time that has passed lets what is under way end, and then the job parks") {
-  JobFixture job = given(asks("a") + "," + asks("b", "['a']"), "{'wall': '1h'}");
+  JobFixture job =
+      job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'wall': '1h'}");
   job.claim().after(2h);
   EXPECT_EQ(job.status(), "running");
   EXPECT_EQ(job.last<TimerFired>().effect_id, "budget");
@@ -362,7 +368,8 @@ AE_TEST("budget/time that has passed lets what is under way end, and then the jo
 }
 
 AE_TEST("budget/it can be raised before it is used up, and only to more than is spent and set") {
-  JobFixture job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70}");
+  JobFixture job =
+      job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70}");
   job.claim();
   const std::size_t before = job.log.size();
   for (const char* wrong : {"{'tokens': 60}", "{'tool_calls': 5}", "{}", "{'wall': '1h'}"}) {
@@ -374,10 +381,10 @@ AE_TEST("budget/it can be raised before it is used up, and only to more than is 
   EXPECT_EQ(job.log.size(), before);
   job.raise("{'tokens': 140}");
   EXPECT_EQ(job.reply["raised"], Value(true));
-  const auto said = job.last<DecisionRecorded>();
-  EXPECT_EQ(said.state, "raised");
-  EXPECT_EQ(said.by, "ann");
-  EXPECT_EQ(said.payload.value, json("{'tokens': 140}"));
+  const auto decision = job.last<DecisionRecorded>();
+  EXPECT_EQ(decision.state, "raised");
+  EXPECT_EQ(decision.by, "ann");
+  EXPECT_EQ(decision.payload.value, json("{'tokens': 140}"));
   job.ok("a", used(50, 25)).ok("b", used(5, 2));
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   job.raise("{'tokens': 500}");
@@ -386,7 +393,8 @@ AE_TEST("budget/it can be raised before it is used up, and only to more than is 
 }
 
 AE_TEST("budget/who overran is not raised to less than is spent, nor to what would not do") {
-  JobFixture job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70}");
+  JobFixture job =
+      job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70}");
   job.claim().ok("a", used(100, 0));
   ASSERT_EQ(job.status(), "parked");
   EXPECT_EQ(of(job).spent.tokens, 100u);
@@ -401,7 +409,7 @@ AE_TEST("budget/who overran is not raised to less than is spent, nor to what wou
 }
 
 AE_TEST("budget/only who raises it ends the park: resume does not, and names nothing that does") {
-  JobFixture job = given(asks("a"), "{'model_calls': 0}");
+  JobFixture job = job_with_budget(model_call_node("a"), "{'model_calls': 0}");
   job.claim();
   ASSERT_EQ(job.status(), "parked");
   job.resume();
@@ -413,7 +421,7 @@ AE_TEST("budget/only who raises it ends the park: resume does not, and names not
 }
 
 AE_TEST("budget/no log can be folded in which a call went over it") {
-  JobFixture job = given(asks("a"), "{'tokens': 100}");
+  JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim().ok("a", used(5, 2));
   std::vector<Event> forged = job.log;
   std::get<JobCreated>(forged[0].body).budget = json("{'tokens': 10}");
@@ -429,13 +437,14 @@ AE_TEST("budget/a log that says too early that it is used up is refused") {
     const auto folded = fold(job.state.job, forged, uncached_plan_source());
     return folded ? std::string() : folded.error().message;
   };
-  JobFixture job = given(asks("a") + "," + asks("b", "['a']"), "{'model_calls': 1}");
+  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"),
+                                   "{'model_calls': 1}");
   job.claim().ok("a", used(5, 2));
   ASSERT_EQ(job.state.parked_until, "budget");
   EXPECT_EQ(refused(job, [](Event&) {}), "");
   const std::string room = refused(job, [](Event& event) {
-    auto* born = std::get_if<JobCreated>(&event.body);
-    if (born != nullptr) born->budget = json("{'model_calls': 2}");
+    auto* created = std::get_if<JobCreated>(&event.body);
+    if (created != nullptr) created->budget = json("{'model_calls': 2}");
   });
   EXPECT_NE(room.find("there is room"), std::string::npos) << room;
 
@@ -443,13 +452,15 @@ AE_TEST("budget/a log that says too early that it is used up is refused") {
     auto* fired = std::get_if<TimerFired>(&event.body);
     if (fired != nullptr) fired->value = Value("2026-01-01T00:00:30.000000Z");
   };
-  JobFixture late = given(asks("a") + "," + asks("b", "['a']"), "{'wall': '1h'}");
+  JobFixture late =
+      job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'wall': '1h'}");
   late.claim().after(2h);
   ASSERT_TRUE(late.state.budget.wall_passed);
   const std::string time = refused(late, earlier);
   EXPECT_NE(time.find("has not passed"), std::string::npos) << time;
 
-  JobFixture ended("[" + asks("a") + "]", {.more = budget("{'wall': '1h'}"), .deadline = 60s});
+  JobFixture ended("[" + model_call_node("a") + "]",
+                   {.more = budget("{'wall': '1h'}"), .deadline = 60s});
   ended.claim().after(61s);
   ASSERT_TRUE(ended.state.deadline_fired);
   const std::string deadline = refused(ended, earlier);
@@ -457,7 +468,7 @@ AE_TEST("budget/a log that says too early that it is used up is refused") {
 }
 
 AE_TEST("budget/admit answers over_budget for a call that does not fit") {
-  JobFixture job = given(asks("a"), "{'tokens': 100}");
+  JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.decides = false;
   job.claim();
   const Usage fits{.tokens = 100, .model_calls = 1}, over{.tokens = 101, .model_calls = 1};
@@ -471,8 +482,8 @@ AE_TEST("budget/admit answers over_budget for a call that does not fit") {
 }
 
 AE_TEST("budget/a crash at any event declares nothing that does not fit, and ends the same") {
-  const std::string nodes =
-      asks("a") + "," + asks("b", "['a']") + "," + calls("c", "['a']") + "," + asks("d", "['b']");
+  const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
+                            calls("c", "['a']") + "," + model_call_node("d", "['b']");
   const auto run = [](JobFixture& job) {
     for (int guard = 0; guard < 50 && !is_terminal(job.state.status); ++guard) {
       if (job.in_flight.empty()) {
@@ -485,12 +496,12 @@ AE_TEST("budget/a crash at any event declares nothing that does not fit, and end
       job.answer(index, {.kind = OutcomeKind::success, .result = json(used(40, 10))});
     }
   };
-  JobFixture whole = given(nodes, "{'tokens': 100}");
+  JobFixture whole = job_with_budget(nodes, "{'tokens': 100}");
   whole.claim();
   run(whole);
   ASSERT_EQ(whole.status(), "completed");
   for (std::size_t kept = 2; kept < whole.log.size(); ++kept) {
-    JobFixture job = given(nodes, "{'tokens': 100}");
+    JobFixture job = job_with_budget(nodes, "{'tokens': 100}");
     job.log.assign(whole.log.begin(), whole.log.begin() + static_cast<std::ptrdiff_t>(kept));
     job.state = job.folded(kept);
     job.attempt_count = static_cast<int>(job.state.epoch);
@@ -515,11 +526,11 @@ AE_TEST("budget/what is spent is at most the limit and what single calls overran
   };
   std::string nodes;
   for (int i = 0; i < 12; ++i) {
-    nodes += (i > 0 ? "," : "") + asks("n" + std::to_string(i));
+    nodes += (i > 0 ? "," : "") + model_call_node("n" + std::to_string(i));
   }
   for (int round = 0; round < 60; ++round) {
     const std::uint64_t limit = 50 + next(600);
-    JobFixture job = given(nodes, "{'tokens': " + std::to_string(limit) + "}");
+    JobFixture job = job_with_budget(nodes, "{'tokens': " + std::to_string(limit) + "}");
     job.claim();
     std::uint64_t overran = 0;
     while (!job.in_flight.empty()) {
@@ -538,7 +549,8 @@ AE_TEST("budget/what is spent is at most the limit and what single calls overran
 }
 
 AE_TEST("budget/a fork has the limits and has spent what its origin had, and had spent, then") {
-  JobFixture job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70, 'tool_calls': 5}");
+  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"),
+                                   "{'tokens': 70, 'tool_calls': 5}");
   job.claim().ok("a", used(5, 5));
   ASSERT_EQ(job.state.parked_until, "budget");
   const auto before_raise = job.log.size();
@@ -563,8 +575,8 @@ AE_TEST("budget/a fork has the limits and has spent what its origin had, and had
 }
 
 AE_TEST("budget/forks of forks are no way around it") {
-  JobFixture job = given(calls("a") + "," + calls("b", "['a']") + "," + calls("c", "['b']"),
-                         "{'tool_calls': 2}");
+  JobFixture job = job_with_budget(
+      calls("a") + "," + calls("b", "['a']") + "," + calls("c", "['b']"), "{'tool_calls': 2}");
   job.claim().ok("a").ok("b");
   ASSERT_EQ(job.state.parked_until, "budget");
   JobFixture fork(*job.fork(job.log.size()), "job-2");
@@ -581,13 +593,13 @@ AE_TEST("budget/forks of forks are no way around it") {
 }
 
 AE_TEST("budget/only a fork begins with something spent") {
-  JobFixture job = given(asks("a"), "{'tokens': 70}");
-  const auto born = job.last<JobCreated>();
+  JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 70}");
+  const auto created = job.last<JobCreated>();
   const auto takes = [&](const Value& spent, bool forked) {
     State state;
     state.job = JobId("job-9");
-    JobCreated event = born;
-    event.budget = born.budget.with("spent", spent);
+    JobCreated event = created;
+    event.budget = created.budget.with("spent", spent);
     if (forked) event.forked_from = json("{'job_id': 'job-1', 'seq': 2}");
     return apply(state, event, Instant{}, uncached_plan_source()).has_value();
   };
@@ -604,7 +616,8 @@ AE_TEST("budget/only a fork begins with something spent") {
 }
 
 AE_TEST("budget/a checkpoint at any event folds on to the same state") {
-  JobFixture job = given(asks("a") + "," + asks("b", "['a']"), "{'tokens': 70, 'wall': '1h'}");
+  JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"),
+                                   "{'tokens': 70, 'wall': '1h'}");
   job.claim().ok("a", used(40, 2)).raise("{'tokens': 200}").ok("b", used(5, 2));
   ASSERT_EQ(job.status(), "completed") << job.log_text();
   for (std::size_t at = 2; at <= job.log.size(); ++at) {
@@ -635,8 +648,8 @@ AE_TEST(
       "{'budget': {'tokens': 4000, 'soft': 50}, " + std::string(kTools.substr(1));
   JobFixture job = loop_job(", 'max_tokens': 20", {.more = more});
   job.claim().ok("chat/0", wants_for(2000)).ok("chat/0/0", "1");
-  const Value& told = job.step("chat/1").call->arguments["notice"];
-  EXPECT_EQ(told, json("{'tokens': {'left': '2000', 'of': '4000'}}"));
+  const Value& notice = job.step("chat/1").call->arguments["notice"];
+  EXPECT_EQ(notice, json("{'tokens': {'left': '2000', 'of': '4000'}}"));
   EXPECT_EQ(last_message(job, "chat/1")["role"], Value("user"));
   EXPECT_TRUE(
       last_message(job, "chat/1").text("content").starts_with("budget: 2000 of 4000 tokens left"));
@@ -661,8 +674,8 @@ AE_TEST("budget/a turn reserves for the whole conversation") {
   job.claim();
   const Value first = job.last<ToolInvocationStarted>().reserved;
   std::uint64_t bytes = 0;
-  const Value asked = request(job, "chat/0");
-  for (const Value& message : asked["messages"].items()) bytes += estimate_tokens(message);
+  const Value model_request = request(job, "chat/0");
+  for (const Value& message : model_request["messages"].items()) bytes += estimate_tokens(message);
   EXPECT_GT(first["input_tokens"].as_int(), static_cast<std::int64_t>(bytes));
   EXPECT_EQ(first["output_tokens"], Value(20));
   job.ok("chat/0", wants_for(10)).ok("chat/0/0", "'" + std::string(3000, 'x') + "'");

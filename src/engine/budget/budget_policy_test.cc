@@ -9,7 +9,8 @@ constexpr std::string_view kBuy =
 constexpr std::string_view kAsk = "{'action': 'require_approval'}";
 
 // A job with this budget, whose tool `buy` has this rule.
-JobFixture given(std::string_view limits, std::string_view rule, std::string_view nodes = kBuy) {
+JobFixture job_with_budget(std::string_view limits, std::string_view rule,
+                           std::string_view nodes = kBuy) {
   const std::string more = "{'budget': " + std::string(limits) + ", 'tools': {'buy': {'rules': [" +
                            std::string(rule) + "]}}}";
   return JobFixture(nodes, {.more = more});
@@ -18,7 +19,7 @@ JobFixture given(std::string_view limits, std::string_view rule, std::string_vie
 ToolInvocationStarted started(const JobFixture& job) { return job.last<ToolInvocationStarted>(); }
 
 AE_TEST("budget/a call that a policy denies needs no room in it") {
-  JobFixture job = given("{'tool_calls': 0}", "{'action': 'deny'}");
+  JobFixture job = job_with_budget("{'tool_calls': 0}", "{'action': 'deny'}");
   job.claim();
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "denied");
@@ -27,7 +28,7 @@ AE_TEST("budget/a call that a policy denies needs no room in it") {
 }
 
 AE_TEST("budget/a person is asked first, and what is approved is called when there is room") {
-  JobFixture job = given("{'tool_calls': 0}", kAsk);
+  JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
   job.claim();
   EXPECT_EQ(job.status(), "waiting") << job.log_text();
   job.approve("a");
@@ -44,13 +45,13 @@ AE_TEST("budget/a person is asked first, and what is approved is called when the
 }
 
 AE_TEST("budget/what a person made of the arguments is what waits for room, and what is called") {
-  JobFixture job = given("{'tool_calls': 0}", kAsk);
-  job.claim().act({.kind = ControlRequest::Kind::signal,
-                   .by = "ann",
-                   .wait_type = "human",
-                   .approval = job.asked("a"),
-                   .arguments = json("{'n': 100}"),
-                   .payload = json("{'decision': 'approve'}")});
+  JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
+  job.claim().send_request({.kind = ControlRequest::Kind::signal,
+                            .by = "ann",
+                            .wait_type = "human",
+                            .approval = job.open_request_id("a"),
+                            .arguments = json("{'n': 100}"),
+                            .payload = json("{'decision': 'approve'}")});
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.raise("{'tool_calls': 1}");
@@ -66,7 +67,7 @@ AE_TEST("budget/what a person made of the arguments is what waits for room, and 
 }
 
 AE_TEST("budget/who says no to a call needs no budget for it") {
-  JobFixture job = given("{'tool_calls': 0}", kAsk);
+  JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
   job.claim().reject("a");
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "rejected");
@@ -75,12 +76,13 @@ AE_TEST("budget/who says no to a call needs no budget for it") {
 }
 
 AE_TEST("budget/an answer that comes while the job is parked for it is taken, and ends no park") {
-  JobFixture job = given("{'tool_calls': 0}", kAsk,
-                         "[{'id': 'a', 'kind': 'tool', 'tool': 'put'},"
-                         " {'id': 'b', 'kind': 'tool', 'tool': 'buy', 'args': {'n': 1}}]");
+  JobFixture job =
+      job_with_budget("{'tool_calls': 0}", kAsk,
+                      "[{'id': 'a', 'kind': 'tool', 'tool': 'put'},"
+                      " {'id': 'b', 'kind': 'tool', 'tool': 'buy', 'args': {'n': 1}}]");
   job.claim();
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
-  ASSERT_FALSE(job.asked("b").empty());
+  ASSERT_FALSE(job.open_request_id("b").empty());
   job.approve("b");
   EXPECT_FALSE(job.refused);
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
@@ -95,7 +97,8 @@ AE_TEST("budget/an answer that comes while the job is parked for it is taken, an
 }
 
 AE_TEST("budget/an approval that has run out while the job was parked for it is asked for anew") {
-  JobFixture job = given("{'tool_calls': 0}", "{'action': 'require_approval', 'expires': '5m'}");
+  JobFixture job =
+      job_with_budget("{'tool_calls': 0}", "{'action': 'require_approval', 'expires': '5m'}");
   job.claim().approve("a");
   ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.after(10min).raise("{'tool_calls': 1}");
@@ -110,7 +113,7 @@ AE_TEST("budget/a call that a loop's model asked for waits for a person, and the
   const std::string more = "{'budget': {'tool_calls': 1}, " + std::string(kTools.substr(1));
   JobFixture job = loop_job("", {.more = more});
   job.claim().ok("chat/0", tool_calls_answer({{"x", "refund"}, {"y", "look"}}));
-  EXPECT_EQ(job.asked("chat/0/0").empty(), false) << job.log_text();
+  EXPECT_EQ(job.open_request_id("chat/0/0").empty(), false) << job.log_text();
   job.ok("chat/0/1", "1").approve("chat/0/0");
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.raise("{'tool_calls': 2}").ok("chat/0/0", "2").ok("chat/1", text_answer("Done"));

@@ -42,12 +42,13 @@ std::vector<ExceededLimit> Decider::exceeded_limits(const Usage& more) const {
 // whose calls need no approval.
 bool Decider::may_fit_budget(const ToolPolicy& tool) {
   if (!s_.budget.is_tracked() || !tool.makes_call() || !always_allowed(s_, tool)) return true;
-  if (over_.empty() && answered_) {
+  if (exceeded_limits_.empty() && answered_) {
     limit_reached_ = true;
     return false;
   }
-  if (over_.empty() && !tool.is_model()) over_ = exceeded_limits({.tool_calls = 1});
-  return over_.empty();
+  if (exceeded_limits_.empty() && !tool.is_model())
+    exceeded_limits_ = exceeded_limits({.tool_calls = 1});
+  return exceeded_limits_.empty();
 }
 
 // Does the budget allow this call now? After the first one that does not fit nothing else starts.
@@ -55,15 +56,15 @@ bool Decider::fits_budget(Declaration& d, const Value& args) {
   if (!counts_against_budget(d)) return true;
   if (!always_allowed(s_, s_.plan->tools[d.tool])) {
     digest(d);
-    if (!approved(d, args, d.hash)) return true;
+    if (!is_call_approved(d, args, d.hash)) return true;
   }
-  if (!over_.empty()) return false;
+  if (!exceeded_limits_.empty()) return false;
   if (answered_) {  // the cost of an answer in this decision is known once it is applied
     limit_reached_ = true;
     return false;
   }
-  over_ = exceeded_limits(usage_of(d, args));
-  return over_.empty();
+  exceeded_limits_ = exceeded_limits(usage_of(d, args));
+  return exceeded_limits_.empty();
 }
 
 // The amount that its declaration reserves; null: none. REQUIRES: it fits the budget.
@@ -75,13 +76,13 @@ Value Decider::reserve(const Declaration& d, const Value& args) {
 
 // Nothing is running, and the next call does not fit.
 void Decider::park_for_budget() {
-  const Limit limit = over_.front().limit;
+  const Limit limit = exceeded_limits_.front().limit;
   std::vector<Member> payload{{"limit", to_text(limit)}};
   if (limit == Limit::wall) {
     // Unknown if the raise was erased.
     if (s_.budget.limits.wall) payload.emplace_back("most", ae::to_text(*s_.budget.limits.wall));
   } else {
-    payload.emplace_back("asked", over_.front().asked);
+    payload.emplace_back("asked", exceeded_limits_.front().asked);
     payload.emplace_back("most", *s_.budget.limits.max_of(limit));
     payload.emplace_back("spent", s_.budget.used(limit));
   }
@@ -91,7 +92,7 @@ void Decider::park_for_budget() {
                         .payload = Value::object(std::move(payload)),
                         .state = "exceeded"});
   emit(JobParked{.reason = std::string(code_name(Code::budget_exceeded)), .until = "budget"});
-  decision_.exceeded = over_;
+  decision_.exceeded = exceeded_limits_;
   decision_.release = true;
 }
 

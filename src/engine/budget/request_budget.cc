@@ -12,37 +12,37 @@ std::unexpected<Error> limit_error(Limit limit, const std::string& why) {
 }
 
 // Raises one limit of `next`. True: it changed.
-Result<bool> raise(Budget& next, Limit limit, const std::optional<std::uint64_t>& wish) {
+Result<bool> raise(Budget& next, Limit limit, const std::optional<std::uint64_t>& new_max) {
   auto& most = next.limits.max_of(limit);
-  if (!wish || most == wish) return false;
+  if (!new_max || most == new_max) return false;
   if (!most && !next.erased) return limit_error(limit, "is not limited: there is nothing to raise");
-  if (most && *wish < *most) {
+  if (most && *new_max < *most) {
     return limit_error(
         limit, "is " + amount_text(limit, *most) + " already: it can be raised, not lowered");
   }
-  if (*wish <= next.used(limit)) {
+  if (*new_max <= next.used(limit)) {
     return limit_error(limit,
                        "must be more than what is spent, " + amount_text(limit, next.used(limit)));
   }
-  most = wish;
+  most = new_max;
   return true;
 }
 
-Result<bool> raise_wall(Budget& next, const std::optional<Duration>& wish, Instant now) {
-  if (!wish || next.limits.wall == wish) return false;
-  const auto& has = next.limits.wall;
-  if (!next.wall_from || (!has && !next.erased)) {
+Result<bool> raise_wall(Budget& next, const std::optional<Duration>& new_wall, Instant now) {
+  if (!new_wall || next.limits.wall == new_wall) return false;
+  const auto& old_wall = next.limits.wall;
+  if (!next.wall_from || (!old_wall && !next.erased)) {
     return limit_error(Limit::wall, "is not limited: there is nothing to raise");
   }
-  if (has && *wish < *has) {
+  if (old_wall && *new_wall < *old_wall) {
     return limit_error(Limit::wall,
-                       "is " + ae::to_text(*has) + " already: it can be raised, not lowered");
+                       "is " + ae::to_text(*old_wall) + " already: it can be raised, not lowered");
   }
-  const Instant until = *next.wall_from + *wish;
+  const Instant until = *next.wall_from + *new_wall;
   if (until <= now) {
     return limit_error(Limit::wall, "would have passed at " + to_text(until) + ": give more");
   }
-  next.limits.wall = wish;
+  next.limits.wall = new_wall;
   next.wall_until = until;
   next.wall_passed = false;
   return true;
@@ -64,11 +64,11 @@ Status check_covers_call(const State& state, const Budget& next) {
 }
 
 // Does each limit have the wanted value?
-bool is_set(const Limits& limits, const Limits& wish) {
+bool is_set(const Limits& limits, const Limits& wanted) {
   const bool counted = std::ranges::all_of(kCountedLimits, [&](Limit limit) {
-    return !wish.max_of(limit) || wish.max_of(limit) == limits.max_of(limit);
+    return !wanted.max_of(limit) || wanted.max_of(limit) == limits.max_of(limit);
   });
-  return counted && (!wish.wall || wish.wall == limits.wall);
+  return counted && (!wanted.wall || wanted.wall == limits.wall);
 }
 
 Value answer_of(const Limits& limits, bool raised) {
@@ -77,17 +77,17 @@ Value answer_of(const Limits& limits, bool raised) {
 
 }  // namespace
 
-Result<AppliedRequest> apply_budget_request(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_budget_request(const State& state, const ControlRequest& request,
                                             const DecisionContext& context) {
   if (!state.plan) return fail(Code::plan_missing, "the job's log holds no plan");
-  auto wish = limits_of(act.payload);
-  if (!wish || !wish->any()) {
+  auto wanted = limits_of(request.payload);
+  if (!wanted || !wanted->any()) {
     return fail(Code::input_invalid,
-                wish ? "give at least one limit: tokens, cost, model_calls, tool_calls or wall"
-                     : wish.error().message);
+                wanted ? "give at least one limit: tokens, cost, model_calls, tool_calls or wall"
+                       : wanted.error().message);
   }
   if (is_terminal(state.status) || state.ending) {
-    if (is_set(state.budget.limits, *wish)) {
+    if (is_set(state.budget.limits, *wanted)) {
       return AppliedRequest{.events = {}, .answer = answer_of(state.budget.limits, false)};
     }
     return fail(Code::job_terminal,
@@ -98,40 +98,40 @@ Result<AppliedRequest> apply_budget_request(const State& state, const ControlReq
   Budget next = state.budget;
   bool raised = false;
   for (const Limit limit : kCountedLimits) {
-    AE_ASSIGN(const bool more, raise(next, limit, wish->max_of(limit)));
+    AE_ASSIGN(const bool more, raise(next, limit, wanted->max_of(limit)));
     raised = raised || more;
-    if (!more) wish->max_of(limit).reset();
+    if (!more) wanted->max_of(limit).reset();
   }
-  AE_ASSIGN(const bool longer, raise_wall(next, wish->wall, context.now));
-  if (!longer) wish->wall.reset();
-  AppliedRequest taken;
-  taken.answer = answer_of(next.limits, raised || longer);
-  if (!raised && !longer) return taken;
+  AE_ASSIGN(const bool longer, raise_wall(next, wanted->wall, context.now));
+  if (!longer) wanted->wall.reset();
+  AppliedRequest applied;
+  applied.answer = answer_of(next.limits, raised || longer);
+  if (!raised && !longer) return applied;
   AE_TRY(check_covers_call(state, next));
-  wish->soft = 0;
+  wanted->soft = 0;
   const std::string name = "budget/" + std::to_string(state.seq) + "#raised";
-  taken.events.emplace_back(DecisionRecorded{.at = context.now,
-                                             .by = none_if_empty(act.by),
-                                             .decision_id = decision_at(state, name),
-                                             .kind = "budget",
-                                             .payload = to_json(*wish),
-                                             .reason = none_if_empty(act.reason),
-                                             .state = "raised"});
+  applied.events.emplace_back(DecisionRecorded{.at = context.now,
+                                               .by = none_if_empty(request.by),
+                                               .decision_id = decision_at(state, name),
+                                               .kind = "budget",
+                                               .payload = to_json(*wanted),
+                                               .reason = none_if_empty(request.reason),
+                                               .state = "raised"});
   if (state.awaits_budget()) {
-    taken.events.emplace_back(JobResumed{.by = act.by.empty() ? "somebody" : act.by});
+    applied.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
   }
-  return taken;
+  return applied;
 }
 
 bool is_budget_granted(const State& state, const Value& wanted) {
-  const auto wish = limits_of(wanted);
-  if (!wish) return false;
+  const auto limits = limits_of(wanted);
+  if (!limits) return false;
   for (const Limit limit : kCountedLimits) {
-    const auto &most = state.budget.limits.max_of(limit), &one = wish->max_of(limit);
+    const auto &most = state.budget.limits.max_of(limit), &one = limits->max_of(limit);
     if (one && (!most || *most < *one)) return false;
   }
   const auto& wall = state.budget.limits.wall;
-  return !wish->wall || (wall && *wall >= *wish->wall);
+  return !limits->wall || (wall && *wall >= *limits->wall);
 }
 
 }  // namespace ae::engine

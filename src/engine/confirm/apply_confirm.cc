@@ -50,8 +50,8 @@ void Applier::withdraw_escalations() {
   s_.escalated = 0;
 }
 
-Status Applier::confirmation_decided(const DecisionRecorded& event, Step* step) {
-  const std::string& said = or_empty(event.state);
+Status Applier::apply_confirmation_decision(const DecisionRecorded& event, Step* step) {
+  const std::string& decision = or_empty(event.state);
   const Value& resources = event.payload.value["resources"];
   const auto each = [&](auto&& of) {
     if (!resources.is_array()) return;
@@ -61,7 +61,7 @@ Status Applier::confirmation_decided(const DecisionRecorded& event, Step* step) 
       if (it != s_.changes.end()) of(it->first, it->second, resource);
     }
   };
-  if (said == "checked") {
+  if (decision == "checked") {
     if (s_.status != JobStatus::running || s_.to_confirm.empty()) {
       return corrupt_event("nothing is to be confirmed");
     }
@@ -73,7 +73,7 @@ Status Applier::confirmation_decided(const DecisionRecorded& event, Step* step) 
     return {};
   }
   if (!step) return corrupt_event("no such step");
-  if (said == "requested") {
+  if (decision == "requested") {
     if (s_.status != JobStatus::running) return corrupt_event("no worker has checked it");
     const auto raise = [this](Change& change, const Value& resource) {
       if (!change.escalated) s_.escalated++;
@@ -89,7 +89,7 @@ Status Applier::confirmation_decided(const DecisionRecorded& event, Step* step) 
     }
     return {};
   }
-  if (said == "failed") {
+  if (decision == "failed") {
     if (s_.ending) return corrupt_event("it ends already");
     return confirmation_failed(*step, std::string(event.payload.value.text("message")));
   }
@@ -98,19 +98,19 @@ Status Applier::confirmation_decided(const DecisionRecorded& event, Step* step) 
 
 // An operator accepts the changes of a step as they are, or fails the job.
 Status Applier::confirmation_answered(const DecisionRecorded& event, Step& step) {
-  const std::string& said = or_empty(event.state);
-  if (said != "accept" && said != "fail") return corrupt_event("an unknown answer");
+  const std::string& answer = or_empty(event.state);
+  if (answer != "accept" && answer != "fail") return corrupt_event("an unknown answer");
   const std::uint32_t index = index_of(step);
-  bool asked = false;
+  bool found = false;
   for (auto& [key, change] : s_.changes) {
     if (change.step != index || !change.escalated) continue;
-    asked = true;
+    found = true;
     s_.escalated--;
-    if (said == "accept") change.accepted = std::move(change.escalated);
+    if (answer == "accept") change.accepted = std::move(change.escalated);
     change.escalated.reset();
   }
-  if (!asked || s_.ending) return corrupt_event("no confirmation was requested");
-  if (said == "accept") return {};
+  if (!found || s_.ending) return corrupt_event("no confirmation was requested");
+  if (answer == "accept") return {};
   const std::string &by = or_empty(event.by), &note = or_empty(event.reason);
   return confirmation_failed(step, "what \"" + s_.node_of(step).id + "\" changed was not accepted" +
                                        (by.empty() ? "" : " by " + by) +
@@ -132,7 +132,7 @@ bool Applier::may_resume() const {
   if (s_.parked_until == "resume" || s_.parked_until == "version") return true;
   if (s_.parked_until == "budget") return !s_.budget.exceeded || s_.ending;
   // The unknown outcome does not block the end of the job: its resolve wait stays open meanwhile.
-  if (s_.parked_until == "resolve") return s_.ending && !s_.awaits_person_before_end();
+  if (s_.parked_until == "resolve") return s_.ending && !s_.awaits_operator_before_end();
   return s_.parked_until == "confirmation" &&
          (s_.escalated == 0 || s_.ending || s_.parked_reason == kVerifierUnreachable);
 }

@@ -29,24 +29,25 @@ Result<std::optional<std::string>> text_of(const Value& entry, std::string_view 
   return text;
 }
 
-Result<StateChanged> changed(const State& state, const Step& step, const Value& entry) {
+Result<StateChanged> changed_event(const State& state, const Step& step, const Value& entry) {
   StateChanged event{.node_id = state.node_of(step).id, .step_id = step.id};
-  const auto take = [&](std::string_view key, std::size_t most, auto& field) -> Status {
+  const auto read_text = [&](std::string_view key, std::size_t most, auto& field) -> Status {
     AE_ASSIGN(auto text, text_of(entry, key, most));
     if (text) field = *std::move(text);
     return {};
   };
-  const auto need = [&](std::string_view key, std::size_t most, std::string& field) -> Status {
-    AE_TRY(take(key, most, field));
+  const auto require_text = [&](std::string_view key, std::size_t most,
+                                std::string& field) -> Status {
+    AE_TRY(read_text(key, most, field));
     if (!field.empty()) return {};
     return fail(Code::tool_output_invalid, "`" + std::string(key) + "` is missing");
   };
-  AE_TRY(need("type", kTypeMax, event.resource_type));
-  AE_TRY(need("id", kIdMax, event.resource_id));
-  AE_TRY(need("op", kTypeMax, event.operation));
-  AE_TRY(take("version", kTextMax, event.version));
-  AE_TRY(take("etag", kTextMax, event.etag));
-  AE_TRY(take("ref", kTextMax, event.external_ref));
+  AE_TRY(require_text("type", kTypeMax, event.resource_type));
+  AE_TRY(require_text("id", kIdMax, event.resource_id));
+  AE_TRY(require_text("op", kTypeMax, event.operation));
+  AE_TRY(read_text("version", kTextMax, event.version));
+  AE_TRY(read_text("etag", kTextMax, event.etag));
+  AE_TRY(read_text("ref", kTextMax, event.external_ref));
   return event;
 }
 
@@ -80,12 +81,12 @@ ExtractedChanges changes_of(const State& state, const Step& step, const Value& r
   const ToolPolicy& tool = state.tool_of(step);
   for (std::size_t i = 0; i < tool.changes.size(); ++i) {
     auto entry = change_of(state, step, i, result, work);
-    auto event = entry ? changed(state, step, *entry)
+    auto event = entry ? changed_event(state, step, *entry)
                        : Result<StateChanged>(std::unexpected(std::move(entry).error()));
     if (event) {
       out.events.push_back(*std::move(event));
-    } else if (out.whole) {
-      out.whole =
+    } else if (out.status) {
+      out.status =
           fail(Code::tool_output_invalid, "the call succeeded, but changes[" + std::to_string(i) +
                                               "] cannot be read: " + event.error().message);
     }
@@ -99,9 +100,10 @@ std::vector<Value> changes_view(const State& state) {
   for (const auto& [key, change] : state.changes) {
     const Step& step = state.steps[change.step];
     const ToolPolicy* verifier = state.plan ? verifier_of(state, change) : nullptr;
-    const auto verdict = [](const std::optional<Deviation>& seen) -> Value {
-      if (!seen) return {};
-      return Value::object({{"observed", or_null(seen->observed)}, {"verdict", seen->verdict}});
+    const auto verdict = [](const std::optional<Deviation>& deviation) -> Value {
+      if (!deviation) return {};
+      return Value::object(
+          {{"observed", or_null(deviation->observed)}, {"verdict", deviation->verdict}});
     };
     views.push_back(Value::object({{"accepted", verdict(change.accepted)},
                                    {"etag", or_null(change.etag)},

@@ -44,7 +44,7 @@ const ToolPolicy* verifier_of(const State& state, const Change& change);
 // the named entry of `changes` cannot be read. REQUIRES: the step has a call.
 struct ExtractedChanges {
   std::vector<StateChanged> events;
-  Status whole;  // or the error of the first unreadable entry
+  Status status;  // or the error of the first unreadable entry
 };
 ExtractedChanges changes_of(const State& state, const Step& step, const Value& result,
                             Work* work = nullptr);

@@ -119,7 +119,7 @@ AE_TEST("confirm/a job without changes pays nothing: its log is the same") {
 
 AE_TEST("confirm/strict: a resource that is not as it was fails the job, and nothing new begins") {
   JobFixture job = charged(kStrict);
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   const std::size_t calls = job.sent.size();
   job.crash();
   EXPECT_EQ(job.status(), "failed");
@@ -136,7 +136,7 @@ AE_TEST("confirm/strict: a resource that is not as it was fails the job, and not
 
 AE_TEST("confirm/warn: it is recorded, and the job goes on") {
   JobFixture job = charged(kWarn);
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   job.crash().ok("b");
   EXPECT_EQ(job.status(), "completed");
   const auto checked = job.last<ConfirmationChecked>();
@@ -156,16 +156,16 @@ AE_TEST("confirm/the plan's mode holds for tools that name none") {
 AE_TEST(
     "confirm/human: the job parks, is listed among approvals, and goes on when it is accepted") {
   JobFixture job = charged(kHuman);
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   job.crash();
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.state.parked_reason, "replay_verification_human_required");
   EXPECT_EQ(job.state.parked_until, "confirmation");
-  const auto asked = approvals_view(job.state);
-  ASSERT_EQ(asked.size(), 1u);
-  EXPECT_EQ(asked[0].text("kind"), "confirmation");
-  EXPECT_EQ(asked[0].text("tool"), "charge");
-  EXPECT_EQ(asked[0]["resources"].items()[0].text("observed"), "v2");
+  const auto approvals = approvals_view(job.state);
+  ASSERT_EQ(approvals.size(), 1u);
+  EXPECT_EQ(approvals[0].text("kind"), "confirmation");
+  EXPECT_EQ(approvals[0].text("tool"), "charge");
+  EXPECT_EQ(approvals[0]["resources"].items()[0].text("observed"), "v2");
   expect_proved(job);
 
   job.confirm("a", "accept", "it was us");
@@ -182,11 +182,11 @@ AE_TEST(
 
 AE_TEST("confirm/an accepted mismatch is not raised again while it stays so; another one is") {
   JobFixture job = charged(kHuman);
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   job.crash().confirm("a", "accept").crash();
   EXPECT_EQ(job.status(), "running") << job.log_text();
   EXPECT_EQ(job.last<ConfirmationChecked>().detail["accepted"], Value(true));
-  job.outside["ch_1"] = mismatch("v3");
+  job.external_checks["ch_1"] = mismatch("v3");
   job.crash();
   EXPECT_EQ(job.status(), "parked");
   expect_proved(job);
@@ -194,7 +194,7 @@ AE_TEST("confirm/an accepted mismatch is not raised again while it stays so; ano
 
 AE_TEST("confirm/human: a person who says fail ends the job") {
   JobFixture job = charged(kHuman);
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   job.crash().confirm("a", "fail", "not ours");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.last<JobFailed>().code, "confirmation_failed");
@@ -205,12 +205,12 @@ AE_TEST("confirm/human: a person who says fail ends the job") {
 
 AE_TEST("confirm/it can be answered among the approvals, and by the node's name") {
   JobFixture job = charged(kHuman);
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   job.crash().answer_approval(job.step("a").id.text, "approve");
   EXPECT_EQ(job.status(), "running") << job.log_text();
   JobFixture other = charged(kHuman);
-  other.outside["ch_1"] = mismatch();
-  other.crash().act(
+  other.external_checks["ch_1"] = mismatch();
+  other.crash().send_request(
       {.kind = ControlRequest::Kind::resolve, .idempotency_key = "a", .resolution = "fail"});
   EXPECT_EQ(other.status(), "failed");
 }
@@ -219,7 +219,7 @@ AE_TEST("confirm/an answer that nobody asked for is refused") {
   JobFixture job = charged(kHuman);
   job.crash().confirm("a", "accept");
   EXPECT_EQ(job.refused, Code::not_in_doubt);
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   job.crash();
   job.confirm("a", "happened");
   EXPECT_EQ(job.refused, Code::input_invalid);
@@ -235,14 +235,14 @@ AE_TEST(
     "it") {
   for (const std::string_view verify : {kStrict, kWarn, kHuman}) {
     JobFixture job = charged(verify);
-    job.outside["ch_1"] = unreachable();
+    job.external_checks["ch_1"] = unreachable();
     job.crash();
     EXPECT_EQ(job.status(), "parked");
     EXPECT_EQ(job.state.parked_reason, "verifier_unreachable");
     EXPECT_EQ(job.state.parked_until, "resume");
     job.resume();  // checks again
     EXPECT_EQ(job.status(), "parked");
-    job.outside.clear();
+    job.external_checks.clear();
     job.resume();
     EXPECT_EQ(job.status(), "running") << job.log_text();
     expect_proved(job);
@@ -252,13 +252,13 @@ AE_TEST(
 AE_TEST(
     "confirm/a job that an earlier build parked until confirmation is resumed, and looks again") {
   JobFixture job = charged(kStrict);
-  job.outside["ch_1"] = unreachable();
+  job.external_checks["ch_1"] = unreachable();
   job.crash();
   ASSERT_EQ(job.last<JobParked>().until, "resume");
   std::get<JobParked>(job.log.back().body).until = "confirmation";
   job.state = job.folded(job.log.size());
   ASSERT_TRUE(job.state.awaits_confirmation());
-  job.outside.clear();
+  job.external_checks.clear();
   EXPECT_FALSE(job.resume().refused) << job.refusal;
   EXPECT_EQ(job.status(), "running") << job.log_text();
   expect_proved(job);
@@ -266,12 +266,12 @@ AE_TEST(
 
 AE_TEST("confirm/what cannot be reached can be accepted unseen; when it is seen, it is looked at") {
   JobFixture job = charged(kStrict);
-  job.outside["ch_1"] = unreachable();
+  job.external_checks["ch_1"] = unreachable();
   job.crash().confirm("a", "accept");
   EXPECT_EQ(job.status(), "parked") << "only `resume` ends a park until resume";
   job.resume();
   EXPECT_EQ(job.status(), "running") << job.log_text();
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   job.crash();
   EXPECT_EQ(job.status(), "failed");
 }
@@ -299,7 +299,7 @@ AE_TEST("confirm/only the last change of a resource is looked at, by the tool th
                " 'amend': {'changes': [{'type': 't', 'id': 'x', 'op': 'update', 'etag': '${ "
                ".result }'}], 'verify': {'by': 'http_etag', 'mode': 'warn'}}}}"});
   job.claim().ok("a").ok("b", "'v2'");
-  job.outside["x"] = mismatch();
+  job.external_checks["x"] = mismatch();
   job.crash();
   EXPECT_EQ(job.checked.size(), 1u);
   EXPECT_EQ(job.count(EventType::confirmation_checked), 1u);
@@ -315,7 +315,7 @@ AE_TEST("confirm/a resource that the job changes again is raised again") {
       " {'id': 'c', 'kind': 'tool', 'tool': 'put', 'needs': ['b']}]",
       {.more = charging(kHuman)});
   job.claim().ok("a", kMade);
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   job.crash().confirm("a", "accept").ok("b", kMade);
   job.crash();
   EXPECT_EQ(job.status(), "parked") << job.log_text();
@@ -382,7 +382,7 @@ AE_TEST("confirm/died after it was confirmed: the attempt after that confirms ag
 
 AE_TEST("confirm/every prefix of a job that was confirmed can be gone on with") {
   JobFixture whole = charged(kHuman);
-  whole.outside["ch_1"] = mismatch();
+  whole.external_checks["ch_1"] = mismatch();
   whole.crash().confirm("a", "accept").ok("b");
   ASSERT_EQ(whole.status(), "completed");
   for (const std::size_t at : whole.commits) {
@@ -391,7 +391,7 @@ AE_TEST("confirm/every prefix of a job that was confirmed can be gone on with") 
     job.commits = {at};
     job.state = job.folded(at);
     job.attempt_count = 100;
-    job.outside["ch_1"] = mismatch();
+    job.external_checks["ch_1"] = mismatch();
     const JobStatus status = job.state.status;
     if (is_terminal(status)) continue;
     if (status == JobStatus::queued || status == JobStatus::running) job.claim();
@@ -434,14 +434,14 @@ AE_TEST(
 
 AE_TEST("confirm/cancelled, or past its deadline, while a person is asked: the job ends") {
   JobFixture job = charged(kHuman);
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   job.crash().cancel();
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_TRUE(approvals_view(job.state).empty());
   const std::string tools = charging(kHuman, ", 'compensate': {'tool': 'put'}");
   JobFixture late(kTwoNodes, {.more = tools, .deadline = 60s});
   late.claim().ok("a", kMade);
-  late.outside["ch_1"] = mismatch();
+  late.external_checks["ch_1"] = mismatch();
   late.crash();
   ASSERT_EQ(late.status(), "parked");
   late.waits_for_settling = true;
@@ -455,7 +455,7 @@ AE_TEST(
     "confirm/a person says fail while the calls of a dead process may go on: the job ends after "
     "them") {
   JobFixture job = charged(kHuman);
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   job.owned = false;
   job.crash();
   ASSERT_EQ(job.status(), "parked");
@@ -478,7 +478,7 @@ AE_TEST("confirm/what the job's own call in doubt has changed is not taken for s
   const std::string tools = charging(kStrict);
   JobFixture job(kTwice, {.more = tools});
   job.claim().ok("a", kMade);
-  job.outside["ch_1"] = mismatch("v2");  // by b
+  job.external_checks["ch_1"] = mismatch("v2");  // by b
   job.crash();
   EXPECT_EQ(job.status(), "running") << job.log_text();
   EXPECT_EQ(job.tries("b"), 2u) << "it is settled first";
@@ -497,12 +497,12 @@ AE_TEST(
     JobFixture job(kTwice, {.more = tools});
     job.waits_for_settling = true;
     job.claim().ok("a", kMade);
-    if (happened) job.outside["ch_1"] = mismatch("v2");
+    if (happened) job.external_checks["ch_1"] = mismatch("v2");
     job.crash();
     EXPECT_EQ(job.status(), "parked") << job.log_text();
     EXPECT_TRUE(job.checked.empty());
     if (happened) {
-      job.outside["ch_1"] = {
+      job.external_checks["ch_1"] = {
           .verdict = CheckVerdict::match, .expected = "v2", .observed = "v2", .reason = {}};
       job.resolve("b", "happened", kMadeAgain);
     } else {
@@ -540,11 +540,11 @@ AE_TEST("confirm/while a person is asked about such a call, another in doubt wai
 
 AE_TEST("confirm/a job that fails over it undoes what it did, like any other") {
   JobFixture job = charged(kStrict, ", 'compensate': {'tool': 'put'}");
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   job.ok("b");
   EXPECT_EQ(job.status(), "completed");
   JobFixture broken = charged(kStrict, ", 'compensate': {'tool': 'put'}");
-  broken.outside["ch_1"] = mismatch();
+  broken.external_checks["ch_1"] = mismatch();
   broken.waits_for_settling = true;
   broken.crash().resolve("b", "not_happened").ok("a/compensate");
   EXPECT_EQ(broken.status(), "failed") << broken.log_text();
@@ -555,7 +555,7 @@ AE_TEST("confirm/a job that fails over it undoes what it did, like any other") {
 
 AE_TEST("confirm/a job that is to end confirms nothing before it undoes what it did") {
   JobFixture job = charged(kStrict, ", 'compensate': {'tool': 'put'}");
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   job.fails("b");
   ASSERT_EQ(job.in_flight.size(), 1u);
   job.crash().ok("a/compensate");
@@ -570,7 +570,7 @@ AE_TEST("confirm/what a lost call changed is looked at when its result is found"
   JobFixture job(kTwoNodes, {.more = tools});
   job.claim();
   const engine::SentTry sent = engine::sent_try_of(job.state, job.step("a"));
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   job.reload();
   job.begin_attempt();
   job.store_effect(sent, {.kind = OutcomeKind::success, .result = json(kMade)}, Arrival::in_time);
@@ -615,7 +615,7 @@ AE_TEST(
                "'verify': {'by': 'file'}}}}"});
   job.limits.parallel_max = 1;  // b waits for a free slot
   job.claim().crash().after(60s);
-  job.outside["x"] = mismatch();
+  job.external_checks["x"] = mismatch();
   const std::size_t sent = job.sent.size();
   job.ok("a/probe", "'x'");
   EXPECT_EQ(job.checked.size(), 1u) << job.log_text();
@@ -640,7 +640,7 @@ AE_TEST("confirm/a log in which something begins before the look is refused") {
 
 AE_TEST("confirm/a log whose decisions are redacted still folds") {
   JobFixture job = charged(kHuman);
-  job.outside["ch_1"] = mismatch();
+  job.external_checks["ch_1"] = mismatch();
   job.crash().confirm("a", "accept").ok("b");
   ASSERT_EQ(job.status(), "completed");
   std::vector<Event> redacted = job.log;

@@ -15,23 +15,23 @@
 namespace ae::engine {
 namespace {
 
-bool is_deviation(const CheckResult& seen) {
-  return seen.verdict == CheckVerdict::mismatch || seen.verdict == CheckVerdict::unreachable;
+bool is_deviation(const CheckResult& check) {
+  return check.verdict == CheckVerdict::mismatch || check.verdict == CheckVerdict::unreachable;
 }
 
-std::string observed_of(const CheckResult& seen) {
-  return seen.verdict == CheckVerdict::mismatch ? seen.observed : std::string();
+std::string observed_of(const CheckResult& check) {
+  return check.verdict == CheckVerdict::mismatch ? check.observed : std::string();
 }
 
-bool is_accepted(const Change& change, const CheckResult& seen) {
-  return change.accepted && change.accepted->verdict == to_text(seen.verdict) &&
-         change.accepted->observed == observed_of(seen);
+bool is_accepted(const Change& change, const CheckResult& check) {
+  return change.accepted && change.accepted->verdict == to_text(check.verdict) &&
+         change.accepted->observed == observed_of(check);
 }
 
-std::string mismatch_message(const Change& change, const CheckResult& seen,
+std::string mismatch_message(const Change& change, const CheckResult& check,
                              const ToolPolicy& verifier) {
   return change.resource_type + " \"" + change.resource_id + "\" is not as this job left it: \"" +
-         seen.expected + "\" was recorded, \"" + seen.observed + "\" is there now (" +
+         check.expected + "\" was recorded, \"" + check.observed + "\" is there now (" +
          verifier.verified_by + ")";
 }
 
@@ -42,7 +42,7 @@ CheckResult Decider::check_result_of(const std::string& key) const {
   if (verifier_of(s_, change) == nullptr) {
     return {.expected = {}, .observed = {}, .reason = "no verifier"};
   }
-  return context_.confirmations->at(key).seen;
+  return context_.confirmations->at(key).result;
 }
 
 DecisionId Decider::confirmation_id(std::string_view what) const {
@@ -64,9 +64,9 @@ bool Decider::request_missing_checks(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) {
     const Change& change = s_.changes.at(key);
     if (verifier_of(s_, change) == nullptr) continue;
-    const Confirmations* seen = context_.confirmations;
-    const auto found = seen ? seen->find(key) : Confirmations::const_iterator();
-    if (!seen || found == seen->end() || found->second.seq != change.seq) {
+    const Confirmations* confirmations = context_.confirmations;
+    const auto found = confirmations ? confirmations->find(key) : Confirmations::const_iterator();
+    if (!confirmations || found == confirmations->end() || found->second.seq != change.seq) {
       decision_.confirm.push_back(key);
     }
   }
@@ -111,22 +111,22 @@ bool Decider::confirm_changes() {
   return false;
 }
 
-void Decider::emit_check(const Change& change, const CheckResult& seen) {
+void Decider::emit_check(const Change& change, const CheckResult& check) {
   const ToolPolicy* verifier = verifier_of(s_, change);
   std::vector<Member> detail{{"operation", change.operation}, {"tool", change.tool}};
   if (verifier) {
     detail.emplace_back("mode", to_text(verifier->confirm));
     detail.emplace_back("verifier", verifier->verified_by);
   }
-  if (!seen.expected.empty()) detail.emplace_back("expected", seen.expected);
-  if (!seen.observed.empty()) detail.emplace_back("observed", seen.observed);
-  if (!seen.reason.empty()) detail.emplace_back("reason", seen.reason);
-  if (is_deviation(seen) && is_accepted(change, seen)) detail.emplace_back("accepted", true);
+  if (!check.expected.empty()) detail.emplace_back("expected", check.expected);
+  if (!check.observed.empty()) detail.emplace_back("observed", check.observed);
+  if (!check.reason.empty()) detail.emplace_back("reason", check.reason);
+  if (is_deviation(check) && is_accepted(change, check)) detail.emplace_back("accepted", true);
   emit_of(s_.steps[change.step],
           ConfirmationChecked{.detail = Value::object(std::move(detail)),
                               .resource_id = change.resource_id,
                               .resource_type = change.resource_type,
-                              .verdict = std::string(to_text(seen.verdict))});
+                              .verdict = std::string(to_text(check.verdict))});
 }
 
 void Decider::record_checks(const std::vector<std::string>& keys) {
@@ -135,17 +135,17 @@ void Decider::record_checks(const std::vector<std::string>& keys) {
   std::vector<std::string> escalated;
   for (const std::string& key : keys) {
     const Change& change = s_.changes.at(key);
-    const CheckResult seen = check_result_of(key);
-    emit_check(change, seen);
+    const CheckResult check = check_result_of(key);
+    emit_check(change, check);
     resources.push_back(Value::object({{"resource_id", change.resource_id},
                                        {"resource_type", change.resource_type},
-                                       {"verdict", to_text(seen.verdict)}}));
-    if (!is_deviation(seen) || is_accepted(change, seen)) continue;
+                                       {"verdict", to_text(check.verdict)}}));
+    if (!is_deviation(check) || is_accepted(change, check)) continue;
     const ConfirmMode mode = verifier_of(s_, change)->confirm;
-    if (seen.verdict == CheckVerdict::unreachable || mode == ConfirmMode::human) {
+    if (check.verdict == CheckVerdict::unreachable || mode == ConfirmMode::human) {
       escalated.push_back(key);
     } else if (mode == ConfirmMode::strict) {
-      broken.emplace_back(&change, seen);
+      broken.emplace_back(&change, check);
     }
   }
   emit(DecisionRecorded{
@@ -157,8 +157,8 @@ void Decider::record_checks(const std::vector<std::string>& keys) {
     if (!escalated.empty()) escalate(escalated);
     return;
   }
-  const auto& [change, seen] = broken.front();
-  std::string message = mismatch_message(*change, seen, *verifier_of(s_, *change));
+  const auto& [change, check] = broken.front();
+  std::string message = mismatch_message(*change, check, *verifier_of(s_, *change));
   if (broken.size() > 1) message += "; and " + std::to_string(broken.size() - 1) + " more";
   emit_of(s_.steps[change->step],
           DecisionRecorded{.decision_id = confirmation_id("failed"),
@@ -174,14 +174,14 @@ void Decider::escalate(const std::vector<std::string>& keys) {
   bool mismatch = false;
   for (const std::string& key : keys) {
     const Change& change = s_.changes.at(key);
-    const CheckResult seen = check_result_of(key);
-    mismatch = mismatch || seen.verdict == CheckVerdict::mismatch;
-    of_step[change.step].push_back(Value::object({{"expected", or_null(seen.expected)},
-                                                  {"observed", or_null(observed_of(seen))},
-                                                  {"reason", or_null(seen.reason)},
+    const CheckResult check = check_result_of(key);
+    mismatch = mismatch || check.verdict == CheckVerdict::mismatch;
+    of_step[change.step].push_back(Value::object({{"expected", or_null(check.expected)},
+                                                  {"observed", or_null(observed_of(check))},
+                                                  {"reason", or_null(check.reason)},
                                                   {"resource_id", change.resource_id},
                                                   {"resource_type", change.resource_type},
-                                                  {"verdict", to_text(seen.verdict)}}));
+                                                  {"verdict", to_text(check.verdict)}}));
   }
   for (auto& [index, resources] : of_step) {
     const Step& step = s_.steps[index];

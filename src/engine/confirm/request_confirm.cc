@@ -38,28 +38,30 @@ std::vector<Value> resources_of(const State& state, std::uint32_t step) {
 
 }  // namespace
 
-bool answers_confirmation(const State& state, const ControlRequest& act) {
-  if (act.kind == ControlRequest::Kind::signal) {
-    return !act.approval.empty() && escalated_step(state, act.approval) != kNoStep;
+bool answers_confirmation(const State& state, const ControlRequest& request) {
+  if (request.kind == ControlRequest::Kind::signal) {
+    return !request.approval.empty() && escalated_step(state, request.approval) != kNoStep;
   }
-  if (act.kind != ControlRequest::Kind::resolve) return false;
-  return !act.step_id.empty() || act.resolution == "accept" ||
-         (act.resolution == "fail" && escalated_step(state, act.idempotency_key) != kNoStep);
+  if (request.kind != ControlRequest::Kind::resolve) return false;
+  return !request.step_id.empty() || request.resolution == "accept" ||
+         (request.resolution == "fail" &&
+          escalated_step(state, request.idempotency_key) != kNoStep);
 }
 
-Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_confirmation_answer(const State& state, const ControlRequest& request,
                                                  const DecisionContext& context) {
-  const bool listed = act.kind == ControlRequest::Kind::signal;  // in the list of approvals
-  const std::string_view name = listed                ? std::string_view(act.approval)
-                                : act.step_id.empty() ? std::string_view(act.idempotency_key)
-                                                      : std::string_view(act.step_id);
-  std::string resolution = act.resolution;
-  if (listed) resolution = act.payload.text("decision") == "approve" ? "accept" : "fail";
+  const bool listed = request.kind == ControlRequest::Kind::signal;  // in the list of approvals
+  const std::string_view name = listed ? std::string_view(request.approval)
+                                : request.step_id.empty()
+                                    ? std::string_view(request.idempotency_key)
+                                    : std::string_view(request.step_id);
+  std::string resolution = request.resolution;
+  if (listed) resolution = request.payload.text("decision") == "approve" ? "accept" : "fail";
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
   if (resolution != "accept" && resolution != "fail") {
     return fail(Code::input_invalid, "a confirmation is answered with accept or fail");
   }
-  if (act.result) return fail(Code::input_invalid, "only `happened` takes a result");
+  if (request.result) return fail(Code::input_invalid, "only `happened` takes a result");
   const std::uint32_t index = state.ending ? kNoStep : escalated_step(state, name);
   if (index == kNoStep) {
     return fail(Code::not_in_doubt, "no confirmation is open for what the step \"" +
@@ -69,11 +71,11 @@ Result<AppliedRequest> apply_confirmation_answer(const State& state, const Contr
   const Step& step = state.steps[index];
   std::vector<Value> resources = resources_of(state, index);
   const bool last = resources.size() == state.escalated;
-  const std::string note = listed ? std::string(act.payload.text("note")) : act.reason;
-  AppliedRequest taken;
-  taken.events.emplace_back(DecisionRecorded{
+  const std::string note = listed ? std::string(request.payload.text("note")) : request.reason;
+  AppliedRequest applied;
+  applied.events.emplace_back(DecisionRecorded{
       .at = context.now,
-      .by = none_if_empty(act.by),
+      .by = none_if_empty(request.by),
       .decision_id =
           decision_at(state, "confirmation/" + std::to_string(state.seq) + "/" + step.id.text),
       .kind = "confirmation",
@@ -84,14 +86,14 @@ Result<AppliedRequest> apply_confirmation_answer(const State& state, const Contr
       .step_id = step.id});
   // A park until `resume` stays: the next verification finds the answer.
   if (last && resolution == "accept" && state.awaits_confirmation()) {
-    taken.events.emplace_back(JobResumed{.by = act.by.empty() ? "somebody" : act.by});
+    applied.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
   }
-  taken.answer = Value::object(
+  applied.answer = Value::object(
       {{"node_id", state.node_of(step).id}, {"resolution", resolution}, {"step_id", step.id.text}});
   if (last && resolution == "accept" && !state.awaits_confirmation()) {
-    taken.answer = taken.answer.with("next", "aetheris resume " + state.job.text);
+    applied.answer = applied.answer.with("next", "aetheris resume " + state.job.text);
   }
-  return taken;
+  return applied;
 }
 
 }  // namespace ae::engine

@@ -45,46 +45,46 @@ class ForkBuilder {
   void gather_approval(const std::string& id, const DecisionRecorded& event);
   void gather_imported(const Value& entry, const Value& results);
   void gather_items();
-  bool stands(const Step& step) const;
+  bool is_in_effect(const Step& step) const;
   // Is this step of a node one that records a value without a call?
   bool records_value(const Step& step) const {
     const Node& node = then_.node_of(step);
     return !step.skipped && !step.is_part() && node.is_single_call() &&
            !then_.tool_of(step).makes_call();
   }
-  static bool is_complete(const Step& step, const Node& node, bool goes_on);
+  static bool is_complete(const Step& step, const Node& node, bool continue_on_failure);
   const Value* found_result(const Step& step) const;
   Status import_node(const Node& node);
   Status import_map(const Node& node, const Step& step);
   Status import_loop(const Node& node, const Step& step);
   struct Turn {
-    const Step* asked = nullptr;
+    const Step* model_call = nullptr;
     const Value* choice = nullptr;   // nullptr: not recorded yet
     std::vector<const Step*> calls;  // that need not be repeated
-    bool over = false;               // another turn may follow
+    bool finished = false;           // another turn may follow
   };
   std::vector<Turn> turns_of(const Node& node, const Step& step) const;
-  Turn turn_of(const Node& node, const Step& asked) const;
-  bool was_answered(const Node& node, const Step& call) const;
+  Turn turn_of(const Node& node, const Step& model_call) const;
+  bool has_final_result(const Node& node, const Step& call) const;
   Status import_turns(const std::vector<Turn>& turns);
   Status import_items(const Node& node, const std::vector<const Step*>& items, bool with_results);
-  Status bring_in(const Step& step, const Value* result, std::vector<Member> more,
-                  std::vector<Member> beside = {}, bool was_found = false);
+  Status import_step(const Step& step, const Value* result, std::vector<Member> more,
+                     std::vector<Member> more_results = {}, bool was_found = false);
   static std::unexpected<Error> erased_from(std::string_view node);
-  Status put(Value entry, std::vector<Member> results);
-  void bring_in_unknown(const UnknownCall& call);
-  void make_room(std::size_t bytes);
-  void cut();
+  Status append_entry(Value entry, std::vector<Member> results);
+  void import_unknown_call(const UnknownCall& call);
+  void flush_event_if_full(std::size_t bytes);
+  void flush_event();
   std::vector<Value> effects() const;
   std::string_view effect_state(const std::string& id, std::uint64_t first_seq) const;
-  void take_over(const JobCreated& born);
+  void copy_creation_fields(const JobCreated& created);
 
   const State& now_;
   const std::vector<Event>& events_;
   const State& then_;
   Fork fork_;
   // From the log up to the fork, by step id.
-  std::unordered_map<std::string, Value> results_, overs_;
+  std::unordered_map<std::string, Value> results_, map_values_;
   std::unordered_map<std::string, Value> found_results_;  // of calls, noted after the end
   // Of calls, by step id: the first sent arguments, and the edited ones. Of turns: the invocation
   // of the answer, and by that the recorded choice.
@@ -92,9 +92,9 @@ class ForkBuilder {
   std::unordered_map<std::string, std::string> hashes_, invocations_;
   std::unordered_set<std::string> erased_;  // values to be imported, by their name there
   // Calls that an approver or a policy rejected; those whose newest try asked the user a question.
-  std::unordered_set<std::string> refused_, denied_, asking_;
+  std::unordered_set<std::string> refused_, denied_, awaiting_input_;
   std::unordered_map<std::uint32_t, std::vector<const Step*>> items_;  // by map or loop
-  std::vector<bool> whole_;                                            // nodes that are imported
+  std::vector<bool> fully_imported_;                                   // nodes that are imported
   std::unordered_set<std::string> imported_;                           // step ids
   std::vector<Value> entries_, unknown_;
   std::vector<Member> entry_results_;
@@ -102,10 +102,10 @@ class ForkBuilder {
 };
 
 // A node or item that succeeded, or whose failure does not stop the plan.
-bool ForkBuilder::is_complete(const Step& step, const Node& node, bool goes_on) {
+bool ForkBuilder::is_complete(const Step& step, const Node& node, bool continue_on_failure) {
   switch (step.phase) {
     case StepPhase::done:
-      return !step.failure || goes_on;
+      return !step.failure || continue_on_failure;
     case StepPhase::recorded:
     case StepPhase::committed:
       return !step.failure;
@@ -129,7 +129,7 @@ const Value* ForkBuilder::found_result(const Step& step) const {
 }
 
 // The origin has not undone it since, and is not doing so.
-bool ForkBuilder::stands(const Step& step) const {
+bool ForkBuilder::is_in_effect(const Step& step) const {
   const auto known = now_.by_id.find(step.id);
   if (known == now_.by_id.end()) return true;  // a later plan of the origin has no such step
   const Step& later = now_.steps[known->second];
@@ -155,8 +155,8 @@ void ForkBuilder::gather(const ToolInvocationStarted& event) {
 
 void ForkBuilder::gather(const ToolInvocationFinished& event) {
   const std::string& id = event.step_id.text;
-  asking_.erase(id);
-  if (event.outcome == "input_required") asking_.insert(id);
+  awaiting_input_.erase(id);
+  if (event.outcome == "input_required") awaiting_input_.insert(id);
   if (event.outcome == "success" && !event.late.value_or(false)) results_[id] = event.result.value;
 }
 
@@ -195,16 +195,16 @@ void ForkBuilder::gather(const OutcomeNoted& event) {
 void ForkBuilder::gather(const DecisionRecorded& event) {
   const std::string id = event.step_id.value_or(StepId()).text;
   const std::string_view kind = event.kind;
-  const Value& said = event.payload.left();
+  const Value& payload = event.payload.left();
   const bool erased = event.payload.erased;
-  if (kind == "branch" && (said.is_array() || erased)) {
-    overs_[id] = said;
+  if (kind == "branch" && (payload.is_array() || erased)) {
+    map_values_[id] = payload;
     if (erased) erased_.insert(id + "/over");
   }
   if (kind == "approval" && erased) erased_.insert(id + "/edited");
   if (kind == "tool_choice") {
-    const std::string of(said.text("of"));
-    choices_[of] = said;
+    const std::string of(payload.text("of"));
+    choices_[of] = payload;
     if (erased) erased_.insert(of + "/choice");
   }
   if (kind == "approval") gather_approval(id, event);
@@ -221,7 +221,7 @@ void ForkBuilder::gather_approval(const std::string& id, const DecisionRecorded&
 void ForkBuilder::gather_imported(const Value& entry, const Value& results) {
   const std::string id(entry.text("step_id"));
   const bool over = entry["over"] == Value(true);
-  if (const Value* result = results.find(id)) (over ? overs_ : results_)[id] = *result;
+  if (const Value* result = results.find(id)) (over ? map_values_ : results_)[id] = *result;
   if (const Value* sent = results.find(id + "/arguments")) arguments_[id] = *sent;
   if (const Value* edited = results.find(id + "/edited")) edited_[id] = *edited;
   if (const std::string hash(entry.text("arguments_hash")); !hash.empty()) hashes_[id] = hash;
@@ -240,7 +240,7 @@ void ForkBuilder::gather_items() {
   }
 }
 
-void ForkBuilder::cut() {
+void ForkBuilder::flush_event() {
   ForkImported event{.commands = Value::array(std::exchange(entries_, {})),
                      .results = Value::object(std::exchange(entry_results_, {}))};
   if (!unknown_.empty()) event.unknown = Value::array(std::exchange(unknown_, {}));
@@ -248,8 +248,8 @@ void ForkBuilder::cut() {
   bytes_ = 0;
 }
 
-void ForkBuilder::make_room(std::size_t bytes) {
-  if (bytes_ > 0 && bytes_ + bytes > kImportBytes) cut();
+void ForkBuilder::flush_event_if_full(std::size_t bytes) {
+  if (bytes_ > 0 && bytes_ + bytes > kImportBytes) flush_event();
   bytes_ += bytes;
 }
 
@@ -259,7 +259,7 @@ std::unexpected<Error> ForkBuilder::erased_from(std::string_view node) {
                   "\" gave has been erased from the log; fork at an event before it");
 }
 
-Status ForkBuilder::put(Value entry, std::vector<Member> results) {
+Status ForkBuilder::append_entry(Value entry, std::vector<Member> results) {
   std::size_t bytes = 0;
   for (const auto& [name, result] : results) {
     if (erased_.contains(name)) {
@@ -267,7 +267,7 @@ Status ForkBuilder::put(Value entry, std::vector<Member> results) {
     }
     bytes += canonical(result).size();
   }
-  make_room(bytes);
+  flush_event_if_full(bytes);
   entries_.push_back(std::move(entry));
   std::ranges::move(results, std::back_inserter(entry_results_));
   return {};
@@ -275,7 +275,7 @@ Status ForkBuilder::put(Value entry, std::vector<Member> results) {
 
 // Imports a call that the fork does not repeat and whose outcome is unknown, unless the origin has
 // noted its outcome since.
-void ForkBuilder::bring_in_unknown(const UnknownCall& call) {
+void ForkBuilder::import_unknown_call(const UnknownCall& call) {
   if (now_.noted.contains(call.invocation.text)) return;
   std::vector<Member> p{{"external_key", call.external_key.text},
                         {"idempotency_key", call.key.text},
@@ -288,12 +288,12 @@ void ForkBuilder::bring_in_unknown(const UnknownCall& call) {
   if (call.item != kNoItem) p.emplace_back("item", std::uint64_t{call.item});
   if (!call.error.code.empty()) p.emplace_back("reason", call.error.code);
   Value one = Value::object(std::move(p));
-  make_room(canonical(one).size());
+  flush_event_if_full(canonical(one).size());
   unknown_.push_back(std::move(one));
 }
 
-Status ForkBuilder::bring_in(const Step& step, const Value* result, std::vector<Member> more,
-                             std::vector<Member> beside, bool was_found) {
+Status ForkBuilder::import_step(const Step& step, const Value* result, std::vector<Member> more,
+                                std::vector<Member> more_results, bool was_found) {
   ResultType type = was_found ? ResultType::side_effect_committed : step.result_type;
   if (type == ResultType::none) {  // the result type that its end would have
     const bool pure = step.phase == StepPhase::answered || then_.kind_of(step) == NodeKind::llm;
@@ -325,10 +325,10 @@ Status ForkBuilder::bring_in(const Step& step, const Value* result, std::vector<
     more.emplace_back("tool", then_.tool_of(step).name);
   }
   imported_.insert(step.id.text);
-  if (then_.may_have_happened(step)) bring_in_unknown(then_.call_of(step));
+  if (then_.may_have_happened(step)) import_unknown_call(then_.call_of(step));
   if (result && step.erased && !step.failure) erased_.insert(step.id.text);
-  if (result) beside.emplace_back(step.id.text, *result);
-  return put(Value::object(std::move(more)), std::move(beside));
+  if (result) more_results.emplace_back(step.id.text, *result);
+  return append_entry(Value::object(std::move(more)), std::move(more_results));
 }
 
 Status ForkBuilder::import_items(const Node& node, const std::vector<const Step*>& items,
@@ -336,13 +336,13 @@ Status ForkBuilder::import_items(const Node& node, const std::vector<const Step*
   for (const Step* item : items) {
     const bool complete = is_complete(*item, node, with_results ? node.collect_errors : true);
     const Value* result = complete ? nullptr : found_result(*item);
-    if ((!complete && result == nullptr) || !stands(*item)) continue;
+    if ((!complete && result == nullptr) || !is_in_effect(*item)) continue;
     if (complete && (with_results || item->failure)) {
       const auto known = results_.find(item->id.text);
       if (known == results_.end()) continue;  // its result is not in the log
       result = &known->second;
     }
-    AE_TRY(bring_in(*item, result, {}, {}, !complete));
+    AE_TRY(import_step(*item, result, {}, {}, !complete));
   }
   return {};
 }
@@ -350,54 +350,58 @@ Status ForkBuilder::import_items(const Node& node, const std::vector<const Step*
 // An unfinished map continues with its recorded value and its completed items.
 Status ForkBuilder::import_map(const Node& node, const Step& step) {
   const std::vector<const Step*>& items = items_[node.index];
-  const bool all_stand = std::ranges::all_of(items, [&](const Step* i) { return stands(*i); });
-  if (is_complete(step, node, node.continue_on_error) && all_stand) {
+  const bool all_in_effect =
+      std::ranges::all_of(items, [&](const Step* i) { return is_in_effect(*i); });
+  if (is_complete(step, node, node.continue_on_error) && all_in_effect) {
     const Value result = then_.result_for_dependents(step);
-    AE_TRY(bring_in(step, &result, {}));
-    whole_[node.index] = true;
+    AE_TRY(import_step(step, &result, {}));
+    fully_imported_[node.index] = true;
     return import_items(node, items, false);
   }
-  auto over = overs_.find(step.id.text);
-  if (over == overs_.end() && step.map) over = overs_.emplace(step.id.text, step.map->over).first;
-  if (over == overs_.end()) return {};
+  auto over = map_values_.find(step.id.text);
+  if (over == map_values_.end() && step.map)
+    over = map_values_.emplace(step.id.text, step.map->over).first;
+  if (over == map_values_.end()) return {};
   if (erased_.contains(step.id.text + "/over")) return erased_from(node.id);
-  AE_TRY(put(Value::object({{"node_id", node.id}, {"over", true}, {"step_id", step.id.text}}),
-             {{step.id.text, over->second}}));
+  AE_TRY(
+      append_entry(Value::object({{"node_id", node.id}, {"over", true}, {"step_id", step.id.text}}),
+                   {{step.id.text, over->second}}));
   return import_items(node, items, true);
 }
 
 // Has the origin's model received a final result of this call? Not if the call was skipped because
 // the loop had failed, if it ended the loop, or if its outcome is unknown.
-bool ForkBuilder::was_answered(const Node& node, const Step& call) const {
-  if (!is_complete(call, node, true) || !stands(call) || then_.may_have_happened(call))
+bool ForkBuilder::has_final_result(const Node& node, const Step& call) const {
+  if (!is_complete(call, node, true) || !is_in_effect(call) || then_.may_have_happened(call))
     return false;
   const std::string& id = call.id.text;
   if (!results_.contains(id)) return false;
   if (!call.failure || call.imported) return true;
   if (refused_.contains(id)) return !node.loop->fail_on_reject;
-  return denied_.contains(id) || (invocations_.contains(id) && !asking_.contains(id));
+  return denied_.contains(id) || (invocations_.contains(id) && !awaiting_input_.contains(id));
 }
 
-ForkBuilder::Turn ForkBuilder::turn_of(const Node& node, const Step& asked) const {
-  const std::string& id = asked.id.text;
+ForkBuilder::Turn ForkBuilder::turn_of(const Node& node, const Step& model_call) const {
+  const std::string& id = model_call.id.text;
   const auto invocation = invocations_.find(id);
-  if (!is_complete(asked, node, false) || !results_.contains(id) || !arguments_.contains(id) ||
+  if (!is_complete(model_call, node, false) || !results_.contains(id) || !arguments_.contains(id) ||
       invocation == invocations_.end()) {
     return {};
   }
-  Turn turn{.asked = &asked, .choice = nullptr, .calls = {}, .over = false};
+  Turn turn{.model_call = &model_call, .choice = nullptr, .calls = {}, .finished = false};
   const auto choice = choices_.find(invocation->second);
   if (choice == choices_.end()) return turn;
   turn.choice = &choice->second;
   std::size_t made = 0;
   for (const Value& call : (*turn.choice)["calls"].items()) made += call.find("refused") ? 0 : 1;
   for (const Step* part : items_.at(node.index)) {
-    if (part->turn == asked.turn && part->is_loop_call() && was_answered(node, *part)) {
+    if (part->turn == model_call.turn && part->is_loop_call() && has_final_result(node, *part)) {
       turn.calls.push_back(part);
     }
   }
-  const bool asks = (*turn.choice)["calls"].size() > 0 || turn.choice->find("repair") != nullptr;
-  turn.over = asks && turn.calls.size() == made;
+  const bool may_follow =
+      (*turn.choice)["calls"].size() > 0 || turn.choice->find("repair") != nullptr;
+  turn.finished = may_follow && turn.calls.size() == made;
   return turn;
 }
 
@@ -410,35 +414,35 @@ std::vector<ForkBuilder::Turn> ForkBuilder::turns_of(const Node& node, const Ste
   for (const Step* part : parts->second) {
     if (!part->is_turn()) continue;
     Turn turn = turn_of(node, *part);
-    if (!turn.asked) break;
+    if (!turn.model_call) break;
     turns.push_back(std::move(turn));
-    if (!turns.back().over) break;
+    if (!turns.back().finished) break;
   }
   const bool failed = step.phase == StepPhase::done && step.failure;
   const Step& newest = *parts->second.back();
-  if (failed && !turns.empty() && turns.back().asked == &newest) turns.pop_back();
+  if (failed && !turns.empty() && turns.back().model_call == &newest) turns.pop_back();
   return turns;
 }
 
 Status ForkBuilder::import_turns(const std::vector<Turn>& turns) {
   for (const Turn& turn : turns) {
-    const std::string& id = turn.asked->id.text;
+    const std::string& id = turn.model_call->id.text;
     std::vector<Member> more{{"invocation", invocations_.at(id)}};
     if (turn.choice) more.emplace_back("choice", *turn.choice);
     if (erased_.contains(invocations_.at(id) + "/choice")) {
-      return erased_from(then_.node_of(*turn.asked).id);
+      return erased_from(then_.node_of(*turn.model_call).id);
     }
-    AE_TRY(bring_in(*turn.asked, &results_.at(id), std::move(more),
-                    {{id + "/arguments", arguments_.at(id)}}));
+    AE_TRY(import_step(*turn.model_call, &results_.at(id), std::move(more),
+                       {{id + "/arguments", arguments_.at(id)}}));
     for (const Step* call : turn.calls) {
       const std::string& of = call->id.text;
       const auto edited = edited_.find(of);
-      std::vector<Member> about, beside;
+      std::vector<Member> about, more_results;
       if (edited != edited_.end()) {
         about.emplace_back("edited", true);
-        beside.emplace_back(of + "/edited", edited->second);
+        more_results.emplace_back(of + "/edited", edited->second);
       }
-      AE_TRY(bring_in(*call, &results_.at(of), std::move(about), std::move(beside)));
+      AE_TRY(import_step(*call, &results_.at(of), std::move(about), std::move(more_results)));
     }
   }
   return {};
@@ -447,38 +451,39 @@ Status ForkBuilder::import_turns(const std::vector<Turn>& turns) {
 // An unfinished loop continues with its valid turns.
 Status ForkBuilder::import_loop(const Node& node, const Step& step) {
   const std::vector<const Step*>& parts = items_[node.index];
-  const bool all_stand = std::ranges::all_of(parts, [&](const Step* p) { return stands(*p); });
-  if (!is_complete(step, node, node.continue_on_error) || !all_stand) {
+  const bool all_in_effect =
+      std::ranges::all_of(parts, [&](const Step* p) { return is_in_effect(*p); });
+  if (!is_complete(step, node, node.continue_on_error) || !all_in_effect) {
     const std::vector<Turn> turns = turns_of(node, step);
     if (turns.empty()) return {};
-    AE_TRY(put(
+    AE_TRY(append_entry(
         Value::object({{"node_id", node.id}, {"step_id", step.id.text}, {"under_way", true}}), {}));
     return import_turns(turns);
   }
   const Value result = then_.result_for_dependents(step);
-  AE_TRY(bring_in(step, &result, {}));
-  whole_[node.index] = true;
+  AE_TRY(import_step(step, &result, {}));
+  fully_imported_[node.index] = true;
   for (const Step* part : parts) {
     const auto known = results_.find(part->id.text);
     if (part->phase != StepPhase::done || (part->failure && known == results_.end())) continue;
-    AE_TRY(bring_in(*part, part->failure ? &known->second : nullptr, {}));
+    AE_TRY(import_step(*part, part->failure ? &known->second : nullptr, {}));
   }
   return {};
 }
 
 Status ForkBuilder::import_node(const Node& node) {
   const bool follows =
-      std::ranges::all_of(node.needs, [&](std::uint32_t need) { return whole_[need]; });
+      std::ranges::all_of(node.needs, [&](std::uint32_t need) { return fully_imported_[need]; });
   if (!follows) return {};
   const Step& step = then_.steps[node.index];
   if (node.kind == NodeKind::map && !step.skipped) return import_map(node, step);
   if (node.loop && !step.skipped) return import_loop(node, step);
   const bool complete = is_complete(step, node, node.continue_on_error);
   const Value* found = complete ? nullptr : found_result(step);
-  if ((!complete && found == nullptr) || !stands(step)) return {};
+  if ((!complete && found == nullptr) || !is_in_effect(step)) return {};
   const Value result = found != nullptr ? *found : then_.result_for_dependents(step);
-  whole_[node.index] = true;
-  return bring_in(step, &result, {}, {}, found != nullptr);
+  fully_imported_[node.index] = true;
+  return import_step(step, &result, {}, {}, found != nullptr);
 }
 
 // The state of an effect of the origin; "" = it did not happen.
@@ -488,8 +493,8 @@ std::string_view ForkBuilder::effect_state(const std::string& id, std::uint64_t 
     const Step& step = now_.steps[known->second];
     if (step.role != Role::node) return "";  // a compensation is listed with the step that it undid
     if (step.result_type == ResultType::compensated) return "undone";
-    const bool half = step.undo != kNoStep && now_.may_have_happened(now_.steps[step.undo]);
-    if (half) return "in_doubt";
+    const bool undo_unknown = step.undo != kNoStep && now_.may_have_happened(now_.steps[step.undo]);
+    if (undo_unknown) return "in_doubt";
     if (now_.may_have_happened(step)) {
       const auto noted = now_.noted.find(now_.call_of(step).invocation.text);
       if (noted == now_.noted.end()) return "in_doubt";
@@ -516,29 +521,29 @@ std::string_view ForkBuilder::effect_state(const std::string& id, std::uint64_t 
 
 std::vector<Value> ForkBuilder::effects() const {
   // Keys and seq are null for imports of the origin.
-  struct Did {
+  struct OriginEffect {
     const StepId& step;
     std::string_view node, tool, effect, state;
     Value external_key, idempotency_key, seq;
   };
   std::vector<Value> all;
-  const auto add = [&](Did did) {
+  const auto add = [&](OriginEffect origin_effect) {
     Value item;
     for (const State* of : {&now_, &then_}) {
-      const auto step = of->by_id.find(did.step);
+      const auto step = of->by_id.find(origin_effect.step);
       if (step == of->by_id.end()) continue;
       const std::uint32_t n = of->steps[step->second].item;
       if (n != kNoItem) item = std::uint64_t{n};
     }
-    all.push_back(Value::object({{"effect_class", did.effect},
-                                 {"external_key", did.external_key},
-                                 {"idempotency_key", did.idempotency_key},
+    all.push_back(Value::object({{"effect_class", origin_effect.effect},
+                                 {"external_key", origin_effect.external_key},
+                                 {"idempotency_key", origin_effect.idempotency_key},
                                  {"item", item},
-                                 {"node_id", did.node},
-                                 {"seq", did.seq},
-                                 {"state", did.state},
-                                 {"step_id", did.step.text},
-                                 {"tool", did.tool}}));
+                                 {"node_id", origin_effect.node},
+                                 {"seq", origin_effect.seq},
+                                 {"state", origin_effect.state},
+                                 {"step_id", origin_effect.step.text},
+                                 {"tool", origin_effect.tool}}));
   };
   for (const Step& step : now_.steps) {  // imports of the origin
     if (!step.imported || !step.committed || imported_.contains(step.id.text)) continue;
@@ -582,12 +587,12 @@ std::vector<Value> ForkBuilder::effects() const {
 }
 
 // Fields that the state does not hold.
-void ForkBuilder::take_over(const JobCreated& born) {
-  fork_.input_erased = born.input.erased;
-  fork_.priority = born.priority.value_or(0);
-  fork_.queue = or_empty(born.queue);
-  if (!born.required_capabilities.is_array()) return;
-  for (const Value& one : born.required_capabilities.items()) {
+void ForkBuilder::copy_creation_fields(const JobCreated& created) {
+  fork_.input_erased = created.input.erased;
+  fork_.priority = created.priority.value_or(0);
+  fork_.queue = or_empty(created.queue);
+  if (!created.required_capabilities.is_array()) return;
+  for (const Value& one : created.required_capabilities.items()) {
     if (one.is_string()) fork_.required_capabilities.push_back(one.as_string());
   }
 }
@@ -598,16 +603,16 @@ Result<Fork> ForkBuilder::run() {
     std::visit([this](const auto& body) { gather(body); }, event.body);
   }
   gather_items();
-  for (const UnknownCall& call : then_.earlier_unknown) bring_in_unknown(call);
+  for (const UnknownCall& call : then_.earlier_unknown) import_unknown_call(call);
   fork_.plan = then_.plan;
   const auto& nodes = then_.plan->nodes;
-  whole_.resize(nodes.size());
+  fully_imported_.resize(nodes.size());
   Needs needs;
   needs.reserve(nodes.size());
   for (const Node& node : nodes) needs.push_back(node.needs);
   for (const std::uint32_t index : topological_order(needs).order)
     AE_TRY(import_node(nodes[index]));
-  if (!entries_.empty() || !unknown_.empty() || fork_.imported.empty()) cut();
+  if (!entries_.empty() || !unknown_.empty() || fork_.imported.empty()) flush_event();
   fork_.effects = effects();
   const Event& at = events_[then_.seq - 1];
   fork_.agent = now_.agent;
@@ -618,7 +623,7 @@ Result<Fork> ForkBuilder::run() {
   fork_.budget = then_.budget.limits;
   fork_.spent = then_.budget.spent;
   fork_.labels = now_.labels;
-  if (const auto* born = as<JobCreated>(events_.front())) take_over(*born);
+  if (const auto* created = as<JobCreated>(events_.front())) copy_creation_fields(*created);
   fork_.forked_from =
       Value::object({{"hash", to_hex(at.hash)}, {"job_id", now_.job.text}, {"seq", at.seq}});
   return std::move(fork_);

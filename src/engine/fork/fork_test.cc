@@ -134,9 +134,9 @@ AE_TEST("fork/a completed fork completes at once") {
 AE_TEST("fork/a result that is recorded counts as done before its node is finished") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}");
-  const auto seen = origin.seq_of(EventType::tool_invocation_finished, "a");
-  JobFixture job(*origin.fork(seen), "job-2");
-  EXPECT_EQ(again(*origin.fork(seen)), "b in_doubt ");
+  const auto finished_seq = origin.seq_of(EventType::tool_invocation_finished, "a");
+  JobFixture job(*origin.fork(finished_seq), "job-2");
+  EXPECT_EQ(again(*origin.fork(finished_seq)), "b in_doubt ");
   job.claim();
   EXPECT_EQ(job.sent[0].arguments, json("{'n':7}"));
   EXPECT_EQ(to_text(job.step("a").result_type), "side_effect_committed");
@@ -331,16 +331,16 @@ AE_TEST("fork/what is brought in is refused where it cannot have been done") {
   const auto refused = [&](const EventBody& draft, bool is_fork = true) {
     State state;
     state.job = JobId("job-9");
-    const auto born = job_events({.agent = "tester",
-                                  .input = {},
-                                  .labels = {},
-                                  .idempotency_key = {},
-                                  .execution_version = "v1",
-                                  .deadline = {},
-                                  .plan = fork.plan.get(),
-                                  .forked_from = is_fork ? fork.forked_from : Value(),
-                                  .imported = {}});
-    for (const EventBody& one : born) {
+    const auto first_events = job_events({.agent = "tester",
+                                          .input = {},
+                                          .labels = {},
+                                          .idempotency_key = {},
+                                          .execution_version = "v1",
+                                          .deadline = {},
+                                          .plan = fork.plan.get(),
+                                          .forked_from = is_fork ? fork.forked_from : Value(),
+                                          .imported = {}});
+    for (const EventBody& one : first_events) {
       AE_CHECK(apply(state, one, Instant{}, uncached_plan_source()).has_value());
     }
     return !apply(state, draft, Instant{}, uncached_plan_source()).has_value();
@@ -495,7 +495,7 @@ AE_TEST(
     RandomWorld world(failing);
     origin.claim();
     const std::uint64_t moments = dice.below(60);
-    for (std::uint64_t i = 0; i < moments && step_on(origin, world, dice); ++i) {
+    for (std::uint64_t i = 0; i < moments && advance_randomly(origin, world, dice); ++i) {
     }
     const std::uint64_t at = 2 + dice.below(origin.log.size() - 1);
     const auto fork = origin.fork(at);
@@ -522,7 +522,7 @@ AE_TEST(
     }
     job.claim();
     int steps = 0;
-    while (step_on(job, world, dice)) {
+    while (advance_randomly(job, world, dice)) {
       ASSERT_LT(++steps, 5000) << job.log_text();
       if (dice.one_in(10) && job.state.status == JobStatus::running) job.crash();
     }
@@ -546,17 +546,17 @@ AE_TEST("property/a retry of any failed job lists only what is in doubt, undone 
     origin.waits_for_settling = true;
     RandomWorld world(FailureMode::ends);
     origin.claim();
-    for (int steps = 0; step_on(origin, world, dice); ++steps) {
+    for (int steps = 0; advance_randomly(origin, world, dice); ++steps) {
       ASSERT_LT(steps, 5000) << origin.log_text();
     }
     if (origin.status() != "failed") continue;
     failed++;
     const Fork fork = retried(origin);
-    const bool stands = origin.count(EventType::step_compensated) == 0 &&
-                        std::ranges::none_of(fork.effects, [](const Value& effect) {
-                          return effect.text("state") != "committed";
-                        });
-    EXPECT_TRUE(!stands || fork.effects.empty()) << again(fork) << "\n" << origin.log_text();
+    const bool in_effect = origin.count(EventType::step_compensated) == 0 &&
+                           std::ranges::none_of(fork.effects, [](const Value& effect) {
+                             return effect.text("state") != "committed";
+                           });
+    EXPECT_TRUE(!in_effect || fork.effects.empty()) << again(fork) << "\n" << origin.log_text();
     JobFixture job(fork, "job-2");
     ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.log_text();
   }
@@ -596,7 +596,7 @@ AE_TEST("fork/a call that was given up before it stays unknown in the fork") {
   EXPECT_EQ(unknown_keys(job_view(third.state)["in_doubt"]), key) << "a fork of the fork";
   job.signal("k");
   EXPECT_EQ(job.last<JobCompleted>().in_doubt, Value::array({Value(key)}));
-  job.act(
+  job.send_request(
       {.kind = ControlRequest::Kind::resolve, .idempotency_key = key, .resolution = "happened"});
   EXPECT_EQ(job.refused, std::nullopt);
   expect_proved(job);
@@ -695,7 +695,7 @@ AE_TEST("fork/a retry makes a call again that an operator resolved as not_happen
 
 AE_TEST("fork/a retry keeps the result that an operator gave after the end") {
   JobFixture origin(kRiskThenPut);
-  origin.claim().unknown("a").act(happened(origin, "{'id':7}"));
+  origin.claim().unknown("a").send_request(happened(origin, "{'id':7}"));
   ASSERT_EQ(origin.refused, std::nullopt);
   const Fork fork = retried(origin);
   EXPECT_EQ(again(fork), "");
@@ -718,7 +718,7 @@ AE_TEST("fork/a retry keeps the result that an operator gave for one that broke 
   ASSERT_EQ(origin.status(), "failed");
   ASSERT_EQ(again(retried(origin)), "a committed ");
   EXPECT_EQ(origin.resolve("a", "not_happened").refused, Code::input_invalid);
-  origin.act(happened(origin, "{'id':7}"));
+  origin.send_request(happened(origin, "{'id':7}"));
   ASSERT_EQ(origin.refused, std::nullopt);
   EXPECT_EQ(origin.status(), "failed");
   expect_proved(origin);

@@ -112,10 +112,10 @@ Status Applier::apply(const ToolInvocationStarted& event) {
   // answers (API §1, SPEC §6).
   const bool repeats =
       step->phase == StepPhase::backoff && call.outcome != OutcomeKind::input_required;
-  const bool counted_tries = call.try_no == 0 || repeats || call.error.code == "not_sent";
+  const bool is_counted = call.try_no == 0 || repeats || call.error.code == "not_sent";
   call.tool_version = event.tool_version;
   call.try_no++;
-  if (counted_tries) call.counted_tries++;
+  if (is_counted) call.counted_tries++;
   call.open = true;
   s_.open_tries++;
   s_.tries_started++;
@@ -134,7 +134,7 @@ Status Applier::apply(const ToolInvocationStarted& event) {
 Status Applier::apply(const ToolInvocationFinished& event) {
   Step* step = this->step(event.step_id);
   if (event.late.value_or(false)) {  // for display; its try was closed before
-    if (step && step->call) step->call->late = static_cast<std::uint32_t>(event.try_no);
+    if (step && step->call) step->call->last_late_try = static_cast<std::uint32_t>(event.try_no);
     return {};
   }
   if (!step || !step->call || !step->call->open || step->call->id != event.invocation_id ||
@@ -184,8 +184,10 @@ Status Applier::apply(const ToolInvocationFinished& event) {
       (s_.opened_at || (s_.status == JobStatus::running && call.attempt == s_.attempt));
   if (!certain && !ended && !event.settled.value_or(false)) call.unsettled = true;
   // The `not_happened` decision was made before it was known that the tool asks a question.
-  const bool asks = step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;
-  if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain) || asks) {
+  const bool sends_answers =
+      step->phase == StepPhase::redo && call.outcome == OutcomeKind::input_required;
+  if (step->phase == StepPhase::calling || (step->phase == StepPhase::probing && certain) ||
+      sends_answers) {
     set_phase(*step, StepPhase::settled);
   }
   if (step->role == Role::probe && s_.steps[step->of].phase != StepPhase::probing &&

@@ -183,7 +183,7 @@ void Applier::begin_map(Step& map, Value over) {
   map.map->finished.resize(map.map->over.size());
 }
 
-Status Applier::branch_decided(const DecisionRecorded& event, Step* step) {
+Status Applier::apply_branch_decision(const DecisionRecorded& event, Step* step) {
   if (!step || step->phase != StepPhase::ready) return corrupt_event("no such step to branch");
   if (s_.node_of(*step).when && !step->branch) {
     if (!event.payload.value.is_bool()) return corrupt_event("a branch that is not a boolean");
@@ -206,7 +206,7 @@ Status Applier::branch_decided(const DecisionRecorded& event, Step* step) {
   return {};
 }
 
-Status Applier::retry_decided(const DecisionRecorded& event, Step* step) {
+Status Applier::apply_retry_decision(const DecisionRecorded& event, Step* step) {
   if (!step || step->phase != StepPhase::settled || step->call->outcome == OutcomeKind::success) {
     return corrupt_event("no such try to repeat");
   }
@@ -220,15 +220,16 @@ Status Applier::retry_decided(const DecisionRecorded& event, Step* step) {
 Status Applier::apply(const DecisionRecorded& event) {
   const std::string& kind = event.kind;
   Step* step = event.step_id ? this->step(*event.step_id) : nullptr;
-  if (kind == "branch") return branch_decided(event, step);
-  if (kind == "tool_choice") return tool_choice_decided(event, step);
-  if (kind == "retry") return retry_decided(event, step);
+  if (kind == "branch") return apply_branch_decision(event, step);
+  if (kind == "tool_choice") return apply_tool_choice_decision(event, step);
+  if (kind == "retry") return apply_retry_decision(event, step);
   if (kind == "in_doubt") {
-    return step ? in_doubt_decided(event, *step) : corrupt_event("no call has an unknown outcome");
+    return step ? apply_in_doubt_decision(event, *step)
+                : corrupt_event("no call has an unknown outcome");
   }
-  if (kind == "end") return end_decided(event);
-  if (kind == "budget") return budget_decided(event);
-  if (kind == "confirmation") return confirmation_decided(event, step);
+  if (kind == "end") return apply_end_decision(event);
+  if (kind == "budget") return apply_budget_decision(event);
+  if (kind == "confirmation") return apply_confirmation_decision(event, step);
   if (kind == "approval") {
     if (event.state == "requested") return approval_requested(event, step);
     return event.state == "denied" ? approval_denied(event, step) : approval_answered(event, step);
@@ -240,14 +241,14 @@ Status Applier::apply(const WaitOpened& event) {
   Step* step = this->step(event.step_id);
   if (!step) return corrupt_event("no such step");
   std::string key = event.correlation_key;
-  const bool asks = key.starts_with("approval/");
+  const bool for_approval = key.starts_with("approval/");
   const bool question = is_question(*step);
   const bool unmade = step->role == Role::undo && step->phase == StepPhase::ready;
   const bool of_call =
-      (step->call || unmade) && step->phase != StepPhase::done && !step->committed && !asks;
+      (step->call || unmade) && step->phase != StepPhase::done && !step->committed && !for_approval;
   const bool of_node =
       step->phase == StepPhase::ready && step->started && s_.node_of(*step).kind == NodeKind::wait;
-  if (!of_call && !of_node && !asks) return corrupt_event("this step waits for nothing");
+  if (!of_call && !of_node && !for_approval) return corrupt_event("this step waits for nothing");
   if (of_call && step->phase == StepPhase::in_doubt) return corrupt_event("it waits already");
   if (of_node && s_.ending) return corrupt_event("nothing starts in a job that ends");
   auto type = wait_type_of(event.wait_type);
@@ -266,7 +267,7 @@ Status Applier::apply(const WaitOpened& event) {
   if (of_node && *type == WaitType::message && wait.channel.empty())
     return corrupt_event("without a channel");
   step->wait_key = key;
-  if (asks) {
+  if (for_approval) {
     AE_TRY(request_opened(*step, wait));
   } else if (question) {
     AE_TRY(question_opened(*step, key, wait));
@@ -286,14 +287,14 @@ Status Applier::apply(const WaitCompleted& event) {
   s_.waits.erase(it);
   Step& step = s_.steps[wait.step];
   Value payload = event.payload.value;
-  bool gone = event.payload.erased;
+  bool erased = event.payload.erased;
   const std::string signal_id = or_empty(event.signal_id);
   if (!wait.resolve) {
     const std::string& outcome = event.outcome;
     auto kept = payload.is_null() ? take_buffered(key, wait, signal_id) : std::nullopt;
     if (kept) {
       payload = kept->payload;
-      gone = kept->erased;
+      erased = kept->erased;
     }
     if (!kept && wait.type == WaitType::message && outcome == "signalled") {
       return corrupt_event("no such message has come");
@@ -306,7 +307,7 @@ Status Applier::apply(const WaitCompleted& event) {
       step.timed_out = outcome == "timed_out";
       step.rejected = outcome == "rejected";
       step.result = step.timed_out ? Value::object({{"timed_out", true}}) : payload;
-      step.erased = gone && !step.timed_out;
+      step.erased = erased && !step.timed_out;
       if (outcome != "cancelled") set_phase(step, StepPhase::answered);
     }
     if (event.signal_id && !kept) {

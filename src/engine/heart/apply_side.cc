@@ -22,31 +22,31 @@ Status Applier::apply(const CommandEmitted& event) {
   const auto role = s_.side_role(step, id);
   if (!role) return corrupt_event("nothing is to be asked or undone here");
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
-  Step& fresh = s_.steps.emplace_back();
-  fresh.id = id;
-  fresh.node = step.node;
-  fresh.start_plan = step.start_plan;
-  fresh.start_node = step.start_node;
-  fresh.item = step.item;
-  fresh.turn = step.turn;
-  fresh.nth = step.nth;
-  fresh.role = *role;
-  fresh.of = about->second;
-  fresh.phase = StepPhase::ready;
-  fresh.started = true;
+  Step& new_step = s_.steps.emplace_back();
+  new_step.id = id;
+  new_step.node = step.node;
+  new_step.start_plan = step.start_plan;
+  new_step.start_node = step.start_node;
+  new_step.item = step.item;
+  new_step.turn = step.turn;
+  new_step.nth = step.nth;
+  new_step.role = *role;
+  new_step.of = about->second;
+  new_step.phase = StepPhase::ready;
+  new_step.started = true;
   s_.by_id.emplace(std::move(id), index);
   if (*role == Role::undo) {
     step.undo = index;
     return {};
   }
-  fresh.of_try = step.call->try_no;
+  new_step.of_try = step.call->try_no;
   step.probe = index;
   set_phase(step, StepPhase::probing);
   return {};
 }
 
 // An operator, or the call's probe, resolves its outcome.
-Status Applier::in_doubt_decided(const DecisionRecorded& event, Step& step) {
+Status Applier::apply_in_doubt_decision(const DecisionRecorded& event, Step& step) {
   const bool by_probe = step.phase == StepPhase::probing && event.by == "probe";
   if (step.phase != StepPhase::in_doubt && !by_probe)
     return corrupt_event("no call has an unknown outcome");
@@ -97,7 +97,7 @@ Status Applier::apply(const StepCompensated& event) {
 }
 
 // The job must end, for a reason that is in no other event, and must undo something first.
-Status Applier::end_decided(const DecisionRecorded& event) {
+Status Applier::apply_end_decision(const DecisionRecorded& event) {
   if (s_.ending) return corrupt_event("it ends already");
   begin_ending({.cancelled = false,
                 .code = std::string(event.payload.left().text("code")),

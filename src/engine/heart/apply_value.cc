@@ -55,8 +55,9 @@ Status Applier::value_approved(Step& step) {
     } else if (depends_on_arguments(tool)) {
       args = arguments_of(s_, step).value_or(Value());
     }
-    const auto said = evaluate_policy(s_, &step, tool, args);
-    const PolicyAction action = said ? said->action : PolicyAction::require_approval;
+    const auto policy_decision = evaluate_policy(s_, &step, tool, args);
+    const PolicyAction action =
+        policy_decision ? policy_decision->action : PolicyAction::require_approval;
     if (action == PolicyAction::deny) return corrupt_event("a policy denies this step");
     if (action != PolicyAction::allow && !approved)
       return corrupt_event("this step was not approved");

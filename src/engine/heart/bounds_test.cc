@@ -238,7 +238,7 @@ AE_TEST("bounds/calls that a used-up budget holds back are evaluated in many dec
   job.limits.work_max = 40'000;
   job.claim();
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
-  EXPECT_FALSE(job.asked("n59").empty()) << "the last one was looked at, too";
+  EXPECT_FALSE(job.open_request_id("n59").empty()) << "the last one was looked at, too";
   EXPECT_LE(job.most_work, job.limits.work_max + kOne);
   EXPECT_GE(job.decisions, 8U);
 }
@@ -330,9 +330,9 @@ AE_TEST("bounds/a signal that comes early evaluates the keys of some waits only"
   JobFixture job("[" + waits + calls(1, "put") + "]");
   job.claim();
   const std::clock_t start = std::clock();
-  job.early("k10000-1", "{'neither': 1}", "one", "human");
+  job.signal_early("k10000-1", "{'neither': 1}", "one", "human");
   EXPECT_EQ(job.refused, Code::input_invalid) << "it decides nothing, and its wait is found";
-  job.early("k10000-39", "{'neither': 1}", "two", "human");
+  job.signal_early("k10000-39", "{'neither': 1}", "two", "human");
   EXPECT_FALSE(job.refused) << "it is kept; its wait will not take it";
   EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, kSecondsMax);
 }

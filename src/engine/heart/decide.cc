@@ -68,7 +68,7 @@ void Decider::visit(const std::set<std::uint32_t>& steps) {
       stopped_ = {.startable = startable,
                   .step = *it,
                   .added_events = has_events || (from_ && from_->added_events),
-                  .over = over_,
+                  .over = exceeded_limits_,
                   .limit_reached = !has_events && limit_reached_,
                   .revisit_at = revisit_at_,
                   .decide_again_at = decision_.decide_again_at};
@@ -81,7 +81,7 @@ void Decider::visit(const std::set<std::uint32_t>& steps) {
 
 void Decider::resume(const DecisionCursor& from) {
   from_ = from;
-  over_ = from.over;
+  exceeded_limits_ = from.over;
   if (from.added_events) return;
   limit_reached_ = from.limit_reached;
   revisit_at_ = from.revisit_at;
@@ -137,7 +137,7 @@ Decision Decider::run() {
     }
     return std::move(decision_);
   }
-  if (s_.pausing) {
+  if (s_.pause_request) {
     drain_for_pause();
     return std::move(decision_);
   }
@@ -158,10 +158,10 @@ Decision Decider::run() {
   return std::move(decision_);
 }
 
-Verdict admit(const State& state, const CallRequest& ask) {
-  const Step& step = state.steps[ask.step];
+Verdict admit(const State& state, const CallRequest& request) {
+  const Step& step = state.steps[request.step];
   if (step.call &&
-      (step.call->tool != ask.tool || step.call->arguments_hash != ask.arguments_hash)) {
+      (step.call->tool != request.tool || step.call->arguments_hash != request.arguments_hash)) {
     return Verdict::non_determinism;
   }
   // A success is recorded, whatever happens to the job; a failed call is not repeated either.
@@ -175,9 +175,10 @@ Verdict admit(const State& state, const CallRequest& ask) {
   // In an ending job only a call with an unknown outcome that could be undone may be resent.
   const bool ends = state.ending && step.role == Role::node && !state.blocks_ending(step);
   if (ends || is_terminal(state.status)) return Verdict::refuse;
-  const bool approved = !ask.arguments || is_approved(state, &step, state.tool_of(step), ask);
-  const bool fits =
-      ask.use == nullptr || step.role != Role::node || state.budget.exceeded_by(*ask.use).empty();
+  const bool approved =
+      !request.arguments || is_approved(state, &step, state.tool_of(step), request);
+  const bool fits = request.use == nullptr || step.role != Role::node ||
+                    state.budget.exceeded_by(*request.use).empty();
   const Verdict may_declare = !approved ? Verdict::unapproved
                               : fits    ? Verdict::declare
                                         : Verdict::over_budget;
@@ -211,12 +212,12 @@ bool is_requested(const State& state, std::uint32_t step) {
 }
 
 std::vector<std::uint32_t> requested_steps(const State& state) {
-  std::vector<std::uint32_t> asks(state.startable.begin(), state.startable.end());
+  std::vector<std::uint32_t> steps(state.startable.begin(), state.startable.end());
   for (std::uint32_t index : state.todo) {
-    if (is_requested(state, index)) asks.push_back(index);
+    if (is_requested(state, index)) steps.push_back(index);
   }
-  std::ranges::sort(asks);
-  return asks;
+  std::ranges::sort(steps);
+  return steps;
 }
 
 Decision decide(const State& state, const DecisionContext& context, const DecideLimits& limits,

@@ -1,7 +1,7 @@
 // decide: computes the next action of a job.
 //
 //   requested_steps(state)   the commands that the plan requests: those of eligible steps
-//   admit(state, ask)        whether a command may be called: the ledger's rules (SPEC §4)
+//   admit(state, request)    whether a command may be called: the ledger's rules (SPEC §4)
 //   decide(state)            both, for each step that needs a decision: events to append, and calls
 //                            to perform once these are durable
 //
@@ -25,7 +25,7 @@ namespace ae::engine {
 // The result of verifying one resource.
 struct Confirmation {
   std::uint64_t seq = 0;  // of the state_changed that it verifies
-  CheckResult seen;
+  CheckResult result;
 };
 // By resource_key.
 using Confirmations = std::map<std::string, Confirmation>;
@@ -90,11 +90,11 @@ enum class Verdict : std::uint8_t {
   refuse,           // the job is ending, or the step does not wait for a call
   non_determinism,  // another tool or other arguments than recorded for this command
 };
-Verdict admit(const State& state, const CallRequest& ask);
+Verdict admit(const State& state, const CallRequest& request);
 // Is exactly this call approved, or does it need no approval? `step`: nullptr =
 // the command has none yet.
 bool is_approved(const State& state, const Step* step, const ToolPolicy& tool,
-                 const CallRequest& ask);
+                 const CallRequest& request);
 
 // The steps whose commands the plan requests next, in order of position.
 std::vector<std::uint32_t> requested_steps(const State& state);

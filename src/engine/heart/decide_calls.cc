@@ -34,16 +34,16 @@ bool still_running(const ToolPolicy& tool, const Invocation& call) {
 
 // The error of a failed model call for a reader without the job: the node, the model,
 // and the number of tries.
-std::string describe_failure(const State& state, const Step& step, std::string_view said,
+std::string describe_failure(const State& state, const Step& step, std::string_view error,
                              std::uint32_t tries) {
   const ToolPolicy& tool = state.tool_of(step);
-  if (!tool.is_model()) return std::string(said);
+  if (!tool.is_model()) return std::string(error);
   std::string text = "node ";
   text += state.node_of(step).id;
   if (step.item != kNoItem) text.append(", item ").append(std::to_string(step.item));
   if (step.turn != kNoTurn) text.append(", turn ").append(std::to_string(step.turn + 1));
   text.append(", model ").append(tool.name.substr(kModelToolPrefix.size()));
-  text.append(": ").append(said);
+  text.append(": ").append(error);
   if (tries == 1) text += " (tried once)";
   if (tries > 1) text.append(" (tried ").append(std::to_string(tries)).append(" times)");
   return text;
@@ -51,7 +51,7 @@ std::string describe_failure(const State& state, const Step& step, std::string_v
 
 }  // namespace
 
-bool tries_left(const ToolPolicy& tool, const Invocation& call) {
+bool has_tries_left(const ToolPolicy& tool, const Invocation& call) {
   return call.counted_tries < tool.retry.max_attempts &&
          (tool.retry.covers(call.error.code) || still_running(tool, call));
 }
@@ -82,8 +82,8 @@ void Decider::start_tool(const Step& step) {
   }
   if (!may_fit_budget(s_.tool_of(step))) return;
   // The approved arguments are sent.
-  const bool asked = step.approval && step.approval->state == ApprovalState::approved;
-  auto args = asked ? Result<Value>(step.approval->arguments) : arguments(step);
+  const bool is_approved = step.approval && step.approval->state == ApprovalState::approved;
+  auto args = is_approved ? Result<Value>(step.approval->arguments) : arguments(step);
   if (!args) {
     start(step);
     return fail_step(step, args.error());
@@ -108,7 +108,7 @@ void Decider::digest(Declaration& d) const {
 bool Decider::begin_call(Declaration d) {
   digest(d);
   if (deny_if_forbidden(d, d.args, d.hash)) return false;
-  if (!approved(d, d.args, d.hash)) {
+  if (!is_call_approved(d, d.args, d.hash)) {
     request_approval(d, d.args, d.hash);
     return false;
   }
@@ -165,14 +165,15 @@ void Decider::emit_started(const Declaration& d, const Value& args, ToolInvocati
   event.send_by = send_by;
   event.tool_name = tool.name;
   event.tool_version = offered_version(d.tool);
-  bool asked = false;
+  bool is_approved = false;
   if (const auto known = s_.by_id.find(d.step); known != s_.by_id.end()) {
     const auto& approval = s_.steps[known->second].approval;
-    asked = approval && approval->state == ApprovalState::approved;
-    if (asked) event.approval_id = approval->id;
+    is_approved = approval && approval->state == ApprovalState::approved;
+    if (is_approved) event.approval_id = approval->id;
   }
   // An approval is valid only for this schema, including its absence.
-  if (tool.args_schema || asked) event.request_schema_hash = hash_from_hex(tool.schema_digest);
+  if (tool.args_schema || is_approved)
+    event.request_schema_hash = hash_from_hex(tool.schema_digest);
   event.reserved = reserve(d, args);
   emit(std::move(event));
   decision_.perform.push_back(d.step);
@@ -183,7 +184,7 @@ void Decider::emit_started(const Declaration& d, const Value& args, ToolInvocati
 void Decider::declare_try(const Step& step, bool close_earlier) {
   // An orphaned try counts as open: its resend takes its place.
   const bool replaces = step.phase == StepPhase::calling;
-  if (s_.pausing || (!replaces && !has_room())) return;
+  if (s_.pause_request || (!replaces && !has_room())) return;
   Declaration again{.step = step.id,
                     .node = s_.node_of(step),
                     .tool = s_.tool_index(step),
@@ -194,12 +195,14 @@ void Decider::declare_try(const Step& step, bool close_earlier) {
   if (replaces) open_--;
   if (close_earlier && step.call->open) finish_as_unknown(step);
   const Invocation& call = *step.call;
-  if (!approved(again, call.arguments, call.arguments_hash)) {
+  if (!is_call_approved(again, call.arguments, call.arguments_hash)) {
     // The plan was replaced since the earlier try. A call that its policies
     // deny cannot be approved.
-    const auto said = evaluate_policy(s_, &step, s_.tool_of(step), call.arguments, &work_);
-    if (said && said->action == PolicyAction::deny) {
-      return fail_step(step, code_name(Code::denied), denied_text(call.tool, said->reason));
+    const auto policy_decision =
+        evaluate_policy(s_, &step, s_.tool_of(step), call.arguments, &work_);
+    if (policy_decision && policy_decision->action == PolicyAction::deny) {
+      return fail_step(step, code_name(Code::denied),
+                       denied_text(call.tool, policy_decision->reason));
     }
     return request_approval(again, call.arguments, call.arguments_hash);
   }
@@ -271,7 +274,7 @@ void Decider::handle_definite_failure(const Step& step) {
     // Another process could not send it. This one tries at once, then with increasing delays.
     return call.attempt == s_.attempt ? schedule_retry(step) : declare_try(step, false);
   }
-  if (tries_left(tool, call)) return schedule_retry(step);
+  if (has_tries_left(tool, call)) return schedule_retry(step);
   fail_step(step, call.error.code,
             describe_failure(s_, step, call.error.message, call.counted_tries));
 }
@@ -280,7 +283,7 @@ void Decider::handle_definite_failure(const Step& step) {
 void Decider::handle_unknown_outcome(const Step& step) {
   const Invocation& call = *step.call;
   const ToolPolicy& tool = s_.tool_of(step);
-  const bool again = tries_left(tool, call) || call.unsent_tries > 0;
+  const bool again = has_tries_left(tool, call) || call.unsent_tries > 0;
   const bool waits =
       step.phase != StepPhase::backoff && (call.unsent_tries == 0 || call.attempt == s_.attempt);
   if (again && !waits && !has_room()) return;  // before evaluating its policies
@@ -319,9 +322,9 @@ void Decider::schedule_retry(const Step& step) {
   // Seeded with the step's id, so that the order of branches has no influence. 53 bits: what a JSON
   // number holds; `backoff` uses the upper ones of 64.
   const std::uint64_t jitter_seed = splitmix64(context_.jitter_seed ^ bits_of(step.id)) >> 11;
-  const bool asked = call.outcome == OutcomeKind::input_required;
+  const bool asked_questions = call.outcome == OutcomeKind::input_required;
   const std::uint32_t before = call.unsent_tries > 0 ? call.unsent_tries
-                               : asked               ? call.questions->rounds
+                               : asked_questions     ? call.questions->rounds
                                                      : call.counted_tries;
   Duration wait = tool.retry.backoff(before + 1, jitter_seed << 11, call.retry_after);
   // At least this, whatever the tool's own retry policy is.
@@ -334,7 +337,7 @@ void Decider::schedule_retry(const Step& step) {
               .kind = "retry",
               .not_before = context_.now + wait,
               .payload = Value::object({{"try", static_cast<std::uint64_t>(call.try_no + 1)}}),
-              .reason = asked ? std::string(to_text(call.outcome)) : call.error.code});
+              .reason = asked_questions ? std::string(to_text(call.outcome)) : call.error.code});
 }
 
 // Makes the next try when its time has come. A long back-off may exceed the
@@ -370,7 +373,7 @@ bool Decider::may_repeat(const Step& step) const {
                          context_.now - declared >= *tool.dedupe_window;
   const Declaration again{
       .step = step.id, .node = s_.node_of(step), .tool = index, .args = {}, .item = step.item};
-  return !forgotten && approved(again, call.arguments, call.arguments_hash);
+  return !forgotten && is_call_approved(again, call.arguments, call.arguments_hash);
 }
 
 // Closes a try whose outcome never arrived.
@@ -404,7 +407,7 @@ void Decider::finish_tool(const Step& step) {
     fail_job_for(step);
     std::string message = step.failure->message;
     if (message == kChangesUnread) {
-      if (auto changes = changes_of(s_, step, step.result, &work_).whole; !changes) {
+      if (auto changes = changes_of(s_, step, step.result, &work_).status; !changes) {
         message = changes.error().message;
       }
     }

@@ -47,7 +47,7 @@ void Decider::complete_job() {
   if (!result) {
     return end_with_error(code_name(result.error().code), "output: " + result.error().message);
   }
-  emit(JobCompleted{.in_doubt = list_or_absent(s_.unknown_calls()),
+  emit(JobCompleted{.in_doubt = list_or_absent(s_.unknown_call_keys()),
                     .result = std::move(*result),
                     .undelivered = list_or_absent(undelivered())});
   decision_.release = true;
@@ -56,7 +56,7 @@ void Decider::complete_job() {
 // Signals that arrived after the end was decided, and signals and messages that no wait took.
 std::vector<Value> Decider::undelivered() const {
   std::vector<Value> left = s_.undelivered;
-  for (const auto& [key, early] : s_.early) {
+  for (const auto& [key, early] : s_.early_signals) {
     for (const BufferedMessage& kept : early) {
       left.push_back(Value::object({{"correlation_key", key}, {"signal_id", kept.id}}));
     }
@@ -112,7 +112,7 @@ void Decider::end_job(const Ending& ending) {
     if (!context_.owned && context_.now < step.call->deadline) {
       // No worker would continue an idle job.
       if (s_.status == JobStatus::parked &&
-          (s_.parked_until != "resolve" || !s_.awaits_person_before_end())) {
+          (s_.parked_until != "resolve" || !s_.awaits_operator_before_end())) {
         emit(JobResumed{.by = "runtime"});
       }
       return decide_again_at(step.call->deadline);
@@ -122,7 +122,7 @@ void Decider::end_job(const Ending& ending) {
     return park_for_version();
   }
   if (s_.must_undo()) return decide_undo();
-  std::vector<Value> in_doubt = s_.unknown_calls();
+  std::vector<Value> in_doubt = s_.unknown_call_keys();
   for (const Step& step : s_.steps) {
     if (step.call && step.call->open) finish_as_unknown(step);
   }
@@ -152,9 +152,9 @@ bool Decider::release_until(std::optional<Instant> backoff) {
   const bool settles = revisit_at_ && *revisit_at_ == *backoff;
   // A death during this wait would count as a lost claim. After one lost claim the
   // job is released at once.
-  const Duration held_max =
+  const Duration wait_max =
       settles && s_.lost_claims > 0 ? Duration(0) : limits_.leased_backoff_max;
-  if (*backoff - context_.now > held_max) {
+  if (*backoff - context_.now > wait_max) {
     decision_.events.push_back(requeued_event(settles ? "settling" : "backoff", backoff));
     decision_.release = true;
   }
@@ -192,7 +192,7 @@ void Decider::drain_for_pause() {
     return;
   }
   if (s_.nodes_left == 0) return complete_job();
-  decision_.events.push_back(paused_event(s_.pausing->reason));
+  decision_.events.push_back(paused_event(s_.pause_request->reason));
   decision_.release = true;
 }
 
@@ -211,7 +211,7 @@ void Decider::become_idle() {
   if (revisit_at_ && (!backoff || *revisit_at_ < *backoff)) backoff = revisit_at_;
   // Tries that only need a resend are resent before the job parks, so that no operator
   // has to check their outcome.
-  if (!over_.empty() && (!backoff || *backoff <= context_.now)) return park_for_budget();
+  if (!exceeded_limits_.empty() && (!backoff || *backoff <= context_.now)) return park_for_budget();
   if (release_until(backoff)) return;
   AE_CHECK(!s_.waits.empty(), "nothing can move, nothing is awaited: " + s_.job.text);
   const bool all_resolve =

@@ -8,15 +8,15 @@ void Decider::decide_ready(const Step& step) {
   if (step.is_part()) return start_tool(step);
   const Node& node = s_.node_of(step);
   if (node.when && !step.branch) {
-    auto taken = when_of(s_, node, &work_);
-    if (!taken) {
+    auto branch_taken = when_of(s_, node, &work_);
+    if (!branch_taken) {
       start(step);
-      return fail_step(step, taken.error());
+      return fail_step(step, branch_taken.error());
     }
     emit_of(step, DecisionRecorded{.decision_id = decision_id_of(step, "when"),
                                    .kind = "branch",
-                                   .payload = Value(*taken)});
-    if (!*taken) skip(step);
+                                   .payload = Value(*branch_taken)});
+    if (!*branch_taken) skip(step);
     return;  // the next call of decide continues with it
   }
   if (step.branch && !*step.branch) return skip(step);
@@ -46,9 +46,9 @@ void Decider::skip(const Step& step) {
 // Fails a step before any call, or permanently after one.
 void Decider::fail_step(const Step& step, std::string_view code, std::string_view message) {
   if (step.role == Role::probe) {
-    const Step& asked = s_.steps[step.of];
+    const Step& probed = s_.steps[step.of];
     if (step.call->open) finish_as_unknown(step);
-    return open_resolve_wait(asked, "the probe failed (" + std::string(code) + ")");
+    return open_resolve_wait(probed, "the probe failed (" + std::string(code) + ")");
   }
   if (step.role == Role::undo)
     return open_resolve_wait(step, "it failed (" + std::string(code) + ")");
@@ -124,8 +124,8 @@ void Decider::deliver_early_answer(const Step& step, const std::string& key,
         delivered >= pending_messages->second.size())
       return;
     kept = &pending_messages->second[delivered++];
-  } else if (const auto early = s_.early.find(key);
-             early != s_.early.end() && node.wait_type != WaitType::timer) {
+  } else if (const auto early = s_.early_signals.find(key);
+             early != s_.early_signals.end() && node.wait_type != WaitType::timer) {
     kept = first_fitting_signal(early->second, node);
   }
   if (!kept) return;
@@ -198,7 +198,7 @@ void Decider::start_items(const Step& step) {
     active++;
     emit(NodeStarted{.node_id = node.id, .step_id = id, .try_no = 1});
     if (!args) {
-      emit(NodeFinished{.error = recorded(args.error()),
+      emit(NodeFinished{.error = recorded_error(args.error()),
                         .node_id = node.id,
                         .result_type = "permanent_failure",
                         .step_id = id,

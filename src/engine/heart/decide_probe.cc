@@ -13,20 +13,21 @@ bool Decider::may_probe(const Step& step) const {
 }
 
 void Decider::start_probe(const Step& step) {
-  if (s_.pausing) return;
+  if (s_.pause_request) return;
   // The sender may be dead, but its request may still arrive and take effect (SPEC §6).
   if (const auto settles = s_.settles_at(step); settles && context_.now < *settles) {
     return revisit_at(*settles);
   }
-  const bool own_place = step.phase == StepPhase::calling;  // an orphan is among the open tries
-  if (!has_room(own_place)) return;
+  const bool replaces_open_try =
+      step.phase == StepPhase::calling;  // an orphan is among the open tries
+  if (!has_room(replaces_open_try)) return;
   auto args = side_arguments_of(s_, step, Role::probe, &work_);
   if (args && canonical_exceeds(*args, kValueMax)) args = too_large("the probe's arguments");
   if (!args) {
     return open_resolve_wait(
         step, "it could not be asked about (" + std::string(code_name(args.error().code)) + ")");
   }
-  if (own_place) open_--;
+  if (replaces_open_try) open_--;
   begin_call({.step = s_.side_step_id(step, Role::probe),
               .node = s_.node_of(step),
               .tool = s_.tool_of(step).probe->tool,
@@ -35,8 +36,8 @@ void Decider::start_probe(const Step& step) {
 }
 
 void Decider::decide_probe(const Step& probe) {
-  const Step& asked = s_.steps[probe.of];
-  if (asked.phase != StepPhase::probing) {  // its answer is not needed any more
+  const Step& probed = s_.steps[probe.of];
+  if (probed.phase != StepPhase::probing) {  // its answer is not needed any more
     if (probe.call->open && !s_.is_live(probe)) return finish_as_unknown(probe);
     if (probe.phase == StepPhase::settled) commit_command(probe);
     return;
@@ -49,17 +50,17 @@ void Decider::decide_probe(const Step& probe) {
 }
 
 void Decider::handle_probe_answer(const Step& probe) {
-  const Step& asked = s_.steps[probe.of];
+  const Step& probed = s_.steps[probe.of];
   if (probe.failure) return fail_step(probe, probe.failure->code, probe.failure->message);
-  auto result = probe_result_of(s_, asked, probe.result, &work_);
+  auto result = probe_result_of(s_, probed, probe.result, &work_);
   if (result && canonical_exceeds(*result, kValueMax)) result = too_large("what the probe says");
   if (!result) return fail_step(probe, result.error());
   if (!result->is_null()) {
-    const auto& schema = s_.tool_of(asked).result_schema;
+    const auto& schema = s_.tool_of(probed).result_schema;
     if (const auto fits = schema ? schema->check(*result, &work_) : Status(); !fits) {
       return fail_step(probe, code_name(Code::tool_output_invalid), fits.error().message);
     }
-    if (auto changes = changes_of(s_, asked, *result, &work_).whole; !changes) {
+    if (auto changes = changes_of(s_, probed, *result, &work_).status; !changes) {
       return fail_step(probe, changes.error());
     }
   }
@@ -67,23 +68,23 @@ void Decider::handle_probe_answer(const Step& probe) {
 }
 
 void Decider::record_probe_result(const Step& probe, const Value& result) {
-  const Step& asked = s_.steps[probe.of];
+  const Step& probed = s_.steps[probe.of];
   const bool happened = !result.is_null();
-  const std::string_view says = happened ? "happened" : "not_happened";
-  if (happened && asked.call->open) finish_as_unknown(asked, "probe");
-  emit_of(asked,
-          DecisionRecorded{
-              .at = context_.now,
-              .by = "probe",
-              .decision_id = decision_id_of(asked, "in_doubt" + std::to_string(asked.call->try_no)),
-              .kind = "in_doubt",
-              .payload = Value::object({{"idempotency_key", asked.call->key.text},
-                                        {"probe", probe.call->id.text},
-                                        {"resolution", says}}),
-              .state = std::string(says)});
+  const std::string_view resolution = happened ? "happened" : "not_happened";
+  if (happened && probed.call->open) finish_as_unknown(probed, "probe");
+  emit_of(probed,
+          DecisionRecorded{.at = context_.now,
+                           .by = "probe",
+                           .decision_id = decision_id_of(
+                               probed, "in_doubt" + std::to_string(probed.call->try_no)),
+                           .kind = "in_doubt",
+                           .payload = Value::object({{"idempotency_key", probed.call->key.text},
+                                                     {"probe", probe.call->id.text},
+                                                     {"resolution", resolution}}),
+                           .state = std::string(resolution)});
   if (!happened) return;
-  emit_changes(asked, result);
-  emit_of(asked, CommandCommitted{.command_id = asked.id, .result = result});
+  emit_changes(probed, result);
+  emit_of(probed, CommandCommitted{.command_id = probed.id, .result = result});
 }
 
 }  // namespace ae::engine

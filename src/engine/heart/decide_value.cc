@@ -10,8 +10,8 @@ void Decider::record_value(const Declaration& d) {
   const RecordedKind records = s_.plan->tools[d.tool].records;
   // Arguments from the plan were checked before. Those of a call that a model requested under an
   // earlier plan, of another tool with this name, were not.
-  if (const auto taken = check_recorded_args(records, d.args); !taken) {
-    return emit(NodeFinished{.error = recorded(taken.error()),
+  if (const auto valid = check_recorded_args(records, d.args); !valid) {
+    return emit(NodeFinished{.error = recorded_error(valid.error()),
                              .node_id = d.node.id,
                              .result_type = "permanent_failure",
                              .step_id = d.step,
@@ -19,7 +19,7 @@ void Decider::record_value(const Declaration& d) {
   }
   const std::string effect = effect_id(d.step, records);
   emit_command(d, effect);
-  emit(recorded_event_type(records, effect, draw_value(records, d.args, context_, d.step)));
+  emit(make_recorded_event(records, effect, draw_value(records, d.args, context_, d.step)));
   commit_value(d.step, d.node.id);
   finish_value(d.step, d.node.id);
 }

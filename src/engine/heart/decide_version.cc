@@ -32,7 +32,7 @@ std::vector<std::string> Decider::unknown_calls_to_resend() const {
     const ToolPolicy& tool = s_.tool_of(step);
     const bool again = step.call->open
                            ? tool.on_in_doubt == OnInDoubt::resend
-                           : tries_left(tool, *step.call) || step.call->unsent_tries > 0;
+                           : has_tries_left(tool, *step.call) || step.call->unsent_tries > 0;
     if (again && !attempts_exhausted() && may_repeat(step)) keys.push_back(key);
   }
   return keys;

@@ -26,7 +26,7 @@
 
 namespace ae::engine {
 
-inline RecordedError recorded(const Error& error) {
+inline RecordedError recorded_error(const Error& error) {
   return {std::string(code_name(error.code)), Value(error.message)};
 }
 
@@ -37,7 +37,7 @@ inline std::unexpected<Error> too_large(std::string_view what) {
 }
 
 // By the tool's `retry`.
-bool tries_left(const ToolPolicy& tool, const Invocation& call);
+bool has_tries_left(const ToolPolicy& tool, const Invocation& call);
 
 class Decider {
  public:
@@ -121,7 +121,7 @@ class Decider {
   void emit_changes(const Step& step, const Value& result);
   bool request_missing_checks(const std::vector<std::string>& keys);
   void record_checks(const std::vector<std::string>& keys);
-  void emit_check(const Change& change, const CheckResult& seen);
+  void emit_check(const Change& change, const CheckResult& check);
   void escalate(const std::vector<std::string>& keys);
   CheckResult check_result_of(const std::string& key) const;
   DecisionId confirmation_id(std::string_view what) const;
@@ -155,11 +155,11 @@ class Decider {
   std::vector<Member> call_members(const Declaration& d, const Value& args,
                                    std::string_view hash) const;
   bool deny_if_forbidden(const Declaration& d, const Value& args, std::string_view hash);
-  bool approved(const Declaration& d, const Value& args, std::string_view hash) const;
+  bool is_call_approved(const Declaration& d, const Value& args, std::string_view hash) const;
   void request_approval(const Declaration& d, const Value& args, std::string_view hash);
   static std::string denied_text(const std::string& tool, const std::string& reason);
   void finish_refused(const Step& step);
-  void withdraw_requests(const Step& whole);
+  void withdraw_requests(const Step& parent);
   bool start_part(Declaration part);
   // Nothing is scheduled after the job's deadline, which fires first.
   Instant cap_at_deadline(Instant at) const {
@@ -223,8 +223,8 @@ class Decider {
   bool failed_ = false;    // an event of this decision ends the job: nothing starts after it
   bool answered_ = false;  // a model's answer is committed in this decision
   Usage reserved_;         // of the budget, by what this decision declares
-  std::vector<ExceededLimit> over_;  // limits that left no room for a call
-  bool unconfirmed_ = false;         // changes of another attempt became known and are not verified
+  std::vector<ExceededLimit> exceeded_limits_;  // limits that left no room for a call
+  bool unconfirmed_ = false;  // changes of another attempt became known and are not verified
   std::set<std::uint32_t> failed_maps_;  // an item fails in this decision: no more of these start
   std::set<std::string> keys_;           // of waits that this decision opens
   // Messages that this decision delivers, by channel.

@@ -80,16 +80,16 @@ std::string nodes_of(const Case& c) {
 
 // The process dies, and the next one claims the job; control requests are
 // applied before it decides.
-JobFixture& dies(JobFixture& job) {
+JobFixture& crash_and_claim(JobFixture& job) {
   job.reload();
   job.begin_attempt();
   return job;
 }
 
 // Simulates the tool, the probe and the operator of one case.
-class Life {
+class CaseRunner {
  public:
-  explicit Life(const Case& c)
+  explicit CaseRunner(const Case& c)
       : case_(c),
         name_(c.place == Place::node   ? "d"
               : c.place == Place::item ? "d/0"
@@ -105,9 +105,9 @@ class Life {
     job.claim();
     if (case_.place == Place::loop_call)
       job.ok("d/0", tool_calls_answer({{"c1", "do", "{'n':1}"}}));
-    comes_into_doubt();
+    reach_unknown_outcome();
     comes_to_an_end();
-    for (int i = 0; i < 100 && !is_terminal(job.state.status); ++i) goes_on();
+    for (int i = 0; i < 100 && !is_terminal(job.state.status); ++i) make_progress();
   }
 
   const Step& call() const { return job.step(name_); }
@@ -125,10 +125,10 @@ class Life {
   JobFixture job;
 
  private:
-  void comes_into_doubt() {
+  void reach_unknown_outcome() {
     switch (case_.doubt) {
       case Doubt::killed:
-        dies(job);
+        crash_and_claim(job);
         return;
       case Doubt::killed_and_claimed:
         job.crash();
@@ -158,24 +158,24 @@ class Life {
         if (job.in_flight.contains(job.index_of("other"))) job.fails("other");
         return;
       case End::max_attempts:
-        for (int i = 0; i < 4 && !job.state.ending && !rests(); ++i) {
+        for (int i = 0; i < 4 && !job.state.ending && !is_idle(); ++i) {
           job.crash();
         }
         return;
     }
   }
 
-  bool rests() const {
+  bool is_idle() const {
     return job.state.status == JobStatus::parked || is_terminal(job.state.status);
   }
 
-  void goes_on() {
-    if (!job.in_flight.empty()) return answers(job.in_flight.begin()->first);
-    if (job.status() == "parked" && job.state.parked_until == "resolve") return resolves();
+  void make_progress() {
+    if (!job.in_flight.empty()) return answer_call(job.in_flight.begin()->first);
+    if (job.status() == "parked" && job.state.parked_until == "resolve") return resolve_call();
     job.after(61s);  // a back-off or grace period passes
   }
 
-  void answers(std::uint32_t index) {
+  void answer_call(std::uint32_t index) {
     const Step& step = job.state.steps[index];
     if (&step == &call() && case_.doubt == Doubt::open && job.tries(name_) == 1) {
       job.times_out(name_);
@@ -194,7 +194,7 @@ class Life {
     }
   }
 
-  void resolves() {
+  void resolve_call() {
     resolved++;
     known = case_.resolution != "fail";
     happened = case_.resolution == "happened";
@@ -276,32 +276,33 @@ void each_way_ends(bool owned) {
   int proofs = 0;
   for (const Case& c : cases(owned)) {
     SCOPED_TRACE(text(c));
-    Life life(c);
-    life.run();
-    ASSERT_TRUE(is_terminal(life.job.state.status)) << life.job.log_text();
-    EXPECT_LE(life.resolved, 1) << life.job.log_text();
-    reached.insert(life.job.status());
-    const auto called = std::ranges::find(life.job.sent, "do", &JobFixture::SentTry::tool);
-    ASSERT_NE(called, life.job.sent.end());
+    CaseRunner runner(c);
+    runner.run();
+    ASSERT_TRUE(is_terminal(runner.job.state.status)) << runner.job.log_text();
+    EXPECT_LE(runner.resolved, 1) << runner.job.log_text();
+    reached.insert(runner.job.status());
+    const auto called = std::ranges::find(runner.job.sent, "do", &JobFixture::SentTry::tool);
+    ASSERT_NE(called, runner.job.sent.end());
     const std::string key = called->key;
-    const std::set<std::string> unknown = life.known ? std::set<std::string>() : std::set{key};
-    EXPECT_EQ(listed(life.job), unknown) << life.job.log_text();
-    EXPECT_EQ(job_view(life.job.state)["in_doubt"].size(), unknown.size());
-    const bool undone = life.job.status() != "completed" && c.compensate && life.happened;
-    EXPECT_EQ(life.job.count(EventType::step_compensated), undone ? 1u : 0u) << life.job.log_text();
+    const std::set<std::string> unknown = runner.known ? std::set<std::string>() : std::set{key};
+    EXPECT_EQ(listed(runner.job), unknown) << runner.job.log_text();
+    EXPECT_EQ(job_view(runner.job.state)["in_doubt"].size(), unknown.size());
+    const bool undone = runner.job.status() != "completed" && c.compensate && runner.happened;
+    EXPECT_EQ(runner.job.count(EventType::step_compensated), undone ? 1u : 0u)
+        << runner.job.log_text();
     if (c.compensate && c.on_in_doubt != "fail") {
-      EXPECT_TRUE(life.known || (life.resolved == 1 && c.resolution == "fail"))
+      EXPECT_TRUE(runner.known || (runner.resolved == 1 && c.resolution == "fail"))
           << "it ended while a call was in doubt that could be undone\n"
-          << life.job.log_text();
+          << runner.job.log_text();
     }
     if (c.on_in_doubt == "fail") {
-      EXPECT_EQ(life.resolved, 0) << "it was given up";
+      EXPECT_EQ(runner.resolved, 0) << "it was given up";
     }
     if (c.effect == "idempotent" && c.on_in_doubt == "resend" && c.compensate) {
-      EXPECT_EQ(life.resolved, 0) << "a resend settles it\n" << life.job.log_text();
+      EXPECT_EQ(runner.resolved, 0) << "a resend settles it\n" << runner.job.log_text();
     }
     if (::testing::Test::HasFailure()) return;
-    if (proofs++ % 8 == 0) expect_proved(life.job);
+    if (proofs++ % 8 == 0) expect_proved(runner.job);
   }
   std::set<std::string_view> ends{"cancelled", "failed"};
   // On shared stores the calls of a dead process are left alone until they settle, and the job is
@@ -367,11 +368,12 @@ AE_TEST("ending/a deadline ends a job whose process died and that is parked for 
   EXPECT_EQ(job.last<JobFailed>().code, "deadline_exceeded");
   EXPECT_EQ(listed(job), std::set{job.sent[0].key});
   expect_proved(job);
-  JobFixture asked = one(kUndoable);
-  asked.claim();
-  dies(asked).cancel();  // parked again, for a call that could be undone
-  State waits = asked.folded(asked.log.size());
-  EXPECT_FALSE(apply(waits, resumed, asked.now, uncached_plan_source())) << "a person is asked";
+  JobFixture waiting_job = one(kUndoable);
+  waiting_job.claim();
+  crash_and_claim(waiting_job).cancel();  // parked again, for a call that could be undone
+  State waits = waiting_job.folded(waiting_job.log.size());
+  EXPECT_FALSE(apply(waits, resumed, waiting_job.now, uncached_plan_source()))
+      << "a person is asked";
 }
 
 AE_TEST("ending/a deadline passes while a change is in doubt, and another call is sent again") {
@@ -410,7 +412,7 @@ AE_TEST("ending/a deadline ends a parked job of a shared store though another ca
 AE_TEST("ending/a job that is cancelled parks for its only call when that could be undone") {
   JobFixture job = one(kUndoable);
   job.claim();
-  dies(job).cancel();
+  crash_and_claim(job).cancel();
   ASSERT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.state.parked_until, "resolve");
   job.resolve("a", "happened", "'A'").ok("a/compensate");
@@ -422,7 +424,7 @@ AE_TEST("ending/a job that is cancelled parks for its only call when that could 
 AE_TEST("ending/a cancel that says compensate: false ends at once, and lists the call") {
   JobFixture job = one(kUndoable);
   job.claim();
-  dies(job).cancel("", false);
+  crash_and_claim(job).cancel("", false);
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(listed(job), std::set{job.sent[0].key});
 }
@@ -430,7 +432,7 @@ AE_TEST("ending/a cancel that says compensate: false ends at once, and lists the
 AE_TEST("ending/a call that is sent again keeps its keys and its arguments") {
   JobFixture job = one(kResent);
   job.claim();
-  dies(job).cancel();
+  crash_and_claim(job).cancel();
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.sent[1].external_key, job.sent[0].external_key);
   EXPECT_EQ(job.sent[1].arguments, job.sent[0].arguments);
@@ -449,14 +451,14 @@ AE_TEST("ending/a resend keeps to the tries, the dedupe window and the version o
   {
     JobFixture job = one(kResent, 2h);
     job.claim();
-    dies(job).after(3h);
+    crash_and_claim(job).after(3h);
     EXPECT_EQ(job.tries("a"), 1u) << "the downstream may have forgotten its key";
     EXPECT_EQ(job.status(), "parked") << job.log_text();
   }
   {
     JobFixture job = one(kResent);
     job.claim();
-    dies(job);
+    crash_and_claim(job);
     job.versions.assign(job.state.plan->tools.size(), "fedcba9876543210");
     job.cancel();
     EXPECT_EQ(job.tries("a"), 1u) << "another tool would send it";
@@ -468,7 +470,7 @@ AE_TEST("ending/another worker's call is left alone until its grace has passed")
   JobFixture job = one(kResent);
   job.owned = false;
   job.claim();
-  dies(job).cancel();
+  crash_and_claim(job).cancel();
   EXPECT_EQ(job.tries("a"), 1u) << job.log_text();
   job.after(39s);
   EXPECT_EQ(job.tries("a"), 1u) << job.log_text();
@@ -484,7 +486,7 @@ AE_TEST("ending/a call that cannot be undone keeps no job from its end, also bes
                           "'on_in_doubt':'park','compensate':{'tool':'undo'}}}}"});
   job.waits_for_settling = true;
   job.claim();
-  dies(job).cancel();
+  crash_and_claim(job).cancel();
   ASSERT_EQ(job_view(job.state)["in_doubt"].size(), 1u) << "only `a` is asked about";
   job.resolve("a", "not_happened");
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
@@ -559,12 +561,12 @@ JobFixture ended() {
 AE_TEST("note/an ended job takes what a person found out, and its end stays") {
   JobFixture job = ended();
   const std::uint64_t seq = job.state.seq;
-  job.act({.kind = ControlRequest::Kind::resolve,
-           .by = "ann",
-           .reason = "it is on the statement",
-           .idempotency_key = job.sent[0].key,
-           .resolution = "happened",
-           .result = json("{'id':7}")});
+  job.send_request({.kind = ControlRequest::Kind::resolve,
+                    .by = "ann",
+                    .reason = "it is on the statement",
+                    .idempotency_key = job.sent[0].key,
+                    .resolution = "happened",
+                    .result = json("{'id':7}")});
   ASSERT_EQ(job.refused, std::nullopt);
   EXPECT_EQ(job.reply["noted"], Value(true));
   EXPECT_EQ(job.state.seq, seq + 1);
@@ -757,9 +759,9 @@ AE_TEST("ending/a plan that drops a call which was given up hides it nowhere") {
   expect_proved(job);
   const auto text_answer = [&](std::string_view resolution) {
     return job
-        .act({.kind = ControlRequest::Kind::resolve,
-              .idempotency_key = key,
-              .resolution = std::string(resolution)})
+        .send_request({.kind = ControlRequest::Kind::resolve,
+                       .idempotency_key = key,
+                       .resolution = std::string(resolution)})
         .refused;
   };
   EXPECT_EQ(text_answer("not_happened"), Code::not_settled);

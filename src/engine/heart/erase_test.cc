@@ -16,7 +16,7 @@ constexpr std::string_view kInput =
     "{'mail': 'ada@x.org', 'no': false, 'people': ['ada@x.org', 'bob@x.org'], 'yes': true}";
 
 std::vector<Event> erased_log(const JobFixture& job, bool keep_blind = false) {
-  Stored stored(job);
+  StoredJob stored(job);
   stored.redact(job.state.job, [&](const Event& event, std::string_view field) {
     return retention_reason(event, field).empty() && !(keep_blind && field == "blind");
   });
@@ -136,7 +136,7 @@ AE_TEST("erase/without the blind, verify says that hashes are not computed again
   JobFixture job(R"([{'id':'a', 'kind':'tool', 'tool':'put', 'args':{'to':'${ .input.mail }'}}])",
                  {.input = kInput});
   job.claim().ok("a", "1");
-  Stored stored(job);
+  StoredJob stored(job);
   stored.redact(job.state.job,
                 [](const Event&, std::string_view field) { return field == "blind"; });
   VerifyInput input = stored.opened(job.state.job);
@@ -158,7 +158,7 @@ AE_TEST("erase/a fork of a job without its blind takes over by step and compares
                    {'id':'b', 'kind':'tool', 'tool':'once', 'needs':['a']}])",
                  {.input = kInput});
   job.claim().ok("a", "1").fails("b");
-  Stored stored(job);
+  StoredJob stored(job);
   stored.redact(job.state.job,
                 [](const Event&, std::string_view field) { return field == "blind"; });
   const auto log = stored.opened(job.state.job).events;
@@ -183,7 +183,7 @@ AE_TEST("erase/a fork takes its origin's blind, and an origin without one gives 
                      'tool':'once', 'needs':['a']}])",
                    {.input = kInput, .blind = blind});
     job.claim().ok("a", "1").fails("b");
-    const auto log = Stored(job).opened(job.state.job).events;
+    const auto log = StoredJob(job).opened(job.state.job).events;
     const auto fork = fork_at(job.state, log, log.size(), uncached_plan_source());
     ASSERT_TRUE(fork) << fork.error().message;
     JobFixture next(*fork, "job-2");

@@ -176,7 +176,7 @@ Result<Value> opening_messages_of(const State& state, const Node& node, Work* wo
   }
   const LoopSpec& loop = *node.loop;
   std::vector<Value> messages;
-  const auto say = [&](const char* role, const Template& source) -> Status {
+  const auto add_message = [&](const char* role, const Template& source) -> Status {
     AE_ASSIGN(Value content, source.eval(PlanScope(state, work)));
     messages.push_back(Value::object({{"content", std::move(content)}, {"role", role}}));
     return {};
@@ -184,8 +184,8 @@ Result<Value> opening_messages_of(const State& state, const Node& node, Work* wo
   if (!loop.told.empty()) {
     messages.push_back(Value::object({{"content", loop.told}, {"role", "system"}}));
   }
-  if (loop.system) AE_TRY(say("system", *loop.system));
-  AE_TRY(say("user", loop.prompt));
+  if (loop.system) AE_TRY(add_message("system", *loop.system));
+  AE_TRY(add_message("user", loop.prompt));
   AE_ASSIGN(
       const Value request,
       build_model_request({}, Value::object({{"messages", Value::array(std::move(messages))}})));
@@ -248,7 +248,7 @@ std::string sole_expression(const Value& source) {
 
 namespace {
 
-FailedField failed(std::string field, std::string expression, bool gives_null = false) {
+FailedField failed_field(std::string field, std::string expression, bool gives_null = false) {
   return {.field = std::move(field), .expression = std::move(expression), .gives_null = gives_null};
 }
 
@@ -256,7 +256,7 @@ std::optional<FailedField> find_failed_field(const Template& source, const std::
                                              const ExprScope& scope) {
   auto failure = source.failure(scope);
   if (!failure) return std::nullopt;
-  return failed(field_at(field, failure->pointer), failure->expression, failure->gives_null);
+  return failed_field(field_at(field, failure->pointer), failure->expression, failure->gives_null);
 }
 
 const Value& at_pointer(const Value& value, std::string_view pointer) {
@@ -313,31 +313,32 @@ std::optional<FailedField> failed_arguments(const State& state, const Node& node
   const auto faults = tool.args_schema->validate(*args);
   if (faults.empty()) return std::nullopt;
   const std::string& pointer = faults.front().instance_path;
-  return failed(field_at("args", pointer), sole_expression(at_pointer(written, pointer)));
+  return failed_field(field_at("args", pointer), sole_expression(at_pointer(written, pointer)));
 }
 
 std::optional<FailedField> failed_wait(const State& state, const Node& node, const Value& written,
                                        std::string_view code) {
   const PlanScope scope(state, nullptr);
-  const auto look = [&](const std::optional<Template>& source, const char* name,
-                        bool fits) -> std::optional<FailedField> {
+  const auto check_field = [&](const std::optional<Template>& source, const char* name,
+                               bool fits) -> std::optional<FailedField> {
     if (!source) return std::nullopt;
     const std::string field = std::string("wait.") + name;
     if (auto found = find_failed_field(*source, field, scope)) return found;
     if (fits) return std::nullopt;
-    return failed(field, sole_expression(written["wait"][name]));
+    return failed_field(field, sole_expression(written["wait"][name]));
   };
   const bool reused = code == code_name(Code::correlation_key_reused);
   const bool has_due = node.wait_for || node.wait_until;
-  if (auto found = look(node.wait_key, "key", !reused && node.wait_key && wait_key_of(state, node)))
+  if (auto found =
+          check_field(node.wait_key, "key", !reused && node.wait_key && wait_key_of(state, node)))
     return found;
   if (auto found =
-          look(node.wait_channel, "channel", node.wait_channel && channel_of(state, node))) {
+          check_field(node.wait_channel, "channel", node.wait_channel && channel_of(state, node))) {
     return found;
   }
   const bool due = has_due && due_of(state, node, state.updated_at);
-  if (auto found = look(node.wait_for, "for", due)) return found;
-  return look(node.wait_until, "until", due);
+  if (auto found = check_field(node.wait_for, "for", due)) return found;
+  return check_field(node.wait_until, "until", due);
 }
 
 }  // namespace
@@ -361,7 +362,7 @@ std::optional<FailedField> failed_field_of(const State& state, const Step& step,
     case NodeKind::map: {
       if (auto found = find_failed_field(node.over, "map", scope)) return found;
       if (over_of(state, node)) return std::nullopt;
-      return failed("map", sole_expression(written["over"]));
+      return failed_field("map", sole_expression(written["over"]));
     }
     case NodeKind::loop:
     case NodeKind::planner:

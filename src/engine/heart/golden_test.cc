@@ -114,18 +114,18 @@ std::list<Named> jobs() {
       {.input = "{'deep':[[[1.5,-0.25,1e300]]]}"});
   // Two turns of a conversation, the first one called twice: its messages are
   // blobs, each stored once.
-  const std::string said =
+  const std::string user_message =
       "{'role':'user', 'content':'a question that is long enough to be worth "
       "a place of its own: ${ .input.x }'}";
   add("models",
       "[{'id':'one', 'kind':'llm', 'tool':'model:main', 'args':{'model':'small', 'temperature':0.5,"
       "  'messages':[" +
-          said +
+          user_message +
           "]}},"
           " {'id':'two', 'kind':'llm', 'tool':'model:main', 'needs':['one'], "
           "'args':{'model':'small',"
           "  'messages':[" +
-          said +
+          user_message +
           ", {'role':'assistant', 'content':'${ .steps.one.text }'},"
           "  {'role':'user', 'content':'Go on.'}]}}]",
       {.more = "{'tools':{'model:main':{'effect':'read', 'provider':'openai'}}}",
@@ -173,11 +173,11 @@ std::list<Named> jobs() {
       {"a"});
   unknown.signal("z").after(1h).store_effect(
       late, {.kind = OutcomeKind::success, .result = json("{'id':7}")});
-  unknown.act({.kind = ControlRequest::Kind::resolve,
-               .by = "ann",
-               .reason = "looked",
-               .idempotency_key = unknown.sent[0].key,
-               .resolution = "not_happened"});
+  unknown.send_request({.kind = ControlRequest::Kind::resolve,
+                        .by = "ann",
+                        .reason = "looked",
+                        .idempotency_key = unknown.sent[0].key,
+                        .resolution = "not_happened"});
   // Answers of users: a call happened without a result; an invalid early answer; a
   // result that breaks its schema.
   JobFixture& people =
@@ -231,7 +231,7 @@ std::list<Named> jobs() {
        'do':{'tool':'once', 'args':{'i':'${ .item }'}}},
       {'id':'one', 'kind':'llm', 'tool':'model:main', 'needs':['yes', 'm'],
        'args':{'model':'small', 'messages':[)" +
-          said +
+          user_message +
           R"(]}},
       {'id':'p', 'kind':'tool', 'tool':'sends', 'needs':['one'], 'args':{'to':'${ .input.to }'}},
       {'id':'w', 'kind':'wait', 'needs':['p'], 'wait':{'type':'signal', 'key':'k'}},
@@ -258,11 +258,12 @@ std::list<Named> jobs() {
       .ok("chat/2", R"({"text": "{\"n\": 1}", "finish_reason": "stop"})");
   // A planner whose first answer is no valid plan; the valid one uses every member
   // that an answer may have.
-  const Value asks = json(
+  const Value planner_spec = json(
       "{'tool': 'model:main', 'model': 'small', 'told': 'Plan', 'prompt': '${ .input.message }',"
       " 'tools': ['look', 'put'], 'max_nodes': 4, 'repair': 1}");
-  const Value planner = Value::object(
-      {{"id", "planner"}, {"kind", "planner"}, {"planner", asks.with("schema", planner_schema())}});
+  const Value planner = Value::object({{"id", "planner"},
+                                       {"kind", "planner"},
+                                       {"planner", planner_spec.with("schema", planner_schema())}});
   const auto answers = [](std::string_view plan) {
     return canonical(Value::object({{"text", canonical(json(plan))}}));
   };

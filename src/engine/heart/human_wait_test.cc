@@ -52,10 +52,10 @@ AE_TEST("human/it expires, and fails or goes on") {
   JobFixture fails(human(", 'expires':'1h'"));
   fails.claim().after(2h);
   EXPECT_EQ(fails.state.error->code, "wait_expired");
-  JobFixture goes_on(human(", 'expires':'1h', 'on_expire':'continue'"));
-  goes_on.claim().after(2h).ok("a");
-  EXPECT_EQ(goes_on.status(), "completed");
-  EXPECT_EQ(goes_on.step("w").result, json("{'timed_out':true}"));
+  JobFixture continued(human(", 'expires':'1h', 'on_expire':'continue'"));
+  continued.claim().after(2h).ok("a");
+  EXPECT_EQ(continued.status(), "completed");
+  EXPECT_EQ(continued.step("w").result, json("{'timed_out':true}"));
 }
 
 AE_TEST("human/an answer without a decision is invalid, unless data is asked for") {
@@ -77,7 +77,7 @@ AE_TEST("human/an answer without a decision is invalid, unless data is asked for
 AE_TEST("human/a second answer is a duplicate and is shown the first") {
   JobFixture job(human());
   job.claim();
-  const std::string id = job.asked("w");
+  const std::string id = job.open_request_id("w");
   job.answer_approval(id, "approve").answer_approval(id, "reject");
   EXPECT_EQ(job.reply["duplicate"], Value(true));
   EXPECT_EQ(job.reply["applied"], Value(false));
@@ -95,7 +95,7 @@ constexpr std::string_view kLater =
 
 AE_TEST("early/a signal before its wait is kept, and delivered in the commit that opens it") {
   JobFixture job(kLater);
-  job.claim().early("k", "{'n':1}", "s1");
+  job.claim().signal_early("k", "{'n':1}", "s1");
   EXPECT_EQ(job.reply["buffered"], Value(true));
   const std::size_t before = job.log.size();
   job.ok("a");
@@ -111,26 +111,26 @@ AE_TEST("early/a signal before its wait is kept, and delivered in the commit tha
 AE_TEST("early/without buffer it is a mismatch; with it, an open wait is answered at once") {
   JobFixture job(kLater);
   EXPECT_EQ(job.claim().signal("k").refused, Code::wait_mismatch);
-  job.ok("a").early("k", "2", "s1");
+  job.ok("a").signal_early("k", "2", "s1");
   EXPECT_EQ(job.reply["delivered"], Value(true));
   EXPECT_EQ(job.status(), "completed");
-  job.early("k", "2", "s1");
+  job.signal_early("k", "2", "s1");
   EXPECT_EQ(job.reply["duplicate"], Value(true));
 }
 
 AE_TEST(
     "early/one signal is kept for a key: the answer to a second one says that it does not count") {
   JobFixture job(kLater);
-  job.claim().early("k", "1", "s1").early("k", "1", "s1");
+  job.claim().signal_early("k", "1", "s1").signal_early("k", "1", "s1");
   EXPECT_EQ(job.reply["duplicate"], Value(true));
   EXPECT_EQ(job.count(EventType::agent_message), 1u);
-  job.early("k", "2", "s2");
+  job.signal_early("k", "2", "s2");
   EXPECT_EQ(job.reply, json("{'applied':false,'buffered':true,'correlation_key':'k',"
                             "'duplicate':true,'payload':1}"));
-  job.early("k", "1", "s4");
+  job.signal_early("k", "1", "s4");
   EXPECT_EQ(job.reply["applied"], Value(true)) << "it says the same";
   EXPECT_EQ(job.count(EventType::agent_message), 1u);
-  job.early("other", "3", "s3").ok("a");
+  job.signal_early("other", "3", "s3").ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.step("w").result, Value(1));
   EXPECT_EQ(job.last<JobCompleted>().undelivered,
@@ -139,7 +139,7 @@ AE_TEST(
 
 AE_TEST("early/a crash between keeping and opening neither loses nor repeats it") {
   JobFixture job(kLater);
-  job.claim().early("k", "7", "s1").crash();
+  job.claim().signal_early("k", "7", "s1").crash();
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.step("w").result, Value(7));
@@ -151,7 +151,9 @@ AE_TEST("early/what does not answer the wait that opens stays undelivered") {
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'],"
       "  'wait':{'type':'human', 'key':'${ .steps.a }'}}]");
-  job.claim().early("k", "{}", "s1").early("k", "{'decision':'approve'}", "s2", "signal");
+  job.claim()
+      .signal_early("k", "{}", "s1")
+      .signal_early("k", "{'decision':'approve'}", "s2", "signal");
   EXPECT_EQ(job.ok("a", "'k'").status(), "waiting");
   job.approve("w");
   EXPECT_EQ(job.last<JobCompleted>().undelivered.size(), 2u);
@@ -169,23 +171,24 @@ AE_TEST(
         {.input = "{'x':'k'}"});
     job.claim().ok("first", "'k'");
     const std::size_t before = job.log.size();
-    EXPECT_EQ(job.early("k", "{}", "s1").refused, Code::input_invalid) << key;
-    EXPECT_EQ(job.early("k", "{'decision':'perhaps'}", "s1", "human").refused, Code::input_invalid);
+    EXPECT_EQ(job.signal_early("k", "{}", "s1").refused, Code::input_invalid) << key;
+    EXPECT_EQ(job.signal_early("k", "{'decision':'perhaps'}", "s1", "human").refused,
+              Code::input_invalid);
     EXPECT_EQ(job.log.size(), before);
-    EXPECT_EQ(job.early("other", "{}", "s2").refused, std::nullopt);
-    EXPECT_EQ(job.early("k", "{'decision':'approve'}", "s3").refused, std::nullopt);
+    EXPECT_EQ(job.signal_early("other", "{}", "s2").refused, std::nullopt);
+    EXPECT_EQ(job.signal_early("k", "{'decision':'approve'}", "s3").refused, std::nullopt);
     EXPECT_EQ(job.ok("a").status(), "completed");
   }
   JobFixture own(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human'}}]");
   own.claim();
-  EXPECT_EQ(own.early(own.step("w").id.text, "{}", "s1").refused, Code::input_invalid);
+  EXPECT_EQ(own.signal_early(own.step("w").id.text, "{}", "s1").refused, Code::input_invalid);
   JobFixture data(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'],"
       "  'wait':{'type':'human', 'key':'k', 'answer':'data'}}]");
-  EXPECT_EQ(data.claim().early("k", "{}", "s1").refused, std::nullopt);
+  EXPECT_EQ(data.claim().signal_early("k", "{}", "s1").refused, std::nullopt);
   // Two branches use one key; one of them accepts data.
   JobFixture either(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
@@ -193,45 +196,45 @@ AE_TEST(
       "  'wait':{'type':'human', 'key':'k'}},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'when':'${ .steps.a | not }',"
       "  'wait':{'type':'human', 'key':'k', 'answer':'data'}}]");
-  EXPECT_EQ(either.claim().early("k", "{}", "s1").refused, std::nullopt);
+  EXPECT_EQ(either.claim().signal_early("k", "{}", "s1").refused, std::nullopt);
 }
 
 AE_TEST("early/what its wait cannot take once it is open is kept, and never taken for its answer") {
   JobFixture job("[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'k'}}]");
   job.claim();
-  ControlRequest act{.kind = ControlRequest::Kind::signal,
-                     .id = "s1",
-                     .correlation_key = "k",
-                     .buffer = true,
-                     .payload = json("{'note':'hm'}")};
-  ASSERT_EQ(job.act(act).refused, Code::input_invalid);
-  const auto kept = expire_request(job.state, act);  // it was accepted before the wait opened
+  ControlRequest request{.kind = ControlRequest::Kind::signal,
+                         .id = "s1",
+                         .correlation_key = "k",
+                         .buffer = true,
+                         .payload = json("{'note':'hm'}")};
+  ASSERT_EQ(job.send_request(request).refused, Code::input_invalid);
+  const auto kept = expire_request(job.state, request);  // it was accepted before the wait opened
   ASSERT_EQ(kept.size(), 1u);
   job.add(kept);
-  EXPECT_TRUE(expire_request(job.state, act).empty()) << "once";
+  EXPECT_TRUE(expire_request(job.state, request).empty()) << "once";
   // The same user sends a valid answer with the same id.
-  act.payload = json("{'decision':'approve'}");
-  EXPECT_EQ(job.act(act).status(), "completed");
+  request.payload = json("{'decision':'approve'}");
+  EXPECT_EQ(job.send_request(request).status(), "completed");
   EXPECT_EQ(job.state.result, json("{'w':{'decision':'approve'}}"));
   EXPECT_EQ(job.last<JobCompleted>().undelivered,
             json("[{'correlation_key':'k','signal_id':'s1'}]"));
-  EXPECT_TRUE(expire_request(job.state, act).empty()) << "it has ended";
+  EXPECT_TRUE(expire_request(job.state, request).empty()) << "it has ended";
 }
 
 AE_TEST("early/one that comes to a wait that has its answer is kept, the answer itself is not") {
   JobFixture job(
       "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},"
       " {'id':'x', 'kind':'wait', 'wait':{'type':'signal', 'key':'other'}}]");
-  job.claim().early("k", "1", "s1");
-  ControlRequest act{.kind = ControlRequest::Kind::signal,
-                     .id = "s1",
-                     .correlation_key = "k",
-                     .buffer = true,
-                     .payload = json("1")};
-  EXPECT_TRUE(expire_request(job.state, act).empty());
-  act.id = "s2";
-  ASSERT_EQ(expire_request(job.state, act).size(), 1u);
-  job.add(expire_request(job.state, act));
+  job.claim().signal_early("k", "1", "s1");
+  ControlRequest request{.kind = ControlRequest::Kind::signal,
+                         .id = "s1",
+                         .correlation_key = "k",
+                         .buffer = true,
+                         .payload = json("1")};
+  EXPECT_TRUE(expire_request(job.state, request).empty());
+  request.id = "s2";
+  ASSERT_EQ(expire_request(job.state, request).size(), 1u);
+  job.add(expire_request(job.state, request));
   job.signal("other");
   EXPECT_EQ(job.last<JobCompleted>().undelivered,
             json("[{'correlation_key':'k','signal_id':'s2'}]"));
@@ -241,12 +244,12 @@ AE_TEST("early/a person's early answer counts, with who gave it") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human', 'key':'k'}}]");
-  job.claim().act({.kind = ControlRequest::Kind::signal,
-                   .id = "s1",
-                   .by = "bob",
-                   .correlation_key = "k",
-                   .buffer = true,
-                   .payload = json("{'decision':'approve'}")});
+  job.claim().send_request({.kind = ControlRequest::Kind::signal,
+                            .id = "s1",
+                            .by = "bob",
+                            .correlation_key = "k",
+                            .buffer = true,
+                            .payload = json("{'decision':'approve'}")});
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.last<WaitCompleted>().by, "bob");
@@ -257,13 +260,13 @@ AE_TEST("early/nobody answers in advance what the runtime will ask") {
   JobFixture job(kLater);
   job.claim();
   const std::string key = "approval/" + job.step("a").id.text;
-  EXPECT_EQ(job.early(key, "{'decision':'approve'}", "s1").refused, Code::wait_mismatch);
-  EXPECT_EQ(job.early("resolve/x", "1", "s2").refused, Code::wait_mismatch);
+  EXPECT_EQ(job.signal_early(key, "{'decision':'approve'}", "s1").refused, Code::wait_mismatch);
+  EXPECT_EQ(job.signal_early("resolve/x", "1", "s2").refused, Code::wait_mismatch);
 }
 
 AE_TEST("early/a cancel lists what was kept") {
   JobFixture job(kLater);
-  job.claim().early("k", "1", "s1").cancel();
+  job.claim().signal_early("k", "1", "s1").cancel();
   job.ok("a");
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_EQ(job.last<JobCancelled>().undelivered,

@@ -17,7 +17,7 @@
 namespace ae::engine {
 namespace {
 
-RecordedError recorded(std::string_view code, std::string_view message) {
+RecordedError recorded_error(std::string_view code, std::string_view message) {
   return {std::string(code), Value(message)};
 }
 
@@ -25,28 +25,28 @@ Value error_value(std::string_view code, std::string_view message) {
   return Value::object({{"code", code}, {"message", message}});
 }
 
-Result<AppliedRequest> apply_cancel_request(const State& state, const ControlRequest& act) {
+Result<AppliedRequest> apply_cancel_request(const State& state, const ControlRequest& request) {
   if (is_terminal(state.status)) {
     return fail(Code::job_terminal, "the job has ended (" + std::string(to_text(state.status)) +
                                         "); nothing to cancel");
   }
   const Value answer = Value::object({{"cancel_requested", true}});
-  const bool keeps = act.compensate == false;
-  if (state.ending && state.ending->cancelled && (!keeps || !state.ending->compensate)) {
+  const bool keeps_effects = request.compensate == false;
+  if (state.ending && state.ending->cancelled && (!keeps_effects || !state.ending->compensate)) {
     return AppliedRequest{{}, answer};
   }
-  return AppliedRequest{{JobCancelRequested{.by = none_if_empty(act.by),
-                                            .compensate = act.compensate,
-                                            .reason = none_if_empty(act.reason)}},
+  return AppliedRequest{{JobCancelRequested{.by = none_if_empty(request.by),
+                                            .compensate = request.compensate,
+                                            .reason = none_if_empty(request.reason)}},
                         answer};
 }
 
 // The timers, expiries and deadline that are due.
 Result<AppliedRequest> apply_due_timers(const State& state, const DecisionContext& context) {
-  AppliedRequest taken;
-  if (is_terminal(state.status)) return taken;
+  AppliedRequest applied;
+  if (is_terminal(state.status)) return applied;
   const auto fired = [&](std::string effect, Instant due) {
-    taken.events.emplace_back(TimerFired{
+    applied.events.emplace_back(TimerFired{
         .due_at = due, .effect_id = std::move(effect), .value = Value(to_text(context.now))});
   };
   if (state.deadline && !state.deadline_fired && *state.deadline <= context.now) {
@@ -60,31 +60,31 @@ Result<AppliedRequest> apply_due_timers(const State& state, const DecisionContex
     for (const auto& [key, wait] : state.waits) {
       if (wait.due_at && *wait.due_at <= context.now) {
         fired(state.steps[wait.step].id.text, *wait.due_at);
-        taken.events.emplace_back(wait_closed(state, key, wait, "fired"));
+        applied.events.emplace_back(wait_completed_event(state, key, wait, "fired"));
       } else if (wait.expires_at && *wait.expires_at <= context.now) {
         fired(state.steps[wait.step].id.text + ":expiry", *wait.expires_at);
-        taken.events.emplace_back(wait_closed(state, key, wait, "timed_out"));
+        applied.events.emplace_back(wait_completed_event(state, key, wait, "timed_out"));
       }
     }
   }
-  taken.answer = Value::object({{"fired", static_cast<std::uint64_t>(taken.events.size())}});
-  return taken;
+  applied.answer = Value::object({{"fired", static_cast<std::uint64_t>(applied.events.size())}});
+  return applied;
 }
 
 // The resolve wait of the call that the request names.
 Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State& state,
-                                                                    const ControlRequest& act) {
+                                                                    const ControlRequest& request) {
   const std::pair<const std::string, Wait>* found = nullptr;
-  if (act.idempotency_key.size() >= 8) {
+  if (request.idempotency_key.size() >= 8) {
     for (const auto& entry : state.waits) {
       if (!entry.second.resolve) continue;
       const Step& step = state.steps[entry.second.step];
-      if (!state.key_of(step).text.starts_with(act.idempotency_key)) continue;
-      if (act.try_no != 0 && (!step.call || act.try_no != step.call->try_no)) continue;
+      if (!state.key_of(step).text.starts_with(request.idempotency_key)) continue;
+      if (request.try_no != 0 && (!step.call || request.try_no != step.call->try_no)) continue;
       if (found) {
         return fail(Code::input_invalid,
                     "more than one call with an unknown outcome has a key that begins with \"" +
-                        act.idempotency_key + "\"; give more of the key");
+                        request.idempotency_key + "\"; give more of the key");
       }
       found = &entry;
     }
@@ -99,19 +99,20 @@ Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State&
 
 // Does the result given by an operator match the tool's result_schema? A tool that is not in the
 // plan any more has no schema.
-Status given_result_fits(const State& state, const std::string& tool, const ControlRequest& act) {
+Status given_result_fits(const State& state, const std::string& tool,
+                         const ControlRequest& request) {
   const auto policy = std::ranges::find(state.plan->tools, tool, &ToolPolicy::name);
   if (policy == state.plan->tools.end() || !policy->result_schema) return {};
-  auto fits = policy->result_schema->check(act.result.value_or(Value()));
+  auto fits = policy->result_schema->check(request.result.value_or(Value()));
   if (fits) return {};
   return std::unexpected(std::move(fits).error().with_context(
-      act.result ? "the result for \"" + tool + "\""
-                 : "`happened` needs the result of \"" + tool + "\""));
+      request.result ? "the result for \"" + tool + "\""
+                     : "`happened` needs the result of \"" + tool + "\""));
 }
 
 // The calls that can be resolved after the end: those whose outcome or whose result is unknown.
 std::vector<UnknownCall> open_calls(const State& state) {
-  std::vector<UnknownCall> calls = state.unknown();
+  std::vector<UnknownCall> calls = state.unknown_calls();
   for (const Step& step : state.steps) {
     if (is_result_refused(state, step)) calls.push_back(state.call_of(step));
   }
@@ -120,17 +121,17 @@ std::vector<UnknownCall> open_calls(const State& state) {
 
 // The open call that the request names, after the end of the job. Fails with
 // job_terminal if there is none, input_invalid if the key matches several.
-Result<UnknownCall> find_unknown_call(const State& state, const ControlRequest& act) {
+Result<UnknownCall> find_unknown_call(const State& state, const ControlRequest& request) {
   std::optional<UnknownCall> found;
   for (UnknownCall& call : open_calls(state)) {
-    const bool named = act.idempotency_key.size() >= 8 &&
-                       call.key.text.starts_with(act.idempotency_key) &&
-                       (act.try_no == 0 || act.try_no == call.try_no);
+    const bool named = request.idempotency_key.size() >= 8 &&
+                       call.key.text.starts_with(request.idempotency_key) &&
+                       (request.try_no == 0 || request.try_no == call.try_no);
     if (!named) continue;
     if (found) {
       return fail(Code::input_invalid,
                   "more than one call with an unknown outcome has a key that begins with \"" +
-                      act.idempotency_key + "\"; give more of the key");
+                      request.idempotency_key + "\"; give more of the key");
     }
     found = std::move(call);
   }
@@ -141,18 +142,18 @@ Result<UnknownCall> find_unknown_call(const State& state, const ControlRequest& 
   return *std::move(found);
 }
 
-// Can `not_happened` be decided with knowledge from `looked_at`? Not while a try may still take
+// Can `not_happened` be decided with knowledge from `checked_at`? Not while a try may still take
 // effect, and not with a check from before the newest try was sent.
-Status check_settled(const std::optional<Instant>& checkable_at, Instant looked_at) {
-  if (!checkable_at || looked_at >= *checkable_at) return {};
+Status check_settled(const std::optional<Instant>& checkable_at, Instant checked_at) {
+  if (!checkable_at || checked_at >= *checkable_at) return {};
   return fail(Code::not_settled,
-              "at " + to_text(looked_at) + " the call could still be running, until " +
+              "at " + to_text(checked_at) + " the call could still be running, until " +
                   to_text(*checkable_at) + "; check it after that, then resolve it");
 }
 
 // The outcome of a call that was given up, or whose job has ended.
-OutcomeNoted noted(const UnknownCall& call, Instant at, std::string_view resolution,
-                   std::string_view by) {
+OutcomeNoted noted_event(const UnknownCall& call, Instant at, std::string_view resolution,
+                         std::string_view by) {
   return {.at = at,
           .by = none_if_empty(by),
           .idempotency_key = call.key,
@@ -169,10 +170,10 @@ bool was_result_refused(const State& state, const UnknownCall& call) {
 
 // After the end an operator can only note an outcome. The end and the result
 // of the job do not change.
-Result<AppliedRequest> apply_late_resolution(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_late_resolution(const State& state, const ControlRequest& request,
                                              const DecisionContext& context) {
-  AE_ASSIGN(const UnknownCall call, find_unknown_call(state, act));
-  if (act.resolution == "fail") {
+  AE_ASSIGN(const UnknownCall call, find_unknown_call(state, request));
+  if (request.resolution == "fail") {
     return fail(Code::job_terminal,
                 "the job has ended: the outcome of its call can only be noted, as happened or "
                 "not_happened");
@@ -180,102 +181,103 @@ Result<AppliedRequest> apply_late_resolution(const State& state, const ControlRe
   if (state.noted.contains(call.invocation.text)) {
     return fail(Code::not_in_doubt, "the outcome of this call is noted already");
   }
-  const Instant looked_at = std::min(context.now, act.looked_at.value_or(context.now));
-  if (act.resolution == "not_happened") AE_TRY(check_settled(call.checkable_at, looked_at));
+  const Instant checked_at = std::min(context.now, request.checked_at.value_or(context.now));
+  if (request.resolution == "not_happened") AE_TRY(check_settled(call.checkable_at, checked_at));
   const bool refused = was_result_refused(state, call);
-  if (refused && (act.resolution != "happened" || !act.result)) {
+  if (refused && (request.resolution != "happened" || !request.result)) {
     return fail(Code::input_invalid,
                 "this call took effect and its result was refused: resolve it as happened, with "
                 "its result");
   }
   // A refused result broke this schema, which the file of a retry may correct.
-  if (act.result && !refused) AE_TRY(given_result_fits(state, call.tool, act));
-  OutcomeNoted event = noted(call, context.now, act.resolution, act.by);
-  if (!act.reason.empty()) event.note = Value(act.reason);
-  if (act.result) event.result = *act.result;
+  if (request.result && !refused) AE_TRY(given_result_fits(state, call.tool, request));
+  OutcomeNoted event = noted_event(call, context.now, request.resolution, request.by);
+  if (!request.reason.empty()) event.note = Value(request.reason);
+  if (request.result) event.result = *request.result;
   Value answer = Value::object({{"idempotency_key", call.key.text},
                                 {"node_id", call.node_id},
                                 {"noted", true},
-                                {"resolution", act.resolution}});
-  if (act.result) answer = answer.with("result", *act.result);
+                                {"resolution", request.resolution}});
+  if (request.result) answer = answer.with("result", *request.result);
   return AppliedRequest{.events = {std::move(event)}, .answer = std::move(answer)};
 }
 
-Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest& request,
                                         const DecisionContext& context) {
-  const bool happened = act.resolution == "happened";
-  const bool not_happened = act.resolution == "not_happened";
-  if (!happened && !not_happened && act.resolution != "fail") {
+  const bool happened = request.resolution == "happened";
+  const bool not_happened = request.resolution == "not_happened";
+  if (!happened && !not_happened && request.resolution != "fail") {
     return fail(Code::input_invalid, "a resolution is happened, not_happened or fail");
   }
-  if (act.result && !happened) {
+  if (request.result && !happened) {
     return fail(Code::input_invalid, "only `happened` takes a result");
   }
-  if (is_terminal(state.status)) return apply_late_resolution(state, act, context);
-  AE_ASSIGN(const auto* entry, find_resolve_wait(state, act));
+  if (is_terminal(state.status)) return apply_late_resolution(state, request, context);
+  AE_ASSIGN(const auto* entry, find_resolve_wait(state, request));
   const auto& [key, wait] = *entry;
   const Step& step = state.steps[wait.step];
   const std::string call_key = state.key_of(step).text;
   const std::uint32_t try_no = step.call ? step.call->try_no : 0;
-  const bool under_way = step.call && (step.call->open || step.call->outcome_unknown);
-  const Instant looked_at = std::min(context.now, act.looked_at.value_or(context.now));
-  if (not_happened && under_way) AE_TRY(check_settled(state.checkable_at(step), looked_at));
+  const bool maybe_called = step.call && (step.call->open || step.call->outcome_unknown);
+  const Instant checked_at = std::min(context.now, request.checked_at.value_or(context.now));
+  if (not_happened && maybe_called) AE_TRY(check_settled(state.checkable_at(step), checked_at));
   ExtractedChanges changed;
   if (happened && step.call) {
-    AE_TRY(given_result_fits(state, state.tool_of(step).name, act));
-    changed = changes_of(state, step, act.result.value_or(Value()));
-    if (!changed.whole) {
+    AE_TRY(given_result_fits(state, state.tool_of(step).name, request));
+    changed = changes_of(state, step, request.result.value_or(Value()));
+    if (!changed.status) {
       return fail(Code::input_invalid, "the result does not show what the call changed: " +
-                                           changed.whole.error().message);
+                                           changed.status.error().message);
     }
   }
-  AppliedRequest taken;
-  taken.try_no = try_no;
-  const bool fails = act.resolution == "fail";
+  AppliedRequest applied;
+  applied.try_no = try_no;
+  const bool fails = request.resolution == "fail";
   if ((happened || fails) && step.call && step.call->open) {  // a later result is late
-    taken.events.emplace_back(ToolInvocationFinished{.invocation_id = step.call->id,
-                                                     .outcome = "unknown",
-                                                     .source = "person",
-                                                     .step_id = step.id,
-                                                     .try_no = step.call->try_no});
+    applied.events.emplace_back(ToolInvocationFinished{.invocation_id = step.call->id,
+                                                       .outcome = "unknown",
+                                                       .source = "person",
+                                                       .step_id = step.id,
+                                                       .try_no = step.call->try_no});
   }
-  taken.events.emplace_back(DecisionRecorded{
+  applied.events.emplace_back(DecisionRecorded{
       .at = context.now,
-      .by = none_if_empty(act.by),
+      .by = none_if_empty(request.by),
       .decision_id = decision_at(state, state.path_of(step) + "#in_doubt" + std::to_string(try_no)),
       .kind = "in_doubt",
       .node_id = state.node_of(step).id,
-      .payload = Value::object({{"idempotency_key", call_key}, {"resolution", act.resolution}}),
-      .reason = none_if_empty(act.reason),
-      .state = act.resolution,
+      .payload = Value::object({{"idempotency_key", call_key}, {"resolution", request.resolution}}),
+      .reason = none_if_empty(request.reason),
+      .state = request.resolution,
       .step_id = step.id});
   if (happened && step.call) {
-    for (StateChanged& change : changed.events) taken.events.emplace_back(std::move(change));
-    taken.events.emplace_back(CommandCommitted{.command_id = step.id,
-                                               .node_id = state.node_of(step).id,
-                                               .result = act.result.value_or(Value()),
-                                               .step_id = step.id});
+    for (StateChanged& change : changed.events) applied.events.emplace_back(std::move(change));
+    applied.events.emplace_back(CommandCommitted{.command_id = step.id,
+                                                 .node_id = state.node_of(step).id,
+                                                 .result = request.result.value_or(Value()),
+                                                 .step_id = step.id});
   }
-  WaitCompleted completed = wait_closed(state, key, wait, fails ? "rejected" : "signalled");
-  completed.by = none_if_empty(act.by);
-  completed.signal_id = none_if_empty(act.id);
-  taken.events.emplace_back(std::move(completed));
-  taken.answer = Value::object({{"idempotency_key", call_key},
-                                {"node_id", state.node_of(step).id},
-                                {"resolution", act.resolution}});
+  WaitCompleted completed =
+      wait_completed_event(state, key, wait, fails ? "rejected" : "signalled");
+  completed.by = none_if_empty(request.by);
+  completed.signal_id = none_if_empty(request.id);
+  applied.events.emplace_back(std::move(completed));
+  applied.answer = Value::object({{"idempotency_key", call_key},
+                                  {"node_id", state.node_of(step).id},
+                                  {"resolution", request.resolution}});
   // The answer shows the recorded result, in case the operator gave none.
   if (happened && step.call)
-    taken.answer = taken.answer.with("result", act.result.value_or(Value()));
-  return taken;
+    applied.answer = applied.answer.with("result", request.result.value_or(Value()));
+  return applied;
 }
 
 // The source of results that were caught up or arrived late.
 constexpr std::string_view kEffectStoreSource = "effect_store";
-constexpr std::size_t kHeadMax = 256, kReasonMax = 512;  // bytes
+constexpr std::size_t kPreviewMax = 256, kReasonMax = 512;  // bytes
 
 Value invalid_result_summary(const Value& result, std::string_view reason, bool shown) {
   const std::string text = canonical(result);
-  return Value::object({{"head", shown ? truncate_utf8(text, kHeadMax) : std::string_view()},
+  return Value::object({{"head", shown ? truncate_utf8(text, kPreviewMax) : std::string_view()},
                         {"invalid", true},
                         {"reason", truncate_utf8(reason, kReasonMax)},
                         {"sha256", to_hex(sha256(text))},
@@ -283,38 +285,38 @@ Value invalid_result_summary(const Value& result, std::string_view reason, bool 
 }
 
 // Probes and compensations must not ask a user, and no call may ask invalid questions.
-Outcome validated_questions(Outcome seen, bool may_ask_user) {
-  seen.definite = true;
-  auto good = check_questions(seen.result);
-  if (may_ask_user && good) return seen;
-  seen.kind = OutcomeKind::failure;
-  seen.result = Value();
-  seen.error_code = to_text(OutcomeKind::input_required);
-  seen.error_message = good ? "it asks a person something, which only the call of a step may"
-                            : "it asks what nobody can answer: " + good.error().message;
-  return seen;
+Outcome validated_questions(Outcome outcome, bool may_ask_user) {
+  outcome.definite = true;
+  auto good = check_questions(outcome.result);
+  if (may_ask_user && good) return outcome;
+  outcome.kind = OutcomeKind::failure;
+  outcome.result = Value();
+  outcome.error_code = to_text(OutcomeKind::input_required);
+  outcome.error_message = good ? "it asks a person something, which only the call of a step may"
+                               : "it asks what nobody can answer: " + good.error().message;
+  return outcome;
 }
 
 // The only place that validates a result. A success whose result is too large, or breaks the plan's
 // schema, has still happened: the summary `invalid` replaces the result from here on.
 Outcome validated_outcome(const Outcome& outcome, const std::optional<Schema>& schema,
                           bool may_ask_user) {
-  Outcome seen = outcome;
-  if (seen.kind == OutcomeKind::input_required)
-    return validated_questions(std::move(seen), may_ask_user);
-  if (seen.kind != OutcomeKind::success || seen.invalid) return seen;
-  if (canonical_exceeds(seen.result, kValueMax)) {
+  Outcome validated = outcome;
+  if (validated.kind == OutcomeKind::input_required)
+    return validated_questions(std::move(validated), may_ask_user);
+  if (validated.kind != OutcomeKind::success || validated.invalid) return validated;
+  if (canonical_exceeds(validated.result, kValueMax)) {
     const std::string most = std::to_string(kValueMax >> 20);
-    seen.invalid = invalid_result_summary(
-        seen.result, "is longer than " + most + " MiB as canonical JSON", false);
+    validated.invalid = invalid_result_summary(
+        validated.result, "is longer than " + most + " MiB as canonical JSON", false);
   } else if (schema) {
-    if (const auto fits = schema->check(seen.result); !fits) {
-      seen.invalid = invalid_result_summary(
-          seen.result, "breaks the result_schema: " + fits.error().message, true);
+    if (const auto fits = schema->check(validated.result); !fits) {
+      validated.invalid = invalid_result_summary(
+          validated.result, "breaks the result_schema: " + fits.error().message, true);
     }
   }
-  if (seen.invalid) seen.result = Value();
-  return seen;
+  if (validated.invalid) validated.result = Value();
+  return validated;
 }
 
 const Value& result_of(const Outcome& outcome) {
@@ -328,8 +330,8 @@ std::string invalid_reason(const Value& invalid) {
 }
 
 // The event for the outcome of a try. REQUIRES: the outcome is validated.
-ToolInvocationFinished finished(const InvocationId& invocation, const StepId& step,
-                                std::int64_t try_no, const Outcome& outcome) {
+ToolInvocationFinished finished_event(const InvocationId& invocation, const StepId& step,
+                                      std::int64_t try_no, const Outcome& outcome) {
   ToolInvocationFinished event{.external_id = none_if_empty(outcome.external_id),
                                .invocation_id = invocation,
                                .outcome = std::string(to_text(outcome.kind)),
@@ -339,8 +341,8 @@ ToolInvocationFinished finished(const InvocationId& invocation, const StepId& st
   if (outcome.kind == OutcomeKind::success) {
     event.result = result_of(outcome);
     if (outcome.invalid) {
-      event.error = recorded(code_name(Code::tool_output_invalid),
-                             "the call succeeded, but " + invalid_reason(*outcome.invalid));
+      event.error = recorded_error(code_name(Code::tool_output_invalid),
+                                   "the call succeeded, but " + invalid_reason(*outcome.invalid));
     }
     return event;
   }
@@ -349,15 +351,16 @@ ToolInvocationFinished finished(const InvocationId& invocation, const StepId& st
     event.result = outcome.result;
     return event;
   }
-  event.error = recorded(outcome.error_code, outcome.error_message);
+  event.error = recorded_error(outcome.error_code, outcome.error_message);
   event.retryable = outcome.retryable;
   if (outcome.settled) event.settled = true;
   if (outcome.retry_after) event.retry_after_ms = outcome.retry_after->count() / 1000;
   return event;
 }
 
-ToolInvocationFinished finished(const Step& step, std::uint32_t try_no, const Outcome& outcome) {
-  return finished(step.call->id, step.id, try_no, outcome);
+ToolInvocationFinished finished_event(const Step& step, std::uint32_t try_no,
+                                      const Outcome& outcome) {
+  return finished_event(step.call->id, step.id, try_no, outcome);
 }
 
 // The events of a success: its changes, and the commit of its command. REQUIRES:
@@ -406,7 +409,7 @@ Result<Outcome> outcome_of_record(const Value& record) {
 }
 
 // The schema that the recorded result was validated with.
-std::optional<Hash> with_result_schema(const Value& record) {
+std::optional<Hash> result_schema_hash_of(const Value& record) {
   return hash_from_hex(record.text("response_schema_hash"));
 }
 
@@ -416,10 +419,10 @@ Status note_late_results(const State& state, const std::vector<StoredEffect>& ef
                          std::vector<EventBody>& events) {
   struct Late {
     UnknownCall call;
-    std::size_t refused = 0;  // tries
+    std::size_t failed_tries = 0;  // tries
   };
   std::unordered_map<std::string, Late> calls;
-  for (UnknownCall& call : state.unknown()) {
+  for (UnknownCall& call : state.unknown_calls()) {
     const bool over = is_terminal(state.status) || call.given_up;
     if (!over || state.noted.contains(call.invocation.text)) continue;
     const std::string id = call.invocation.text;
@@ -437,11 +440,12 @@ Status note_late_results(const State& state, const std::vector<StoredEffect>& ef
     Late& late = found->second;
     if (!(record["late"] == Value(true)) || !is_certain(outcome)) continue;
     const bool happened = outcome.kind == OutcomeKind::success;
-    if (!happened && ++late.refused < late.call.uncertain_tries.size()) continue;
+    if (!happened && ++late.failed_tries < late.call.uncertain_tries.size()) continue;
     const Value& result = result_of(outcome);
     const auto at = instant_from_text(record.text("created_at"));
     if (!at) return fail(Code::log_corrupt, "an effect record without the time of its writing");
-    OutcomeNoted event = noted(late.call, *at, happened ? "happened" : "not_happened", "runtime");
+    OutcomeNoted event =
+        noted_event(late.call, *at, happened ? "happened" : "not_happened", "runtime");
     // A job whose values were erased gets no new ones.
     if (happened && !state.blind_erased) event.result = result;
     events.emplace_back(std::move(event));
@@ -460,8 +464,8 @@ bool is_result_refused(const State& state, const Step& step) {
          state.tool_of(step).effect != EffectClass::read && !state.tool_of(step).is_model();
 }
 
-WaitCompleted wait_closed(const State& state, const std::string& key, const Wait& wait,
-                          std::string_view outcome) {
+WaitCompleted wait_completed_event(const State& state, const std::string& key, const Wait& wait,
+                                   std::string_view outcome) {
   const Step& step = state.steps[wait.step];
   return {.correlation_key = key,
           .node_id = state.node_of(step).id,
@@ -470,13 +474,13 @@ WaitCompleted wait_closed(const State& state, const std::string& key, const Wait
           .wait_type = std::string(to_text(wait.type))};
 }
 
-std::vector<EventBody> record_outcome(const State& state, std::uint32_t index, const Outcome& seen,
-                                      Instant at) {
+std::vector<EventBody> record_outcome(const State& state, std::uint32_t index,
+                                      const Outcome& observed, Instant at) {
   const Step& step = state.steps[index];
   AE_CHECK(step.call && step.call->open, state.job.text + " step " + step.id.text);
   const ToolPolicy& tool = state.tool_of(step);
-  const Outcome outcome = validated_outcome(seen, tool.result_schema, step.role == Role::node);
-  ToolInvocationFinished event = finished(step, step.call->try_no, outcome);
+  const Outcome outcome = validated_outcome(observed, tool.result_schema, step.role == Role::node);
+  ToolInvocationFinished event = finished_event(step, step.call->try_no, outcome);
   if (outcome.kind == OutcomeKind::success && tool.result_schema) {
     event.response_schema_hash = hash_from_hex(tool.result_digest);
   }
@@ -543,20 +547,23 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
     const Step& step = state.steps[found->second];
     const Invocation& call = *step.call;
     const bool open = call.open && call.try_no == effect.try_no;
-    const bool unheard = !open && effect.try_no <= call.try_no && effect.try_no > call.late;
-    if (!open && (!unheard || effect.record.find(R"("late":true)") == effect.record.npos)) continue;
+    const bool awaits_late_result =
+        !open && effect.try_no <= call.try_no && effect.try_no > call.last_late_try;
+    if (!open &&
+        (!awaits_late_result || effect.record.find(R"("late":true)") == effect.record.npos))
+      continue;
     AE_ASSIGN(const Value record,
               read_side_record(effect_location(state.job, effect.invocation, effect.try_no),
                                effect.record));
     AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
-    if (unheard) {
+    if (awaits_late_result) {
       // A result that is in the log is not late, although its attempt could not
       // know that it was committed.
       const bool known = !call.uncertain_tries.contains(effect.try_no);
       if (record["late"] == Value(true) && !known && !is_terminal(state.status) &&
           is_certain(outcome)) {
-        ToolInvocationFinished event = finished(step, effect.try_no, outcome);
-        event.response_schema_hash = with_result_schema(record);
+        ToolInvocationFinished event = finished_event(step, effect.try_no, outcome);
+        event.response_schema_hash = result_schema_hash_of(record);
         event.late = true;
         event.source = kEffectStoreSource;
         events.emplace_back(std::move(event));
@@ -566,8 +573,8 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
     if (record.text("attempt_id") != call.attempt.text) continue;
     const bool outcome_unknown = step.phase == StepPhase::in_doubt;
     if (outcome_unknown && !is_certain(outcome)) continue;
-    ToolInvocationFinished event = finished(step, effect.try_no, outcome);
-    event.response_schema_hash = with_result_schema(record);
+    ToolInvocationFinished event = finished_event(step, effect.try_no, outcome);
+    event.response_schema_hash = result_schema_hash_of(record);
     event.caught_up = true;
     event.source = kEffectStoreSource;
     if (!is_certain(outcome)) {
@@ -578,7 +585,7 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
     events.emplace_back(std::move(event));
     if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
     if (auto wait = state.waits.find(step.wait_key); outcome_unknown && wait != state.waits.end()) {
-      events.emplace_back(wait_closed(state, wait->first, wait->second, "cancelled"));
+      events.emplace_back(wait_completed_event(state, wait->first, wait->second, "cancelled"));
     }
   }
   AE_TRY(note_late_results(state, effects, events));
@@ -589,9 +596,9 @@ Result<ToolInvocationFinished> finished_payload(const Value& record) {
   AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
   const std::int64_t n = record["try"].is_integer() ? record["try"].as_int() : 0;
   ToolInvocationFinished event =
-      finished(InvocationId(std::string(record.text("invocation_id"))),
-               StepId(std::string(record.text("command_id"))), n, outcome);
-  event.response_schema_hash = with_result_schema(record);
+      finished_event(InvocationId(std::string(record.text("invocation_id"))),
+                     StepId(std::string(record.text("command_id"))), n, outcome);
+  event.response_schema_hash = result_schema_hash_of(record);
   return event;
 }
 
@@ -612,9 +619,9 @@ std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const 
   return std::pair(call->id, call->try_no);
 }
 
-Value effect_record(const JobId& job, const SentTry& sent, const Outcome& seen, Instant at,
+Value effect_record(const JobId& job, const SentTry& sent, const Outcome& observed, Instant at,
                     Arrival arrival) {
-  const Outcome outcome = validated_outcome(seen, sent.result_schema, sent.may_ask_user);
+  const Outcome outcome = validated_outcome(observed, sent.result_schema, sent.may_ask_user);
   std::vector<Member> p{{"attempt_id", sent.attempt.text},
                         {"command_id", sent.step.text},
                         {"created_at", to_text(at)},
@@ -685,12 +692,12 @@ Value ControlRequest::to_json() const {
   if (arguments) p.emplace_back("arguments", *arguments);
   if (buffer) p.emplace_back("buffer", true);
   if (try_no != 0) p.emplace_back("try", std::uint64_t{try_no});
-  if (looked_at) p.emplace_back("looked_at", to_text(*looked_at));
+  if (checked_at) p.emplace_back("looked_at", to_text(*checked_at));
   return Value::object(std::move(p));
 }
 
 Result<ControlRequest> ControlRequest::from_json(const Value& json) {
-  ControlRequest act;
+  ControlRequest request;
   const std::string_view kind = json.text("kind");
   const auto known = std::ranges::find(kRequestKinds, kind);
   if (known == std::end(kRequestKinds)) {
@@ -702,55 +709,57 @@ Result<ControlRequest> ControlRequest::from_json(const Value& json) {
     return fail(Code::needs_version, "an act (" + std::string(kind) +
                                          ") with the unknown member \"" + member.first + "\"");
   }
-  act.kind = static_cast<Kind>(known - std::begin(kRequestKinds));
-  act.id = json.text("id");
-  act.by = json.text("by");
-  act.correlation_key = json.text("correlation_key");
-  act.wait_type = json.text("wait_type");
-  act.approval = json.text("approval");
-  act.channel = json.text("channel");
-  act.buffer = json["buffer"] == Value(true);
-  act.reason = json.text("reason");
-  act.idempotency_key = json.text("idempotency_key");
-  act.resolution = json.text("resolution");
-  act.step_id = json.text("step_id");
-  act.traceparent = json.text("traceparent");
-  act.payload = json["payload"];
-  if (json["compensate"].is_bool()) act.compensate = json["compensate"].as_bool();
-  if (const Value* result = json.find("result")) act.result = *result;
-  if (const Value* arguments = json.find("arguments")) act.arguments = *arguments;
-  if (json["try"].is_integer()) act.try_no = static_cast<std::uint32_t>(json["try"].as_int());
+  request.kind = static_cast<Kind>(known - std::begin(kRequestKinds));
+  request.id = json.text("id");
+  request.by = json.text("by");
+  request.correlation_key = json.text("correlation_key");
+  request.wait_type = json.text("wait_type");
+  request.approval = json.text("approval");
+  request.channel = json.text("channel");
+  request.buffer = json["buffer"] == Value(true);
+  request.reason = json.text("reason");
+  request.idempotency_key = json.text("idempotency_key");
+  request.resolution = json.text("resolution");
+  request.step_id = json.text("step_id");
+  request.traceparent = json.text("traceparent");
+  request.payload = json["payload"];
+  if (json["compensate"].is_bool()) request.compensate = json["compensate"].as_bool();
+  if (const Value* result = json.find("result")) request.result = *result;
+  if (const Value* arguments = json.find("arguments")) request.arguments = *arguments;
+  if (json["try"].is_integer()) request.try_no = static_cast<std::uint32_t>(json["try"].as_int());
   if (json.find("looked_at") != nullptr) {
-    AE_ASSIGN(act.looked_at, instant_from_text(json.text("looked_at")));
+    AE_ASSIGN(request.checked_at, instant_from_text(json.text("looked_at")));
   }
-  return act;
+  return request;
 }
 
-Result<AppliedRequest> apply_request(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const DecisionContext& context) {
-  switch (act.kind) {
+  switch (request.kind) {
     case ControlRequest::Kind::signal:
-      if (answers_confirmation(state, act)) return apply_confirmation_answer(state, act, context);
-      return apply_signal_request(state, act, context);
+      if (answers_confirmation(state, request))
+        return apply_confirmation_answer(state, request, context);
+      return apply_signal_request(state, request, context);
     case ControlRequest::Kind::cancel:
-      return apply_cancel_request(state, act);
+      return apply_cancel_request(state, request);
     case ControlRequest::Kind::resolve:
-      if (answers_confirmation(state, act)) return apply_confirmation_answer(state, act, context);
-      return apply_resolution(state, act, context);
+      if (answers_confirmation(state, request))
+        return apply_confirmation_answer(state, request, context);
+      return apply_resolution(state, request, context);
     case ControlRequest::Kind::timers:
       return apply_due_timers(state, context);
     case ControlRequest::Kind::message:
-      return apply_message_request(state, act, context);
+      return apply_message_request(state, request, context);
     case ControlRequest::Kind::pause:
-      return apply_pause_request(state, act);
+      return apply_pause_request(state, request);
     case ControlRequest::Kind::resume:
-      return apply_resume_request(state, act);
+      return apply_resume_request(state, request);
     case ControlRequest::Kind::plan:
-      return apply_plan_request(state, act, context);
+      return apply_plan_request(state, request, context);
     case ControlRequest::Kind::budget:
-      return apply_budget_request(state, act, context);
+      return apply_budget_request(state, request, context);
     case ControlRequest::Kind::version:
-      return apply_version_offer(state, act, context);
+      return apply_version_offer(state, request, context);
   }
   return fail(Code::needs_version, "an unknown act");
 }

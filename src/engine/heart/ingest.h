@@ -1,7 +1,7 @@
 // record_outcome and apply_request: turn observations and requests into events.
 //
 //   record_outcome(state, step, outcome)  the observed outcome of the open try of a step
-//   apply_request(state, act)             a control request: a signal, message, approval, cancel,
+//   apply_request(state, request)         a control request: a signal, message, approval, cancel,
 //                                         pause, resolution, more budget, due timers, the versions
 //                                         of a process
 //
@@ -121,7 +121,7 @@ struct ControlRequest {
   std::optional<Value> result;
   // When the check was made, by the store's clock: decides whether
   // `not_happened` is valid. Absent = now.
-  std::optional<Instant> looked_at;
+  std::optional<Instant> checked_at;
   // resolve, for the changes of a step: accept | fail
   std::string step_id;
 
@@ -137,21 +137,21 @@ struct AppliedRequest {
 // Fails with wait_mismatch, not_in_doubt, not_settled, not_paused, not_found, input_invalid,
 // job_terminal, call_pending, plan_invalid, plan_missing, denied, payload_too_large,
 // approval_edited, expression_failed, needs_version; then nothing is to be written.
-Result<AppliedRequest> apply_request(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const DecisionContext& context);
 
 // Is this request in the log, or is its goal reached? For a client that
 // repeats an accepted request.
-bool is_handled(const State& state, const ControlRequest& act);
+bool is_handled(const State& state, const ControlRequest& request);
 
 // The events for an accepted request that apply_request cannot apply any more. They record a signal
 // that arrived after the job's end was decided (it closes its wait), an early signal that its wait
 // does not accept or no longer needs, and a message that no wait will take. The terminal event
 // lists them as undelivered (SPEC §10). Empty: nothing to record.
-std::vector<EventBody> expire_request(const State& state, const ControlRequest& act);
+std::vector<EventBody> expire_request(const State& state, const ControlRequest& request);
 
 // Fails with wait_expired: the wait for this signal or message has expired, whether or not the
 // expiry is recorded. Only for requests that are not accepted yet: an accepted one came in time.
-Status check_not_expired(const State& state, const ControlRequest& act, Instant now);
+Status check_not_expired(const State& state, const ControlRequest& request, Instant now);
 
 }  // namespace ae::engine

@@ -29,7 +29,7 @@ class FuzzJob {
                     .deadline = now + std::chrono::hours(5),
                     .plan = plan->get()}));
     add({running_event(AttemptId("attempt-1"), 1, "worker")});
-    go();
+    run_until_idle();
     answer("a", {.kind = OutcomeKind::success, .result = Value("done")});
     answer("p", {.kind = OutcomeKind::unknown, .error_code = "reset", .error_message = "lost"});
     answer("r", {.kind = OutcomeKind::failure,
@@ -37,34 +37,34 @@ class FuzzJob {
                  .retryable = true,
                  .error_code = "connect",
                  .error_message = "nobody there"});
-    act({.kind = ControlRequest::Kind::message,
-         .id = "m-1",
-         .payload = Value(7),
-         .channel = "news"});
-    act({.kind = ControlRequest::Kind::signal,
-         .id = "s-1",
-         .correlation_key = "k",
-         .payload = Value("go")});
+    send_request({.kind = ControlRequest::Kind::message,
+                  .id = "m-1",
+                  .payload = Value(7),
+                  .channel = "news"});
+    send_request({.kind = ControlRequest::Kind::signal,
+                  .id = "s-1",
+                  .correlation_key = "k",
+                  .payload = Value("go")});
     now = now + std::chrono::minutes(2);
-    act({.kind = ControlRequest::Kind::timers});
+    send_request({.kind = ControlRequest::Kind::timers});
   }
 
   // The rest of the job: a crash, answers of operators, and the end.
   void finish() {
     add({running_event(AttemptId("attempt-2"), state.epoch + 1, "worker")});
-    go();
+    run_until_idle();
     for (const Node& node : state.plan->nodes) {
       const Step& step = state.steps[node.index];
       if (!step.call || !state.may_have_happened(step)) continue;
-      act({.kind = ControlRequest::Kind::resolve,
-           .by = "ann",
-           .idempotency_key = step.call->key.text,
-           .resolution = "happened",
-           .result = Value("paid")});
+      send_request({.kind = ControlRequest::Kind::resolve,
+                    .by = "ann",
+                    .idempotency_key = step.call->key.text,
+                    .resolution = "happened",
+                    .result = Value("paid")});
     }
-    act({.kind = ControlRequest::Kind::pause, .by = "ann", .reason = "lunch"});
-    act({.kind = ControlRequest::Kind::resume, .by = "ann"});
-    act({.kind = ControlRequest::Kind::cancel, .by = "ann", .reason = "enough"});
+    send_request({.kind = ControlRequest::Kind::pause, .by = "ann", .reason = "lunch"});
+    send_request({.kind = ControlRequest::Kind::resume, .by = "ann"});
+    send_request({.kind = ControlRequest::Kind::cancel, .by = "ann", .reason = "enough"});
   }
 
   State state;
@@ -112,7 +112,7 @@ class FuzzJob {
       log.push_back(std::move(event));
     }
   }
-  void go() {
+  void run_until_idle() {
     while (!is_terminal(state.status)) {
       const Decision decision = decide(state, context());
       if (decision.events.empty()) return;
@@ -123,11 +123,11 @@ class FuzzJob {
     const std::uint32_t step = state.plan->by_id.at(std::string(node));
     if (!state.is_live(state.steps[step])) return;
     add(record_outcome(state, step, outcome, now));
-    go();
+    run_until_idle();
   }
-  void act(const ControlRequest& what) {
-    if (auto taken = apply_request(state, what, context())) add(taken->events);
-    go();
+  void send_request(const ControlRequest& request) {
+    if (auto applied = apply_request(state, request, context())) add(applied->events);
+    run_until_idle();
   }
 };
 

@@ -139,17 +139,17 @@ class JobFixture {
   explicit JobFixture(std::shared_ptr<const Plan> of, const JobFixtureOptions& setup = {})
       : plan(std::move(of)) {
     state.job = JobId(std::string(setup.id));
-    NewJobEvents born{.agent = "tester",
-                      .input = json(setup.input),
-                      .labels = {},
-                      .idempotency_key = {},
-                      .execution_version = "v1",
-                      .deadline = {},
-                      .plan = plan.get()};
-    born.now = now;
-    born.blind = setup.blind;
-    if (setup.deadline) born.deadline = now + *setup.deadline;
-    std::vector<EventBody> first = job_events(born);
+    NewJobEvents new_job{.agent = "tester",
+                         .input = json(setup.input),
+                         .labels = {},
+                         .idempotency_key = {},
+                         .execution_version = "v1",
+                         .deadline = {},
+                         .plan = plan.get()};
+    new_job.now = now;
+    new_job.blind = setup.blind;
+    if (setup.deadline) new_job.deadline = now + *setup.deadline;
+    std::vector<EventBody> first = job_events(new_job);
     for (EventBody& event : first) {
       if (auto* plan_made = std::get_if<PlanGenerated>(&event)) {
         plan_made->planned_by = setup.planned_by;
@@ -263,103 +263,109 @@ class JobFixture {
 
   JobFixture& signal(std::string_view key, std::string_view payload = "null",
                      std::string_view type = "") {
-    return act({.kind = ControlRequest::Kind::signal,
-                .correlation_key = std::string(key),
-                .wait_type = std::string(type),
-                .payload = json(payload)});
+    return send_request({.kind = ControlRequest::Kind::signal,
+                         .correlation_key = std::string(key),
+                         .wait_type = std::string(type),
+                         .payload = json(payload)});
   }
   JobFixture& cancel(std::string_view reason = "", std::optional<bool> compensate = {}) {
-    return act({.kind = ControlRequest::Kind::cancel,
-                .by = "someone",
-                .reason = std::string(reason),
-                .compensate = compensate});
+    return send_request({.kind = ControlRequest::Kind::cancel,
+                         .by = "someone",
+                         .reason = std::string(reason),
+                         .compensate = compensate});
   }
   JobFixture& resolve(std::string_view node, std::string_view resolution,
                       std::optional<std::string_view> result = std::nullopt) {
-    ControlRequest what{.kind = ControlRequest::Kind::resolve,
-                        .by = "someone",
-                        .idempotency_key = state.key_of(step(node)).text,
-                        .resolution = std::string(resolution)};
+    ControlRequest request{.kind = ControlRequest::Kind::resolve,
+                           .by = "someone",
+                           .idempotency_key = state.key_of(step(node)).text,
+                           .resolution = std::string(resolution)};
     const bool waits = waits_for_settling && resolution == "not_happened" && step(node).call;
     if (const auto settles = waits ? state.settles_at(step(node)) : std::nullopt) {
       now = std::max(now, *settles);
     }
-    if (result) what.result = json(*result);
-    return act(what);
+    if (result) request.result = json(*result);
+    return send_request(request);
   }
   // A signal that may arrive before its wait.
-  JobFixture& early(std::string_view key, std::string_view payload, std::string_view id,
-                    std::string_view type = "") {
-    return act({.kind = ControlRequest::Kind::signal,
-                .id = std::string(id),
-                .correlation_key = std::string(key),
-                .wait_type = std::string(type),
-                .buffer = true,
-                .payload = json(payload)});
+  JobFixture& signal_early(std::string_view key, std::string_view payload, std::string_view id,
+                           std::string_view type = "") {
+    return send_request({.kind = ControlRequest::Kind::signal,
+                         .id = std::string(id),
+                         .correlation_key = std::string(key),
+                         .wait_type = std::string(type),
+                         .buffer = true,
+                         .payload = json(payload)});
   }
   JobFixture& message(std::string_view channel, std::string_view payload, std::string_view id) {
-    return act({.kind = ControlRequest::Kind::message,
-                .id = std::string(id),
-                .payload = json(payload),
-                .channel = std::string(channel)});
+    return send_request({.kind = ControlRequest::Kind::message,
+                         .id = std::string(id),
+                         .payload = json(payload),
+                         .channel = std::string(channel)});
   }
   // An operator answers a failed verification of a step's changes.
   JobFixture& confirm(std::string_view node, std::string_view resolution,
                       std::string_view note = "") {
-    return act({.kind = ControlRequest::Kind::resolve,
-                .by = "ann",
-                .reason = std::string(note),
-                .resolution = std::string(resolution),
-                .step_id = step(node).id.text});
+    return send_request({.kind = ControlRequest::Kind::resolve,
+                         .by = "ann",
+                         .reason = std::string(note),
+                         .resolution = std::string(resolution),
+                         .step_id = step(node).id.text});
   }
   // Another plan for the job; `drop` names nodes whose effects are abandoned.
   JobFixture& replan(std::shared_ptr<const Plan> next, const std::vector<std::string>& drop = {}) {
     std::vector<Value> names(drop.begin(), drop.end());
-    act({.kind = ControlRequest::Kind::plan,
-         .by = "someone",
-         .payload = Value::object(
-             {{"drop", Value::array(std::move(names))}, {"task_graph", next->task_graph}})});
+    send_request({.kind = ControlRequest::Kind::plan,
+                  .by = "someone",
+                  .payload = Value::object({{"drop", Value::array(std::move(names))},
+                                            {"task_graph", next->task_graph}})});
     if (!refused) plan = std::move(next);
     return *this;
   }
   // A process offers its versions to the job.
-  JobFixture& offer() { return act({.kind = ControlRequest::Kind::version, .by = "worker-2"}); }
-  JobFixture& pause() { return act({.kind = ControlRequest::Kind::pause, .by = "someone"}); }
-  JobFixture& resume() { return act({.kind = ControlRequest::Kind::resume, .by = "someone"}); }
+  JobFixture& offer() {
+    return send_request({.kind = ControlRequest::Kind::version, .by = "worker-2"});
+  }
+  JobFixture& pause() {
+    return send_request({.kind = ControlRequest::Kind::pause, .by = "someone"});
+  }
+  JobFixture& resume() {
+    return send_request({.kind = ControlRequest::Kind::resume, .by = "someone"});
+  }
   // Raises the job's budget; limits as they are stored.
   JobFixture& raise(std::string_view to) {
-    return act({.kind = ControlRequest::Kind::budget, .by = "ann", .payload = json(to)});
+    return send_request({.kind = ControlRequest::Kind::budget, .by = "ann", .payload = json(to)});
   }
   // Answers an open approval or question of a node, by its id in the list of approvals.
   JobFixture& approve(std::string_view node, std::string_view decision = "approve") {
-    return answer_approval(asked(node), decision);
+    return answer_approval(open_request_id(node), decision);
   }
   JobFixture& reject(std::string_view node) { return approve(node, "reject"); }
   JobFixture& answer_approval(std::string_view id, std::string_view decision) {
-    return act({.kind = ControlRequest::Kind::signal,
-                .by = "ann",
-                .wait_type = "human",
-                .approval = std::string(id),
-                .payload = Value::object({{"decision", decision}})});
+    return send_request({.kind = ControlRequest::Kind::signal,
+                         .by = "ann",
+                         .wait_type = "human",
+                         .approval = std::string(id),
+                         .payload = Value::object({{"decision", decision}})});
   }
   // The id of the open approval or question of a node; "" = none.
-  std::string asked(std::string_view node) const {
+  std::string open_request_id(std::string_view node) const {
     for (const auto& [key, wait] : state.waits) {
       if (wait.step == index_of(node)) return state.approval_id(wait);
     }
     return {};
   }
-  JobFixture& act(const ControlRequest& what) {
+  JobFixture& send_request(const ControlRequest& request) {
     reply = {};
     refused.reset();
-    auto taken = apply_request(state, what, context());
-    if (!taken) {
-      refused = taken.error().code;
-      refusal = taken.error().message;
+    auto applied = apply_request(state, request, context());
+    if (!applied) {
+      refused = applied.error().code;
+      refusal = applied.error().message;
       return *this;
     }
-    reply = taken->answer;
-    add(taken->events);
+    reply = applied->answer;
+    add(applied->events);
     return run_until_idle();
   }
 
@@ -381,13 +387,13 @@ class JobFixture {
       decide_again_at = decision.decide_again_at;
       requested_checks = decision.confirm;
       if (decision.events.empty() && !decision.confirm.empty() && answers_checks) {
-        for (const std::string& key : decision.confirm) looked_at(key);
+        for (const std::string& key : decision.confirm) record_check(key);
         continue;
       }
       if (decision.events.empty() && from) continue;
       if (decision.events.empty()) break;
       add(decision.events);
-      for (const StepId& id : decision.perform) performed(id);
+      for (const StepId& id : decision.perform) record_sent(id);
       if (decision.release) {
         releases++;
         if (claims_when_free && state.status == JobStatus::queued && !state.not_before)
@@ -532,7 +538,7 @@ class JobFixture {
   std::vector<std::string> versions;  // of the offered tools; empty = as planned
   std::string execution_version = "v1";  // that the process offers
   // The result of verifying a resource, by its id; missing = unchanged.
-  std::map<std::string, CheckResult> outside;
+  std::map<std::string, CheckResult> external_checks;
   std::vector<std::string> checked;  // the ids of verified resources, in order
   bool answers_checks = true;        // false: verifiers never answer
   std::vector<std::string> requested_checks;
@@ -549,15 +555,15 @@ class JobFixture {
   void commit() {
     if (commits.empty() || commits.back() != log.size()) commits.push_back(log.size());
   }
-  void looked_at(const std::string& key) {
+  void record_check(const std::string& key) {
     const Change& change = state.changes.at(key);
     checked.push_back(change.resource_id);
-    auto found = outside.find(change.resource_id);
+    auto found = external_checks.find(change.resource_id);
     const CheckResult as_it_was{
         .verdict = CheckVerdict::match, .expected = {}, .observed = {}, .reason = {}};
-    confirmations[key] = {change.seq, found == outside.end() ? as_it_was : found->second};
+    confirmations[key] = {change.seq, found == external_checks.end() ? as_it_was : found->second};
   }
-  void performed(const StepId& id) {
+  void record_sent(const StepId& id) {
     const std::uint32_t index = state.by_id.at(id);
     const Invocation& call = *state.steps[index].call;
     sent.push_back(

@@ -21,11 +21,11 @@ namespace {
 
 namespace engine = ae::engine;
 
-struct Material {
+struct SeedJob {
   engine::FuzzJob job;
   std::vector<ae::Value> values;
 
-  Material() {
+  SeedJob() {
     job.finish();
     values = {{},
               true,
@@ -61,9 +61,9 @@ struct Material {
   }
 };
 
-class Moves {
+class FuzzInput {
  public:
-  Moves(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
+  FuzzInput(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
   bool left() const { return at_ < size_; }
   std::size_t below(std::size_t n) {  // REQUIRES: n > 0
     std::size_t drawn = left() ? data_[at_++] : 0;
@@ -76,7 +76,7 @@ class Moves {
   std::size_t size_, at_ = 0;
 };
 
-void look_at(const engine::State& state, const std::vector<ae::Event>& log) {
+void exercise_state(const engine::State& state, const std::vector<ae::Event>& log) {
   const ae::Value view = engine::state_view(state);
   static_cast<void>(engine::job_view(state));
   static_cast<void>(engine::approvals_view(state));
@@ -98,24 +98,25 @@ void look_at(const engine::State& state, const std::vector<ae::Event>& log) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Material ours;
-  const std::vector<ae::Event>& events = ours.job.log;
+  static const SeedJob seed;
+  const std::vector<ae::Event>& events = seed.job.log;
   const engine::PlanSource plans =
       [](const ae::Value& graph,
          std::string_view hash) -> ae::Result<std::shared_ptr<const engine::Plan>> {
-    if (hash == ae::to_hex(ours.job.state.plan->hash)) return ours.job.state.plan;
+    if (hash == ae::to_hex(seed.job.state.plan->hash)) return seed.job.state.plan;
     return engine::Plan::compile(graph);
   };
-  Moves moves(data, size);
+  FuzzInput input_bytes(data, size);
   std::vector<ae::Event> log(
-      events.begin(), events.begin() + static_cast<std::ptrdiff_t>(moves.below(events.size() + 1)));
-  while (moves.left() && log.size() < 2 * events.size()) {
-    ae::Event event = events[moves.below(events.size())];
+      events.begin(),
+      events.begin() + static_cast<std::ptrdiff_t>(input_bytes.below(events.size() + 1)));
+  while (input_bytes.left() && log.size() < 2 * events.size()) {
+    ae::Event event = events[input_bytes.below(events.size())];
     ae::Value payload = ae::payload_json(event.body);
-    if (moves.below(2) == 1 && payload.size() > 0) {
+    if (input_bytes.below(2) == 1 && payload.size() > 0) {
       const auto members = payload.members();
-      const std::string name = members[moves.below(members.size())].first;
-      payload = payload.with(name, ours.values[moves.below(ours.values.size())]);
+      const std::string name = members[input_bytes.below(members.size())].first;
+      payload = payload.with(name, seed.values[input_bytes.below(seed.values.size())]);
     }
     auto body = ae::event_from_json(*ae::event_kind(event.type), payload);
     if (!body) continue;
@@ -124,7 +125,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     log.push_back(std::move(event));
   }
   engine::State state;
-  state.job = ours.job.state.job;
+  state.job = seed.job.state.job;
   std::vector<ae::Event> applied;
   bool whole = true;
   for (const ae::Event& event : log) {
@@ -136,6 +137,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   input.events = log;
   static_cast<void>(engine::verify(input, plans).to_json());
   // A state that refused an event is unusable (state.h).
-  if (whole && !applied.empty()) look_at(state, applied);
+  if (whole && !applied.empty()) exercise_state(state, applied);
   return 0;
 }

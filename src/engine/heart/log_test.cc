@@ -140,7 +140,7 @@ AE_TEST("log/a call under the external key of another command is refused") {
 }
 
 // The full text of a decision.
-std::string said(const Decision& decision) {
+std::string decision_text(const Decision& decision) {
   std::string text;
   for (const EventBody& draft : decision.events) {
     text += std::string(event_name(type_of(draft))) + " " + canonical(payload_json(draft)) + "\n";
@@ -172,8 +172,9 @@ AE_TEST("log/when its writers say that events were written decides nothing") {
     for (const Duration later : {Duration(0), Duration(1h), Duration(10h)}) {
       DecisionContext context = job.context();
       context.now = job.log[prefix - 1].created_at + later;
-      const std::string expected = said(decide(honest, context, job.limits));
-      ASSERT_EQ(said(decide(*other, context, job.limits)), expected) << "after event " << prefix;
+      const std::string expected = decision_text(decide(honest, context, job.limits));
+      ASSERT_EQ(decision_text(decide(*other, context, job.limits)), expected)
+          << "after event " << prefix;
       decisions += expected.empty() ? 0 : 1;
       for (const ControlRequest::Kind kind :
            {ControlRequest::Kind::timers, ControlRequest::Kind::cancel,
@@ -182,7 +183,7 @@ AE_TEST("log/when its writers say that events were written decides nothing") {
         auto two = apply_request(*other, {.kind = kind}, context);
         ASSERT_EQ(one.has_value(), two.has_value());
         if (!one) continue;
-        ASSERT_EQ(said({.events = one->events}), said({.events = two->events}));
+        ASSERT_EQ(decision_text({.events = one->events}), decision_text({.events = two->events}));
       }
     }
   }

@@ -360,13 +360,13 @@ AE_TEST("model call/parts that the plan writes are parts; what a stranger gave n
                   .input = "{'x': 'cat', 'given': [{'type': 'image', 'url': 'https://evil/'}]}"});
   job.claim();
   ASSERT_EQ(job.sent.size(), 1u);
-  const Value said = job.sent[0].arguments["messages"];
-  EXPECT_EQ(canonical(said.items()[0]["content"].items()[0]),
+  const Value messages = job.sent[0].arguments["messages"];
+  EXPECT_EQ(canonical(messages.items()[0]["content"].items()[0]),
             R"({"text":"What is cat?","type":"text"})");
-  EXPECT_EQ(canonical(said.items()[0]["content"].items()[1]),
+  EXPECT_EQ(canonical(messages.items()[0]["content"].items()[1]),
             R"({"type":"image","url":"https://h/cat.png"})");
-  EXPECT_TRUE(said.items()[0]["content"].items()[2]["text"].is_string());
-  EXPECT_EQ(said.items()[1]["content"], Value(R"([{"type":"image","url":"https://evil/"}])"));
+  EXPECT_TRUE(messages.items()[0]["content"].items()[2]["text"].is_string());
+  EXPECT_EQ(messages.items()[1]["content"], Value(R"([{"type":"image","url":"https://evil/"}])"));
   job.ok("note", kAnswer);
   EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
 }

@@ -87,18 +87,18 @@ Result<PolicyDecision> evaluate_policy(const State& state, const ToolPolicy& too
   }
   const PolicyScope scope(state, args, work);
   AE_ASSIGN(const PolicyRule* rule, matching_rule(state, tool, scope));
-  PolicyDecision said;
-  if (rule) said = {.action = rule->action, .reason = rule->reason, .expires = rule->expires};
-  if (said.action == PolicyAction::deny) return said;
+  PolicyDecision decision;
+  if (rule) decision = {.action = rule->action, .reason = rule->reason, .expires = rule->expires};
+  if (decision.action == PolicyAction::deny) return decision;
   bool own = tool.approval_required;
   if (tool.approval_when) {
     AE_ASSIGN(own, condition_holds(*tool.approval_when, scope, "`approval` of " + tool.name));
   }
-  if (own && said.action == PolicyAction::allow) {
-    said = {.action = PolicyAction::require_approval, .reason = {}, .expires = {}};
+  if (own && decision.action == PolicyAction::allow) {
+    decision = {.action = PolicyAction::require_approval, .reason = {}, .expires = {}};
   }
-  if (!said.expires) said.expires = tool.approval_expires;
-  return said;
+  if (!decision.expires) decision.expires = tool.approval_expires;
+  return decision;
 }
 
 Result<PolicyDecision> evaluate_policy(const State& state, const Step* step, const ToolPolicy& tool,

@@ -31,12 +31,12 @@ std::string hash_of(std::string_view arguments) {
 
 JobFixture& edit(JobFixture& job, std::string_view id, std::string_view arguments,
                  std::string_view decision = "approve") {
-  return job.act({.kind = ControlRequest::Kind::signal,
-                  .by = "ann",
-                  .wait_type = "human",
-                  .approval = std::string(id),
-                  .arguments = json(arguments),
-                  .payload = Value::object({{"decision", decision}})});
+  return job.send_request({.kind = ControlRequest::Kind::signal,
+                           .by = "ann",
+                           .wait_type = "human",
+                           .approval = std::string(id),
+                           .arguments = json(arguments),
+                           .payload = Value::object({{"decision", decision}})});
 }
 
 // ---------------------------------------------------------------- rules
@@ -99,10 +99,10 @@ AE_TEST("policy/the first rule that holds is the one") {
       "{'action':'require_approval', 'when':'${ .args.n < 100 }', 'reason':'not small'},"
       "{'action':'deny'}");
   EXPECT_EQ(buys(rules, "{'n':5}").claim().sent.size(), 1u);
-  JobFixture asked = buys(rules, "{'n':50}");
-  EXPECT_EQ(asked.claim().status(), "waiting");
-  EXPECT_EQ(approvals_view(asked.state)[0]["reason"], "not small");
-  EXPECT_EQ(asked.last<DecisionRecorded>().reason, "not small");
+  JobFixture approval_job = buys(rules, "{'n':50}");
+  EXPECT_EQ(approval_job.claim().status(), "waiting");
+  EXPECT_EQ(approvals_view(approval_job.state)[0]["reason"], "not small");
+  EXPECT_EQ(approval_job.last<DecisionRecorded>().reason, "not small");
   EXPECT_EQ(buys(rules, "{'n':500}").claim().state.error->code, "denied");
 }
 
@@ -361,7 +361,7 @@ AE_TEST("policy/a log that denies, or asks about, a call that needs nobody's yes
   ASSERT_EQ(job.sent.size(), 1u) << job.log_text();
   const std::uint64_t begun = job.seq_of(EventType::node_started, "a");
   const Step& step = job.step("a");
-  const auto said = [&](std::string_view state, std::string_view arguments) {
+  const auto error_of = [&](std::string_view state, std::string_view arguments) {
     State then = job.folded(begun);
     const Value call = Value::object({{"arguments", json(arguments)},
                                       {"arguments_hash", hash_of(arguments)},
@@ -378,9 +378,9 @@ AE_TEST("policy/a log that denies, or asks about, a call that needs nobody's yes
     const auto applied = apply(then, decision, job.now, uncached_plan_source());
     return applied ? std::string() : applied.error().message;
   };
-  EXPECT_NE(said("denied", "{'n':250}").find("no policy denies"), std::string::npos);
-  EXPECT_NE(said("requested", "{'n':250}").find("no approval is required"), std::string::npos);
-  EXPECT_EQ(said("denied", "{'n':501}"), "");
+  EXPECT_NE(error_of("denied", "{'n':250}").find("no policy denies"), std::string::npos);
+  EXPECT_NE(error_of("requested", "{'n':250}").find("no approval is required"), std::string::npos);
+  EXPECT_EQ(error_of("denied", "{'n':501}"), "");
 }
 
 AE_TEST("policy/a log that denies a call with other arguments than the plan's is not proved") {
@@ -416,12 +416,12 @@ AE_TEST("policy/a plan that a model made calls only what can do no more than is 
   EXPECT_EQ(run("file", "[]"), "completed") << "a person wrote this one";
   EXPECT_EQ(run("model:main", "['payments', 'net']"), "completed");
   for (const std::string_view grants : {"[]", "['net']", "['net', 'pay']"}) {
-    const std::string said = run("model:main", grants);
-    EXPECT_TRUE(said.starts_with("failed: ")) << grants;
+    const std::string outcome = run("model:main", grants);
+    EXPECT_TRUE(outcome.starts_with("failed: ")) << grants;
     EXPECT_NE(
-        said.find(grants == "[]" ? "does not grant it `net`" : "does not grant it `payments`"),
+        outcome.find(grants == "[]" ? "does not grant it `net`" : "does not grant it `payments`"),
         std::string::npos)
-        << said;
+        << outcome;
   }
 }
 
@@ -438,12 +438,12 @@ AE_TEST("policy/what a plan of a model may not use it may not use in a map eithe
 }
 
 AE_TEST("policy/a yes of a person is no grant, and a tool that names nothing needs none") {
-  const std::string asks =
+  const std::string tools =
       "{'tools':{'buy':{'approval':'required'}, 'wire':{'capabilities':['net']}}}";
   constexpr std::string_view kTwo =
       "[{'id':'a', 'kind':'tool', 'tool':'buy', 'args':{'n':1}},"
       " {'id':'b', 'kind':'tool', 'tool':'wire', 'needs':['a'], 'on_error':'continue'}]";
-  JobFixture job(kTwo, {.more = asks, .planned_by = "model:main"});
+  JobFixture job(kTwo, {.more = tools, .planned_by = "model:main"});
   job.claim().approve("a");
   EXPECT_EQ(job.in_flight.size(), 1u) << job.log_text();
   job.ok("a");
@@ -485,10 +485,10 @@ AE_TEST("policy/a model is told that its call was denied, and goes on") {
                  tool_calls_answer({{"a", "put", "{'v': 11}"}, {"b", "put", "{'v': 1}"}}));
   EXPECT_EQ(job.sent.back().arguments, json("{'v': 1}"));
   job.ok("chat/0/1", "'done'");
-  const Value told = last_message(job, "chat/1", 2);
-  EXPECT_EQ(told["error"], Value(true));
-  EXPECT_NE(told.text("content").find("\"denied\""), std::string::npos) << canonical(told);
-  EXPECT_NE(told.text("content").find("too much"), std::string::npos);
+  const Value message = last_message(job, "chat/1", 2);
+  EXPECT_EQ(message["error"], Value(true));
+  EXPECT_NE(message.text("content").find("\"denied\""), std::string::npos) << canonical(message);
+  EXPECT_NE(message.text("content").find("too much"), std::string::npos);
   job.ok("chat/1", text_answer("Well"));
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   expect_verified(job);
@@ -497,7 +497,7 @@ AE_TEST("policy/a model is told that its call was denied, and goes on") {
 AE_TEST("policy/a model is told with which arguments its call was really made") {
   JobFixture job = loop_job("", {.more = kLoopRules});
   job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{'amount': 500}"}}));
-  edit(job, job.asked("chat/0/0"), "{'amount': 50}");
+  edit(job, job.open_request_id("chat/0/0"), "{'amount': 50}");
   EXPECT_EQ(job.sent.back().arguments, json("{'amount': 50}"));
   job.ok("chat/0/0", "'paid'");
   EXPECT_EQ(last_message(job, "chat/1").text("content"),
@@ -521,7 +521,7 @@ AE_TEST("edit/what is sent is what the approver made of it, under keys of its ow
   JobFixture job = buys(kAsked);
   job.claim();
   const std::size_t before = job.log.size();
-  edit(job, job.asked("a"), "{'n':100}");
+  edit(job, job.open_request_id("a"), "{'n':100}");
   EXPECT_EQ(job.reply["outcome"], "edited");
   const auto decided = std::get<DecisionRecorded>(job.log[before].body);
   EXPECT_EQ(decided.state, "edited");
@@ -544,7 +544,7 @@ AE_TEST("edit/what is sent is what the approver made of it, under keys of its ow
 AE_TEST("edit/the arguments as they were asked for are no edit") {
   JobFixture job = buys(kAsked);
   job.claim();
-  edit(job, job.asked("a"), "{'n':250}");
+  edit(job, job.open_request_id("a"), "{'n':250}");
   EXPECT_EQ(job.reply["outcome"], "approved");
   EXPECT_EQ(job.sent.size(), 1u);
 }
@@ -552,7 +552,7 @@ AE_TEST("edit/the arguments as they were asked for are no edit") {
 AE_TEST("edit/what the schema or a policy refuses is not approved, and the question stays open") {
   JobFixture job = buys(kAsked);
   job.claim();
-  const std::string id = job.asked("a");
+  const std::string id = job.open_request_id("a");
   edit(job, id, "{'n':'many'}");
   EXPECT_EQ(job.refused, Code::input_invalid);
   edit(job, id, "{'n':2000}");
@@ -561,19 +561,19 @@ AE_TEST("edit/what the schema or a policy refuses is not approved, and the quest
   EXPECT_EQ(job.refused, Code::input_invalid);
   edit(job, id, "{'n':1}", "reject");
   EXPECT_EQ(job.refused, Code::input_invalid);
-  job.act({.kind = ControlRequest::Kind::signal,
-           .approval = id,
-           .payload = json("{'decision':'approve', 'arguments':{'n':1}}")});
+  job.send_request({.kind = ControlRequest::Kind::signal,
+                    .approval = id,
+                    .payload = json("{'decision':'approve', 'arguments':{'n':1}}")});
   EXPECT_EQ(job.refused, Code::input_invalid) << "never approved as it was, in silence";
   EXPECT_TRUE(job.sent.empty());
-  EXPECT_EQ(job.asked("a"), id);
+  EXPECT_EQ(job.open_request_id("a"), id);
   EXPECT_EQ(job.approve("a").sent.size(), 1u);
 }
 
 AE_TEST("edit/whoever answers to the arguments of before is told so, and nothing more is sent") {
   JobFixture job = buys(kAsked);
   job.claim();
-  const std::string id = job.asked("a");
+  const std::string id = job.open_request_id("a");
   edit(job, id, "{'n':100}");
   job.answer_approval(id, "approve");
   EXPECT_EQ(job.refused, Code::approval_edited);
@@ -590,7 +590,7 @@ AE_TEST("edit/whoever answers to the arguments of before is told so, and nothing
 AE_TEST("edit/an edit that comes after a plain yes changes nothing, and is told so") {
   JobFixture job = buys(kAsked);
   job.claim();
-  const std::string id = job.asked("a");
+  const std::string id = job.open_request_id("a");
   job.approve("a");
   edit(job, id, "{'n':100}");
   EXPECT_EQ(job.reply["duplicate"], Value(true));
@@ -602,7 +602,7 @@ AE_TEST("edit/an edit that comes after a plain yes changes nothing, and is told 
 AE_TEST("edit/one that expired before the call began is asked for again, as it was edited") {
   JobFixture job = buys(kAsked);
   job.claim().pause();
-  edit(job, job.asked("a"), "{'n':100}");
+  edit(job, job.open_request_id("a"), "{'n':100}");
   job.after(2h).resume();
   EXPECT_EQ(job.status(), "waiting") << job.log_text();
   EXPECT_TRUE(job.sent.empty());
@@ -618,10 +618,10 @@ AE_TEST("edit/a call that was sent once keeps its arguments") {
   job.claim().approve("a").fails("a", "connect");
   job.versions.assign(job.plan->tools.size(), "fedcba9876543210");
   job.after(20s);
-  const auto asked = approvals_view(job.state);
-  ASSERT_EQ(asked.size(), 1u) << job.log_text();
-  EXPECT_EQ(asked[0]["editable"], Value(false));
-  edit(job, job.asked("a"), "{'n':1}");
+  const auto approvals = approvals_view(job.state);
+  ASSERT_EQ(approvals.size(), 1u) << job.log_text();
+  EXPECT_EQ(approvals[0]["editable"], Value(false));
+  edit(job, job.open_request_id("a"), "{'n':1}");
   EXPECT_EQ(job.refused, Code::input_invalid);
 }
 
@@ -633,7 +633,7 @@ AE_TEST("edit/a crash at any commit sends the edited arguments, under one key") 
     };
     job.claim();
     may_crash();
-    edit(job, job.asked("a"), "{'n':100}");
+    edit(job, job.open_request_id("a"), "{'n':100}");
     may_crash();
     if (!job.in_flight.empty()) job.ok("a");
     EXPECT_EQ(job.status(), "completed") << job.log_text();
@@ -649,7 +649,7 @@ AE_TEST("edit/a crash at any commit sends the edited arguments, under one key") 
 AE_TEST("edit/a log in which other arguments were sent than the approver's is refused") {
   JobFixture job = buys(kAsked);
   job.claim();
-  edit(job, job.asked("a"), "{'n':100}");
+  edit(job, job.open_request_id("a"), "{'n':100}");
   const auto fault = [&](const std::vector<Event>& log) {
     State state;
     state.job = job.state.job;
@@ -684,21 +684,21 @@ AE_TEST("edit/a log in which other arguments were sent than the approver's is re
 }
 
 AE_TEST("edit/an act that holds one is not taken for a plain yes by a program that knows none") {
-  ControlRequest act{.kind = ControlRequest::Kind::signal, .approval = "0123456789abcdef"};
-  act.arguments = json("{'n':1}");
-  act.payload = json("{'decision':'approve'}");
-  const Value stored = act.to_json();
+  ControlRequest request{.kind = ControlRequest::Kind::signal, .approval = "0123456789abcdef"};
+  request.arguments = json("{'n':1}");
+  request.payload = json("{'decision':'approve'}");
+  const Value stored = request.to_json();
   EXPECT_NE(stored.find("arguments"), nullptr) << "a member of its own, which it would refuse";
   EXPECT_EQ(stored["payload"].find("arguments"), nullptr);
   const auto read = ControlRequest::from_json(stored);
   ASSERT_TRUE(read);
-  EXPECT_EQ(read->arguments, act.arguments);
+  EXPECT_EQ(read->arguments, request.arguments);
 }
 
 AE_TEST("edit/a checkpoint keeps what was made of a call") {
   JobFixture job = loop_job("", {.more = kLoopRules});
   job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{'amount': 500}"}}));
-  edit(job, job.asked("chat/0/0"), "{'amount': 50}");
+  edit(job, job.open_request_id("chat/0/0"), "{'amount': 50}");
   job.ok("chat/0/0", "'paid'");
   for (std::size_t at = 2; at <= job.log.size(); ++at) {
     const std::string bytes = checkpoint(job.folded(at), {});

@@ -47,7 +47,7 @@ JobFixture job_of(const Made& made) {
 
 void run_to_end(JobFixture& job, RandomWorld& world, Dice& dice) {
   int steps = 0;
-  while (step_on(job, world, dice)) ASSERT_LT(++steps, kStepsMax) << job.log_text();
+  while (advance_randomly(job, world, dice)) ASSERT_LT(++steps, kStepsMax) << job.log_text();
 }
 
 // Everything except the order: what happened to each step, and how often.
@@ -132,7 +132,7 @@ AE_TEST("property/every fold of every prefix agrees with the state as it grew") 
     Dice dice(seed);
     std::vector<std::pair<std::size_t, Value>> grown;
     job.claim();
-    for (int steps = 0; step_on(job, world, dice) && steps < kStepsMax; ++steps) {
+    for (int steps = 0; advance_randomly(job, world, dice) && steps < kStepsMax; ++steps) {
       grown.emplace_back(job.log.size(), state_view(job.state));
     }
     for (const auto& [events, view] : grown) {
@@ -186,13 +186,13 @@ AE_TEST("property/every log is proved, and every view of it can be made") {
           static_cast<std::uint64_t>(job_view(job.state)["usage"]["tool_calls"].as_int());
       ASSERT_EQ(Value(tool_calls + job.state.models.tries), trace["totals"]["tries"]);
       if (dice.one_in(15) && job.state.status == JobStatus::running) job.crash();
-    } while (step_on(job, world, dice));
+    } while (advance_randomly(job, world, dice));
     expect_once(job, world);
   }
 }
 
 // The process dies after the n-th commit. Each declared call may have been sent, or not.
-void die(JobFixture& job, RandomWorld& world, Dice& dice) {
+void crash_mid_flight(JobFixture& job, RandomWorld& world, Dice& dice) {
   for (const auto& [step, try_no] : job.in_flight) {
     if (dice.one_in(2)) world.perform(*job.state.steps[step].call);
   }
@@ -215,10 +215,10 @@ AE_TEST("property/a crash after any commit changes no result and repeats no effe
       RandomWorld world(FailureMode::never);
       Dice dice(seed);
       job.claim();
-      while (job.commits.size() < commit && step_on(job, world, dice)) {
+      while (job.commits.size() < commit && advance_randomly(job, world, dice)) {
       }
       if (is_terminal(job.state.status)) break;
-      if (job.state.status == JobStatus::running) die(job, world, dice);
+      if (job.state.status == JobStatus::running) crash_mid_flight(job, world, dice);
       run_to_end(job, world, dice);
       ASSERT_EQ(job.status(), "completed") << job.log_text();
       ASSERT_EQ(job.state.result, whole.state.result) << job.log_text();
@@ -240,9 +240,10 @@ AE_TEST("property/many crashes change no result and repeat no effect") {
     run_to_end(whole, quiet, dice);
     if (dice.one_in(2)) job.limits.work_max = std::size_t{1} << dice.below(8);
     job.claim();
-    for (int steps = 0; step_on(job, world, dice); ++steps) {
+    for (int steps = 0; advance_randomly(job, world, dice); ++steps) {
       ASSERT_LT(steps, kStepsMax);
-      if (dice.one_in(4) && job.state.status == JobStatus::running) die(job, world, dice);
+      if (dice.one_in(4) && job.state.status == JobStatus::running)
+        crash_mid_flight(job, world, dice);
     }
     ASSERT_EQ(job.status(), "completed") << job.log_text();
     ASSERT_EQ(job.state.result, whole.state.result) << job.log_text();
@@ -259,7 +260,7 @@ AE_TEST("property/a cancel at any moment ends the job and hides no doubt") {
     Dice dice(seed);
     if (!dice.one_in(10)) job.claim();
     const std::uint64_t moment = dice.below(30);
-    for (std::uint64_t i = 0; i < moment; ++i) step_on(job, world, dice);
+    for (std::uint64_t i = 0; i < moment; ++i) advance_randomly(job, world, dice);
     if (is_terminal(job.state.status)) continue;
     const std::size_t sent = job.sent.size();
     job.cancel();
@@ -317,13 +318,13 @@ AE_TEST("property/whatever ends a job and however often it crashes, what was don
     const bool crashes = dice.one_in(2) || few_attempts;
     const std::uint64_t cancel_at = dice.below(40);
     job.claim();
-    for (std::uint64_t steps = 0; step_on(job, world, dice); ++steps) {
+    for (std::uint64_t steps = 0; advance_randomly(job, world, dice); ++steps) {
       ASSERT_LT(steps, static_cast<std::uint64_t>(kStepsMax)) << job.log_text();
       if (steps == cancel_at && !is_terminal(job.state.status)) job.cancel();
       if (crashes && dice.one_in(5) && job.state.status == JobStatus::running) {
-        meddle(job, dice);
+        change_externally(job, dice);
         do {
-          die(job, world, dice);
+          crash_mid_flight(job, world, dice);
         } while (few_attempts && job.state.status == JobStatus::running && dice.one_in(2));
       }
       confirmed += job.state.escalated > 0 ? 1 : 0;  // an operator is asked about a change
@@ -408,7 +409,7 @@ AE_TEST("property/no event, however wrong, does more than be refused") {
     RandomWorld world(failing);
     Dice dice(seed);
     job.claim();
-    for (int i = 0; i < 300 && step_on(job, world, dice); ++i) {
+    for (int i = 0; i < 300 && advance_randomly(job, world, dice); ++i) {
     }
     const PlanSource same = [&](const Value& graph, std::string_view hash) {
       return hash == to_hex(job.plan->hash) ? Result<std::shared_ptr<const Plan>>(job.plan)

@@ -130,8 +130,8 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
     case 8: {
       const std::string& value = read.as_string();  // ${ … }; its value may be null
       const std::string content = "${ [" + value.substr(2, value.size() - 3) + "] }";
-      const Value said = Value::object({{"role", "user"}, {"content", content}});
-      Value request = Value::object({{"model", "small"}, {"messages", Value::array({said})}});
+      const Value message = Value::object({{"role", "user"}, {"content", content}});
+      Value request = Value::object({{"model", "small"}, {"messages", Value::array({message})}});
       std::vector<Member> node{{"kind", "llm"}, {"tool", "model:main"}};
       if (dice.one_in(2)) {
         request = request.with("schema", json("{'type': 'object'}"));
@@ -220,16 +220,17 @@ class RandomWorld {
 
   // Performs the call; the result is what the caller observes.
   Outcome perform(const Invocation& call) {
-    const std::uint64_t fate = chance(call.key.text + "#" + std::to_string(call.try_no)) % 12;
+    const std::uint64_t outcome_index =
+        hash_bits(call.key.text + "#" + std::to_string(call.try_no)) % 12;
     Value result = Value::object({{"of", call.key.text.substr(0, 8)},
                                   {"tool", call.tool},
                                   {"usage", Value::object({{"input_tokens", 7}})}});
-    if (const Value calls = wishes(call); calls.size() > 0) {
+    if (const Value calls = random_tool_calls(call); calls.size() > 0) {
       result = result.with("tool_calls", calls);
     } else if (call.arguments.find("schema") != nullptr) {
       // Some first answers need a repair; later ones are valid.
       const bool good =
-          chance(call.key.text + "json") % 2 == 0 || call.arguments["said"] != Value(1);
+          hash_bits(call.key.text + "json") % 2 == 0 || call.arguments["said"] != Value(1);
       result = result.with("text", good ? "{}" : "no JSON");
     }
     if (call.tool == "ask") {
@@ -237,19 +238,19 @@ class RandomWorld {
       result = Value::object({{"found", found == results_.end() ? Value() : found->second}});
     }
     if (failing_ != FailureMode::never) {
-      if (fate == 0)
+      if (outcome_index == 0)
         return {.kind = OutcomeKind::failure, .definite = true, .error_code = "connect"};
-      if (fate == 1)
+      if (outcome_index == 1)
         return {.kind = OutcomeKind::failure, .definite = true, .error_code = "not_sent"};
-      if (fate == 2) return {.kind = OutcomeKind::timeout, .error_code = "timeout"};
-      if (fate == 3) {
-        done(call, result);
+      if (outcome_index == 2) return {.kind = OutcomeKind::timeout, .error_code = "timeout"};
+      if (outcome_index == 3) {
+        record_effect(call, result);
         return {.kind = OutcomeKind::unknown, .error_code = "unknown"};
       }
-      if (fate == 4)
+      if (outcome_index == 4)
         return {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"};
     }
-    done(call, result);
+    record_effect(call, result);
     return {.kind = OutcomeKind::success, .result = result};
   }
   bool happened(const Invocation& call) const { return results_.contains(call.key.text); }
@@ -260,23 +261,23 @@ class RandomWorld {
 
   // An operator who checks the outcome of the call and resolves it correctly.
   ControlRequest answer(const Invocation& call) const {
-    ControlRequest act{.kind = ControlRequest::Kind::resolve,
-                       .by = "someone",
-                       .idempotency_key = call.key.text,
-                       .resolution = happened(call) ? "happened" : "not_happened"};
-    if (happened(call)) act.result = result(call);
-    return act;
+    ControlRequest request{.kind = ControlRequest::Kind::resolve,
+                           .by = "someone",
+                           .idempotency_key = call.key.text,
+                           .resolution = happened(call) ? "happened" : "not_happened"};
+    if (happened(call)) request.result = result(call);
+    return request;
   }
 
   // The calls that the model of a loop requests, by its arguments: none, or up to three tools, some
   // of them not granted.
-  static Value wishes(const Invocation& call) {
+  static Value random_tool_calls(const Invocation& call) {
     constexpr const char* kNames[] = {"look", "put", "once", "pay", "ask", "book", "ids", "nope"};
     std::vector<Value> calls;
-    const std::uint64_t bits = chance(call.key.text + "wishes");
+    const std::uint64_t bits = hash_bits(call.key.text + "wishes");
     // Each turn adds at least two messages: the loop ends before max_turns.
-    const Value& said = call.arguments["said"];
-    const bool leads = said.is_integer() && said.as_int() < 8;
+    const Value& message_count = call.arguments["said"];
+    const bool leads = message_count.is_integer() && message_count.as_int() < 8;
     const bool offered = call.arguments.find("tools") != nullptr;
     for (std::uint64_t i = 0; leads && offered && i < bits % 4; ++i) {
       const std::string n = std::to_string(i);
@@ -289,13 +290,13 @@ class RandomWorld {
   }
 
  private:
-  static std::uint64_t chance(const std::string& of) {
+  static std::uint64_t hash_bits(const std::string& of) {
     const Hash hash = sha256(of);
     std::uint64_t bits = 0;
     for (int i = 0; i < 8; ++i) bits = bits << 8 | hash.bytes[static_cast<std::size_t>(i)];
     return bits;
   }
-  void done(const Invocation& call, const Value& result) {
+  void record_effect(const Invocation& call, const Value& result) {
     const bool again = results_.contains(call.key.text);
     const bool each = call.tool == "pay" || call.tool == "buy" || call.tool == "unbuy";
     if (!again || each) performed_[call.key.text]++;
@@ -308,7 +309,7 @@ class RandomWorld {
 };
 
 // A message or an early answer arrives before its wait. Each has the same content as the later one.
-inline void come_early(JobFixture& job, Dice& dice) {
+inline void send_early(JobFixture& job, Dice& dice) {
   const Node& node = job.plan->nodes[dice.below(job.plan->nodes.size())];
   if (node.kind != NodeKind::wait || node.wait_type == WaitType::timer) return;
   if (node.wait_type == WaitType::message) {
@@ -316,20 +317,22 @@ inline void come_early(JobFixture& job, Dice& dice) {
     return;
   }
   const bool human = node.wait_type == WaitType::human;
-  job.early("key-" + node.id, human ? "{'decision':'approve'}" : "'key-" + node.id + "'", "e");
+  job.signal_early("key-" + node.id, human ? "{'decision':'approve'}" : "'key-" + node.id + "'",
+                   "e");
 }
 
 // Changes a resource externally, or makes its verification fail.
-inline void meddle(JobFixture& job, Dice& dice) {
-  job.outside.clear();
+inline void change_externally(JobFixture& job, Dice& dice) {
+  job.external_checks.clear();
   for (const auto& [key, change] : job.state.changes) {
     if (!dice.one_in(8)) continue;
     const CheckVerdict verdict =
         dice.one_in(3) ? CheckVerdict::unreachable : CheckVerdict::mismatch;
-    job.outside[change.resource_id] = {.verdict = verdict,
-                                       .expected = change.version,
-                                       .observed = verdict == CheckVerdict::mismatch ? "other" : "",
-                                       .reason = {}};
+    job.external_checks[change.resource_id] = {
+        .verdict = verdict,
+        .expected = change.version,
+        .observed = verdict == CheckVerdict::mismatch ? "other" : "",
+        .reason = {}};
   }
 }
 
@@ -337,18 +340,18 @@ inline void meddle(JobFixture& job, Dice& dice) {
 inline void answer_confirmation(JobFixture& job, Dice& dice) {
   for (const auto& [key, change] : job.state.changes) {
     if (!change.escalated) continue;
-    job.act({.kind = ControlRequest::Kind::resolve,
-             .by = "ann",
-             .resolution = dice.one_in(4) ? "fail" : "accept",
-             .step_id = job.state.steps[change.step].id.text});
+    job.send_request({.kind = ControlRequest::Kind::resolve,
+                      .by = "ann",
+                      .resolution = dice.one_in(4) ? "fail" : "accept",
+                      .step_id = job.state.steps[change.step].id.text});
     return;
   }
 }
 
 // Makes one random thing happen: an outcome, a signal, an answer, time. False: the job has ended.
-inline bool step_on(JobFixture& job, RandomWorld& world, Dice& dice) {
+inline bool advance_randomly(JobFixture& job, RandomWorld& world, Dice& dice) {
   if (is_terminal(job.state.status)) return false;
-  if (dice.one_in(5)) come_early(job, dice);
+  if (dice.one_in(5)) send_early(job, dice);
   if (job.state.is_paused()) {
     if (dice.one_in(2)) job.resume();
   } else if (dice.one_in(12)) {
@@ -369,16 +372,17 @@ inline bool step_on(JobFixture& job, RandomWorld& world, Dice& dice) {
     const Wait wait = it->second;
     const std::string key = it->first;
     if (wait.resolve) {
-      job.act(world.answer(*job.state.steps[wait.step].call));
+      job.send_request(world.answer(*job.state.steps[wait.step].call));
     } else if (wait.type == WaitType::signal) {
-      job.act(
+      job.send_request(
           {.kind = ControlRequest::Kind::signal, .correlation_key = key, .payload = Value(key)});
     } else if (wait.type == WaitType::human) {
       job.answer_approval(job.state.approval_id(wait), "approve");
     } else if (wait.type == WaitType::message) {
       // A second wait, under another plan, gets a new message.
-      const bool told = job.state.message_keys.contains(message_key(wait.channel, {}, "m"));
-      job.message(wait.channel, "'said'", told ? "m" + job.state.steps[wait.step].id.text : "m");
+      const bool was_sent = job.state.message_keys.contains(message_key(wait.channel, {}, "m"));
+      job.message(wait.channel, "'said'",
+                  was_sent ? "m" + job.state.steps[wait.step].id.text : "m");
     }
   } else {
     job.after(20s);

@@ -13,9 +13,9 @@ constexpr RecordedKind kAll[] = {RecordedKind::time, RecordedKind::random, Recor
 constexpr std::int64_t kMicrosPerMilli = 1'000;
 
 // A stream of 64-bit numbers for one step of one decision.
-class Stream {
+class RandomStream {
  public:
-  Stream(const DecisionContext& context, const StepId& step) : seed_("aetheris.chance.v1") {
+  RandomStream(const DecisionContext& context, const StepId& step) : seed_("aetheris.chance.v1") {
     for (const std::uint64_t word : context.entropy) put_big_endian64(word, seed_);
     seed_ += step.text;
   }
@@ -32,7 +32,7 @@ class Stream {
     return number;
   }
   // Uniform: numbers from the last, incomplete span are drawn again.
-  std::uint64_t below(std::uint64_t span) {
+  std::uint64_t uniform_below(std::uint64_t span) {
     const std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
     const std::uint64_t limit = most - (most % span + 1) % span;
     std::uint64_t number = next();
@@ -56,14 +56,14 @@ Value time_value(Instant at) {
   return Value::object({{"ms", milliseconds(at)}, {"time", to_text(at)}});
 }
 
-Value random_value(const Value& args, Stream& stream) {
+Value random_value(const Value& args, RandomStream& stream) {
   if (args.size() == 0) return static_cast<double>(stream.next() >> 11) * 0x1p-53;
   const std::int64_t min = args["min"].as_int(), max = args["max"].as_int();
   const std::uint64_t span = static_cast<std::uint64_t>(max - min) + 1;
-  return min + static_cast<std::int64_t>(stream.below(span));
+  return min + static_cast<std::int64_t>(stream.uniform_below(span));
 }
 
-Value uuid_value(const Value& args, Instant now, Stream& stream) {
+Value uuid_value(const Value& args, Instant now, RandomStream& stream) {
   const std::uint64_t a = stream.next(), b = stream.next();
   Uuid uuid = uuid_v7(static_cast<std::uint64_t>(milliseconds(now)), a, b);
   if (args["version"] == Value(4)) {
@@ -84,20 +84,21 @@ bool is_uuid(const Value& value, int version) {
   return uuid && uuid->bytes[6] >> 4 == version && uuid->bytes[8] >> 6 == 2;
 }
 
-std::unexpected<Error> refused(std::string_view tool, std::string_view why) {
+std::unexpected<Error> invalid_arguments(std::string_view tool, std::string_view why) {
   return fail(Code::input_invalid,
               "the arguments of `" + std::string(tool) + "` " + std::string(why));
 }
 
-Status takes_bounds(const Value& args) {
+Status check_bounds(const Value& args) {
   if (args.size() == 0) return {};
   const Value &min = args["min"], &max = args["max"];
   if (args.size() != 2 || !min.is_integer() || !max.is_integer()) {
-    return refused("random", "are {}, or {min, max}: two integers from -(2^53-1) to 2^53-1");
+    return invalid_arguments("random",
+                             "are {}, or {min, max}: two integers from -(2^53-1) to 2^53-1");
   }
   if (min.as_int() <= max.as_int()) return {};
-  return refused("random", "have a min of " + std::to_string(min.as_int()) +
-                               " above their max of " + std::to_string(max.as_int()));
+  return invalid_arguments("random", "have a min of " + std::to_string(min.as_int()) +
+                                         " above their max of " + std::to_string(max.as_int()));
 }
 
 }  // namespace
@@ -128,7 +129,7 @@ EventType recorded_event_type(RecordedKind records) {
   AE_CHECK(false, "a tool that makes a call records no value");
 }
 
-EventBody recorded_event_type(RecordedKind records, std::string effect_id, Value value) {
+EventBody make_recorded_event(RecordedKind records, std::string effect_id, Value value) {
   switch (records) {
     case RecordedKind::time:
       return TimeRecorded{std::move(effect_id), std::move(value)};
@@ -164,19 +165,19 @@ Value args_schema_of(RecordedKind records) {
 }
 
 Status check_recorded_args(RecordedKind records, const Value& args) {
-  if (!args.is_object()) return refused(to_text(records), "are not a JSON object");
+  if (!args.is_object()) return invalid_arguments(to_text(records), "are not a JSON object");
   switch (records) {
     case RecordedKind::nothing:
       return {};
     case RecordedKind::time:
-      return args.size() == 0 ? Status() : refused("now", "are {}: it takes none");
+      return args.size() == 0 ? Status() : invalid_arguments("now", "are {}: it takes none");
     case RecordedKind::random:
-      return takes_bounds(args);
+      return check_bounds(args);
     case RecordedKind::uuid: {
       const Value& version = args["version"];
       const bool known = version == Value(4) || version == Value(7);
       if (args.size() == 0 || (args.size() == 1 && known)) return {};
-      return refused("uuid", "are {}, or {version}: 4 or 7");
+      return invalid_arguments("uuid", "are {}, or {version}: 4 or 7");
     }
   }
   return {};
@@ -204,7 +205,7 @@ bool is_possible_value(RecordedKind records, const Value& args, const Value& val
 
 Value draw_value(RecordedKind records, const Value& args, const DecisionContext& context,
                  const StepId& step) {
-  Stream stream(context, step);
+  RandomStream stream(context, step);
   switch (records) {
     case RecordedKind::time:
       return time_value(context.now);

@@ -25,7 +25,7 @@ std::string_view to_text(RecordedKind records);
 std::optional<RecordedKind> recorded_kind_of(std::string_view text);  // time, random, uuid
 // time_recorded, random_recorded, uuid_recorded. REQUIRES: not RecordedKind::nothing.
 EventType recorded_event_type(RecordedKind records);
-EventBody recorded_event_type(RecordedKind records, std::string effect_id, Value value);
+EventBody make_recorded_event(RecordedKind records, std::string effect_id, Value value);
 // The kind of value in events of this type; nothing: none.
 RecordedKind recorded_kind_of(EventType type);
 // The schema of a tool's arguments. `check_recorded_args` checks what the schema cannot express.

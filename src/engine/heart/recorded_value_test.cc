@@ -165,14 +165,15 @@ AE_TEST("recorded value/the proofs find another value, a second one, and a call 
   ASSERT_TRUE(proof_of(job).ok);
   const auto at = static_cast<std::size_t>(
       std::ranges::find(job.log, EventType::random_recorded, &Event::type) - job.log.begin());
-  JobFixture outside = std::move(job);
-  std::get<RandomRecorded>(outside.log[at].body).value = Value(7);
-  EXPECT_NE(proof_of(outside).replay.detail.find("a value that its tool does not give"),
+  JobFixture external_checks = std::move(job);
+  std::get<RandomRecorded>(external_checks.log[at].body).value = Value(7);
+  EXPECT_NE(proof_of(external_checks).replay.detail.find("a value that its tool does not give"),
             std::string::npos);
-  Event second = outside.log[at];
-  outside.log.insert(outside.log.begin() + static_cast<std::ptrdiff_t>(at) + 1, second);
-  EXPECT_FALSE(proof_of(outside).ledger.ok);
-  EXPECT_FALSE(proof_of(outside).state_machine.ok);
+  Event second = external_checks.log[at];
+  external_checks.log.insert(external_checks.log.begin() + static_cast<std::ptrdiff_t>(at) + 1,
+                             second);
+  EXPECT_FALSE(proof_of(external_checks).ledger.ok);
+  EXPECT_FALSE(proof_of(external_checks).state_machine.ok);
 }
 
 AE_TEST("recorded value/numbers lie within their bounds, each as often as the others") {

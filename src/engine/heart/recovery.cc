@@ -15,7 +15,7 @@ EventBody recovery_started_event(const State& state, const AttemptId& begins) {
 }
 
 EventBody recovery_completed_event(const State& state, const AttemptId& begins,
-                                   const Found& found) {
+                                   const RecoveryCounts& found) {
   std::uint64_t injected = 0, resent = 0, in_doubt = 0;
   for (const Step& step : state.steps) {
     if (step.committed) injected++;

@@ -21,9 +21,10 @@ EventBody recovery_started_event(const State& state, const AttemptId& begins);
 // were open when the attempt began; those of them with a result in the effect store; of the rest,
 // those that may be resent, and those whose outcome must be resolved. The caller supplies `pending`
 // and `caught_up`; the other numbers are read from the state.
-struct Found {
+struct RecoveryCounts {
   std::uint64_t pending = 0, caught_up = 0;
 };
-EventBody recovery_completed_event(const State& state, const AttemptId& begins, const Found& found);
+EventBody recovery_completed_event(const State& state, const AttemptId& begins,
+                                   const RecoveryCounts& found);
 
 }  // namespace ae::engine

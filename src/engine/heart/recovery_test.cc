@@ -8,13 +8,13 @@
 namespace ae::engine::testing {
 namespace {
 
-Value counts(const JobFixture& job, Found found = {}) {
+Value counts(const JobFixture& job, RecoveryCounts found = {}) {
   const EventBody note = recovery_completed_event(job.state, AttemptId("next"), found);
   return std::get<RecoveryCompleted>(note).detail;
 }
 
-EventBody report(const JobFixture& job, const char* node, Value said) {
-  return Progress{.detail = Value::object({{"report", std::move(said)}, {"try", 1}}),
+EventBody report(const JobFixture& job, const char* node, Value detail) {
+  return Progress{.detail = Value::object({{"report", std::move(detail)}, {"try", 1}}),
                   .node_id = node,
                   .step_id = job.state.steps[job.state.plan->by_id.at(node)].id};
 }

@@ -42,19 +42,19 @@ struct Logged {
   const Step& step(const StepId& id) const { return state.steps[state.by_id.at(id)]; }
 };
 
-Logged logged(const Stored& stored, const JobFixture& job) {
+Logged logged(const StoredJob& stored, const JobFixture& job) {
   auto log = stored.opened(job.state.job).events;
   auto state = fold(job.state.job, log, uncached_plan_source());
   AE_CHECK(state.has_value(), state ? "" : state.error().message);
   return {*std::move(state), std::move(log)};
 }
-Logged read_back(const JobFixture& job) { return logged(Stored(job), job); }
+Logged read_back(const JobFixture& job) { return logged(StoredJob(job), job); }
 
 // The same with these values of these events erased; `node` = "": of all nodes.
 Logged erased(const JobFixture& job, EventType type, std::string_view field,
               std::string_view node = {}) {
   const std::string step = node.empty() ? std::string() : job.step(node).id.text;
-  Stored stored(job);
+  StoredJob stored(job);
   stored.redact(job.state.job, [&](const Event& event, std::string_view value) {
     return event.type == type && value == field && (step.empty() || step_of(event) == step);
   });
@@ -161,17 +161,17 @@ AE_TEST("redacted/an erased result, input or argument is known by its salt, in a
   EXPECT_TRUE(all.ok) << canonical(all.to_json());
   EXPECT_NE(all.replay.detail.find("redacted"), std::string::npos) << all.replay.detail;
 
-  const Logged born = erased(job, EventType::job_created, "input");
-  const auto fork = born.fork();
+  const Logged with_input = erased(job, EventType::job_created, "input");
+  const auto fork = with_input.fork();
   ASSERT_TRUE(fork) << fork.error().message;
   EXPECT_TRUE(fork->input_erased);
-  EXPECT_TRUE(born.proof().ok);
-  EXPECT_EQ(erased_fields(born.log[0]), std::vector<std::string>{"input"});
+  EXPECT_TRUE(with_input.proof().ok);
+  EXPECT_EQ(erased_fields(with_input.log[0]), std::vector<std::string>{"input"});
 
-  const Logged asked = erased(job, EventType::tool_invocation_started, "arguments", "b");
-  EXPECT_TRUE(asked.step(job.step("b").id).call->erased);
-  EXPECT_TRUE(asked.proof().ok);
-  EXPECT_TRUE(asked.fork());
+  const Logged with_call = erased(job, EventType::tool_invocation_started, "arguments", "b");
+  EXPECT_TRUE(with_call.step(job.step("b").id).call->erased);
+  EXPECT_TRUE(with_call.proof().ok);
+  EXPECT_TRUE(with_call.fork());
 }
 
 AE_TEST("redacted/what is made of an erased value is no ground for a fork either") {
@@ -183,13 +183,13 @@ AE_TEST("redacted/what is made of an erased value is no ground for a fork either
   EXPECT_TRUE(item.step(map.step("m").id).erased);
   EXPECT_EQ(item.fork().error().code, Code::input_invalid);
 
-  JobFixture told(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'message', 'channel':'c'}},
+  JobFixture has_message(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'message', 'channel':'c'}},
                     {'id':'z', 'kind':'tool', 'tool':'once', 'needs':['w']}])");
-  told.message("c", "'hello'", "1").claim().fails("z");
-  ASSERT_EQ(told.status(), "failed") << told.log_text();
-  EXPECT_TRUE(read_back(told).fork());
-  const Logged message = erased(told, EventType::agent_message, "payload");
-  EXPECT_TRUE(message.step(told.step("w").id).erased);
+  has_message.message("c", "'hello'", "1").claim().fails("z");
+  ASSERT_EQ(has_message.status(), "failed") << has_message.log_text();
+  EXPECT_TRUE(read_back(has_message).fork());
+  const Logged message = erased(has_message, EventType::agent_message, "payload");
+  EXPECT_TRUE(message.step(has_message.step("w").id).erased);
   EXPECT_EQ(message.fork().error().code, Code::input_invalid);
 
   // A fork's own log, with its imports erased.

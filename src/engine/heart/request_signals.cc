@@ -21,45 +21,45 @@ constexpr std::size_t kKeyMax = 256;
 
 // The key of the wait that the request names, by key or by its id in the list of
 // approvals. Fails with not_found.
-Result<std::string> named_wait_key(const State& state, const ControlRequest& act) {
-  if (act.approval.empty()) return act.correlation_key;
+Result<std::string> named_wait_key(const State& state, const ControlRequest& request) {
+  if (request.approval.empty()) return request.correlation_key;
   for (const auto& [key, wait] : state.waits) {
-    if (state.approval_id(wait) == act.approval) return key;
+    if (state.approval_id(wait) == request.approval) return key;
   }
   for (const auto& [key, wait] : state.closed_waits) {
-    if (wait.approval == act.approval) return key;
+    if (wait.approval == request.approval) return key;
   }
   return fail(Code::not_found,
               "no open approval request has this id; `aetheris approvals` lists the open ones");
 }
 
 // The open wait that the request names.
-auto find_named_wait(const State& state, const ControlRequest& act) {
+auto find_named_wait(const State& state, const ControlRequest& request) {
   return std::ranges::find_if(state.waits, [&](const auto& open) {
-    return act.approval.empty() ? open.first == act.correlation_key
-                                : state.approval_id(open.second) == act.approval;
+    return request.approval.empty() ? open.first == request.correlation_key
+                                    : state.approval_id(open.second) == request.approval;
   });
 }
 
 // An answer as its wait records it: with the hash of edited arguments.
-Value recorded_answer(const State& state, const ControlRequest& act) {
-  if (!act.arguments) return act.payload;
-  return act.payload.with("arguments_hash", state.hash_of(*act.arguments));
+Value recorded_answer(const State& state, const ControlRequest& request) {
+  if (!request.arguments) return request.payload;
+  return request.payload.with("arguments_hash", state.hash_of(*request.arguments));
 }
 
 // The answer for a closed wait. If other arguments than the client's were approved, the
 // client must check them first.
-Result<Value> answer_again(const State& state, const std::string& key, const ClosedWait& closed,
-                           const ControlRequest& act) {
-  const Value payload = recorded_answer(state, act);
+Result<Value> answer_for_closed_wait(const State& state, const std::string& key,
+                                     const ClosedWait& closed, const ControlRequest& request) {
+  const Value payload = recorded_answer(state, request);
   if (closed.outcome == "edited" &&
       payload.text("arguments_hash") != closed.payload.text("arguments_hash")) {
     return fail(Code::approval_edited,
                 "this call was approved with changed arguments; `aetheris trace` shows who changed "
                 "them and what was sent");
   }
-  const bool same =
-      is_question_wait_key(key) ? is_same_answer(act, closed.payload) : closed.payload == payload;
+  const bool same = is_question_wait_key(key) ? is_same_answer(request, closed.payload)
+                                              : closed.payload == payload;
   const bool delivered = closed.outcome == "signalled" || closed.outcome == "approved" ||
                          closed.outcome == "edited" || closed.outcome == "rejected";
   return Value::object({{"applied", delivered && same},
@@ -88,7 +88,8 @@ std::string expected_wait_key(const State& state, const Node& node, Work& work) 
 
 // An early answer to a human wait must be a decision. If the plan cannot tell yet which wait has
 // this key, the signal is kept, and listed as undelivered if no wait takes it.
-Status check_early_signal(const State& state, const ControlRequest& act, const std::string& key) {
+Status check_early_signal(const State& state, const ControlRequest& request,
+                          const std::string& key) {
   if (!state.plan) return {};
   Status refused;
   Work work = 0;
@@ -97,9 +98,9 @@ Status check_early_signal(const State& state, const ControlRequest& act, const s
     const StepPhase phase = state.steps[node.index].phase;
     const bool to_come = phase == StepPhase::blocked || phase == StepPhase::ready;
     if (node.kind != NodeKind::wait || node.wait_type != WaitType::human || !to_come) continue;
-    if (!act.wait_type.empty() && act.wait_type != to_text(node.wait_type)) continue;
+    if (!request.wait_type.empty() && request.wait_type != to_text(node.wait_type)) continue;
     if (expected_wait_key(state, node, work) != key) continue;
-    const auto outcome = outcome_of_answer(node, act.payload);
+    const auto outcome = outcome_of_answer(node, request.payload);
     if (outcome) return {};
     refused = std::unexpected(outcome.error());
   }
@@ -109,23 +110,23 @@ Status check_early_signal(const State& state, const ControlRequest& act, const s
 // The kept signal for this key that the wait would take before the new one; nullptr =
 // none. The wait may ignore a kept one of another wait type, or one without a
 // decision if the new one has one.
-const BufferedMessage* buffered_signal_for(const State& state, const ControlRequest& act,
+const BufferedMessage* buffered_signal_for(const State& state, const ControlRequest& request,
                                            const std::string& key) {
   const auto decides = [](const Value& payload) {
     const std::string_view decision = payload.text("decision");
     return decision == "approve" || decision == "reject";
   };
-  const auto early = state.early.find(key);
-  if (early == state.early.end()) return nullptr;
+  const auto early = state.early_signals.find(key);
+  if (early == state.early_signals.end()) return nullptr;
   const auto same = std::ranges::find_if(early->second, [&](const BufferedMessage& kept) {
-    return kept.wait_type == act.wait_type && !kept.erased &&
-           decides(kept.payload) == decides(act.payload);
+    return kept.wait_type == request.wait_type && !kept.erased &&
+           decides(kept.payload) == decides(request.payload);
   });
   return same == early->second.end() ? nullptr : &*same;
 }
 
 // Keeps a signal until a wait opens with its key (SPEC §10).
-Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequest& act,
+Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequest& request,
                                            const std::string& key) {
   if (is_reserved_key(key)) {
     return fail(Code::wait_mismatch,
@@ -138,41 +139,42 @@ Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequ
   if (state.ending) {
     return fail(Code::wait_mismatch, "the job is ending: no wait will open any more");
   }
-  AE_TRY(check_early_signal(state, act, key));
+  AE_TRY(check_early_signal(state, request, key));
   const Value answer = Value::object({{"buffered", true}, {"correlation_key", key}});
-  if (const BufferedMessage* kept = buffered_signal_for(state, act, key)) {
+  if (const BufferedMessage* kept = buffered_signal_for(state, request, key)) {
     const Value again = answer.with("duplicate", true).with("payload", kept->payload);
     return AppliedRequest{.events = {},
-                          .answer = again.with("applied", kept->payload == act.payload)};
+                          .answer = again.with("applied", kept->payload == request.payload)};
   }
-  if (state.message_keys.contains(message_key({}, key, act.id))) {
+  if (state.message_keys.contains(message_key({}, key, request.id))) {
     return AppliedRequest{.events = {}, .answer = answer.with("duplicate", true)};
   }
-  return AppliedRequest{.events = {buffered_event(act)}, .answer = answer};
+  return AppliedRequest{.events = {buffered_event(request)}, .answer = answer};
 }
 
 // The arguments as edited by the approver; nullopt: unchanged.
 Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wait,
-                                              const ControlRequest& act, std::string_view outcome) {
-  if (wait.approval && act.payload.find("arguments") != nullptr) {
+                                              const ControlRequest& request,
+                                              std::string_view outcome) {
+  if (wait.approval && request.payload.find("arguments") != nullptr) {
     return fail(Code::input_invalid,
                 "a signal changes no arguments: `aetheris approve ID --arguments JSON`, or "
                 "\"arguments\" of POST /api/approvals/{id}");
   }
-  if (!act.arguments) return std::nullopt;
+  if (!request.arguments) return std::nullopt;
   if (!wait.approval || outcome != "approved") {
     return fail(Code::input_invalid, "only a call that is approved can be given other arguments");
   }
   const Step& step = state.steps[wait.step];
-  if (!act.arguments->is_object()) {
+  if (!request.arguments->is_object()) {
     return fail(Code::input_invalid,
                 "\"arguments\" must be an object: all of them, as they are to "
                 "be sent");
   }
-  if (canonical_exceeds(*act.arguments, kValueMax)) {
+  if (canonical_exceeds(*request.arguments, kValueMax)) {
     return fail(Code::payload_too_large, "the arguments are longer than 16 MiB as canonical JSON");
   }
-  if (state.hash_of(*act.arguments) == step.approval->arguments_hash) {
+  if (state.hash_of(*request.arguments) == step.approval->arguments_hash) {
     return std::nullopt;
   }
   if (step.call) {
@@ -180,14 +182,15 @@ Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wa
                 "this call was sent before with the arguments that it has: approve or reject it");
   }
   const ToolPolicy& tool = state.tool_of(step);
-  if (tool.args_schema) AE_TRY(tool.args_schema->check(*act.arguments));
-  AE_TRY(check_recorded_args(tool.records, *act.arguments));
-  AE_ASSIGN(const PolicyDecision said, evaluate_policy(state, tool, *act.arguments));
-  if (said.action == PolicyAction::deny) {
-    return fail(Code::denied, "a policy denies the call with these arguments" +
-                                  (said.reason.empty() ? "" : ": " + said.reason));
+  if (tool.args_schema) AE_TRY(tool.args_schema->check(*request.arguments));
+  AE_TRY(check_recorded_args(tool.records, *request.arguments));
+  AE_ASSIGN(const PolicyDecision policy_decision, evaluate_policy(state, tool, *request.arguments));
+  if (policy_decision.action == PolicyAction::deny) {
+    return fail(Code::denied,
+                "a policy denies the call with these arguments" +
+                    (policy_decision.reason.empty() ? "" : ": " + policy_decision.reason));
   }
-  return act.arguments;
+  return request.arguments;
 }
 
 // Why the process that applies this approval would not make the call; "" = it
@@ -222,8 +225,9 @@ std::string after_rejection(const State& state, const Step& step) {
 }
 
 // The decision of an approver about a call; recorded with the end of the wait.
-DecisionRecorded approval_decision(const State& state, const Wait& wait, const ControlRequest& act,
-                                   const DecisionContext& context, std::string_view outcome) {
+DecisionRecorded approval_decision(const State& state, const Wait& wait,
+                                   const ControlRequest& request, const DecisionContext& context,
+                                   std::string_view outcome) {
   const Step& step = state.steps[wait.step];
   const bool edited = outcome == "edited";
   std::vector<Member> answer{{"approval_id", step.approval->id},
@@ -231,28 +235,29 @@ DecisionRecorded approval_decision(const State& state, const Wait& wait, const C
                              {"command_id", step.id.text},
                              {"tool", step.approval->tool}};
   if (edited) {
-    answer[1].second = state.hash_of(*act.arguments);
-    answer.emplace_back("arguments", *act.arguments);
+    answer[1].second = state.hash_of(*request.arguments);
+    answer.emplace_back("arguments", *request.arguments);
     answer.emplace_back("edited_from", step.approval->arguments_hash);
   }
   return {.at = context.now,
-          .by = none_if_empty(act.by),
+          .by = none_if_empty(request.by),
           .decision_id = decision_at(state, step.approval->id + "#answer"),
           .kind = "approval",
           .node_id = state.node_of(step).id,
           .payload = Value::object(std::move(answer)),
-          .reason = none_if_empty(act.payload.text("note")),
+          .reason = none_if_empty(request.payload.text("note")),
           .state = std::string(outcome),
           .step_id = step.id};
 }
 
 }  // namespace
 
-WaitCompleted answered(WaitCompleted event, const ControlRequest& act, const Value& payload) {
-  event.by = none_if_empty(act.by);
+WaitCompleted with_answer(WaitCompleted event, const ControlRequest& request,
+                          const Value& payload) {
+  event.by = none_if_empty(request.by);
   event.payload = payload;
-  event.signal_id = none_if_empty(act.id);
-  event.traceparent = none_if_empty(act.traceparent);
+  event.signal_id = none_if_empty(request.id);
+  event.traceparent = none_if_empty(request.traceparent);
   return event;
 }
 
@@ -269,24 +274,24 @@ std::string message_key(std::string_view channel, std::string_view key, std::str
   return name;
 }
 
-EventBody buffered_event(const ControlRequest& act) {
-  AgentMessage event{.by = none_if_empty(act.by),
-                     .channel = act.channel,
-                     .message_id = act.id,
-                     .payload = act.payload,
-                     .traceparent = none_if_empty(act.traceparent),
-                     .wait_type = none_if_empty(act.wait_type)};
-  if (act.kind == ControlRequest::Kind::signal) event.correlation_key = act.correlation_key;
+EventBody buffered_event(const ControlRequest& request) {
+  AgentMessage event{.by = none_if_empty(request.by),
+                     .channel = request.channel,
+                     .message_id = request.id,
+                     .payload = request.payload,
+                     .traceparent = none_if_empty(request.traceparent),
+                     .wait_type = none_if_empty(request.wait_type)};
+  if (request.kind == ControlRequest::Kind::signal) event.correlation_key = request.correlation_key;
   return event;
 }
 
 Result<std::string_view> outcome_of_answer(const Node& node, const Value& payload) {
-  const bool asks = node.kind != NodeKind::wait;  // approval of a call
-  if (!asks && node.wait_type != WaitType::human) return "signalled";
+  const bool for_approval = node.kind != NodeKind::wait;  // approval of a call
+  if (!for_approval && node.wait_type != WaitType::human) return "signalled";
   const std::string_view decision = payload.text("decision");
   if (decision == "approve") return "approved";
   if (decision == "reject") return "rejected";
-  if (!asks && node.accepts_data) return "approved";
+  if (!for_approval && node.accepts_data) return "approved";
   return fail(Code::input_invalid,
               "an answer is {\"decision\": \"approve\"} or {\"decision\": \"reject\"}; `aetheris "
               "approve` and `aetheris reject` send it");
@@ -301,23 +306,24 @@ const BufferedMessage* first_fitting_signal(const std::deque<BufferedMessage>& e
   return nullptr;
 }
 
-std::vector<EventBody> expire_request(const State& state, const ControlRequest& act) {
-  if (is_terminal(state.status) || act.id.empty()) return {};
-  const bool signal = act.kind == ControlRequest::Kind::signal;
-  const auto wait = find_named_wait(state, act);
+std::vector<EventBody> expire_request(const State& state, const ControlRequest& request) {
+  if (is_terminal(state.status) || request.id.empty()) return {};
+  const bool signal = request.kind == ControlRequest::Kind::signal;
+  const auto wait = find_named_wait(state, request);
   if (signal && state.ending && wait != state.waits.end() && !wait->second.resolve) {
-    return {answered(wait_closed(state, wait->first, wait->second, "cancelled"), act, act.payload)};
+    return {with_answer(wait_completed_event(state, wait->first, wait->second, "cancelled"),
+                        request, request.payload)};
   }
-  const std::string& key = act.correlation_key;
+  const std::string& key = request.correlation_key;
   const bool early =
-      signal && act.buffer && !is_reserved_key(key) && !key.empty() && key.size() <= kKeyMax;
-  const bool pending_messages = act.kind == ControlRequest::Kind::message && state.ending;
-  if (!early && !pending_messages) return {};
-  if (state.message_keys.contains(message_key(act.channel, key, act.id))) return {};
+      signal && request.buffer && !is_reserved_key(key) && !key.empty() && key.size() <= kKeyMax;
+  const bool late_message = request.kind == ControlRequest::Kind::message && state.ending;
+  if (!early && !late_message) return {};
+  if (state.message_keys.contains(message_key(request.channel, key, request.id))) return {};
   const auto closed = state.closed_waits.find(key);
-  const bool taken =
-      early && closed != state.closed_waits.end() && closed->second.signal_id == act.id;
-  return taken ? std::vector<EventBody>() : std::vector<EventBody>{buffered_event(act)};
+  const bool was_delivered =
+      early && closed != state.closed_waits.end() && closed->second.signal_id == request.id;
+  return was_delivered ? std::vector<EventBody>() : std::vector<EventBody>{buffered_event(request)};
 }
 
 namespace {
@@ -343,38 +349,38 @@ const std::pair<const std::string, Wait>* receiving_wait(const State& state,
 }
 
 // The open wait that the request would answer; nullptr = none.
-const Wait* answered_wait(const State& state, const ControlRequest& act, Instant now) {
-  if (act.kind == ControlRequest::Kind::message) {
-    const auto* const first = receiving_wait(state, act.channel, now);
+const Wait* answered_wait(const State& state, const ControlRequest& request, Instant now) {
+  if (request.kind == ControlRequest::Kind::message) {
+    const auto* const first = receiving_wait(state, request.channel, now);
     return first == nullptr ? nullptr : &first->second;
   }
-  if (act.kind != ControlRequest::Kind::signal) return nullptr;
-  const auto wait = find_named_wait(state, act);
+  if (request.kind != ControlRequest::Kind::signal) return nullptr;
+  const auto wait = find_named_wait(state, request);
   const bool takes_signals = wait != state.waits.end() && wait->second.type != WaitType::message;
   return takes_signals ? &wait->second : nullptr;
 }
 
 }  // namespace
 
-Status check_not_expired(const State& state, const ControlRequest& act, Instant now) {
-  const Wait* const wait = answered_wait(state, act, now);
+Status check_not_expired(const State& state, const ControlRequest& request, Instant now) {
+  const Wait* const wait = answered_wait(state, request, now);
   if (wait == nullptr || !has_expired(*wait, now)) return {};
   return fail(Code::wait_expired, "no answer came in time: the wait expired at " +
                                       to_text(*wait->expires_at) + ", and job " + state.job.text +
                                       " continues without an answer as soon as a process runs it");
 }
 
-Result<AppliedRequest> apply_signal_request(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_signal_request(const State& state, const ControlRequest& request,
                                             const DecisionContext& context) {
-  AE_ASSIGN(const std::string key, named_wait_key(state, act));
+  AE_ASSIGN(const std::string key, named_wait_key(state, request));
   if (auto closed = state.closed_waits.find(key);
       closed != state.closed_waits.end() && !key.starts_with("resolve/")) {
-    AE_ASSIGN(Value before, answer_again(state, key, closed->second, act));
+    AE_ASSIGN(Value before, answer_for_closed_wait(state, key, closed->second, request));
     return AppliedRequest{.events = {}, .answer = std::move(before)};
   }
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
   auto wait = state.waits.find(key);
-  if (wait == state.waits.end() && act.buffer) return buffer_early_signal(state, act, key);
+  if (wait == state.waits.end() && request.buffer) return buffer_early_signal(state, request, key);
   const bool open = wait != state.waits.end() && !wait->second.resolve &&
                     wait->second.type != WaitType::timer &&
                     wait->second.type != WaitType::message && !state.ending;
@@ -383,60 +389,61 @@ Result<AppliedRequest> apply_signal_request(const State& state, const ControlReq
                                          "\"; `aetheris job " + state.job.text +
                                          "` lists its waits");
   }
-  if (!act.wait_type.empty() && act.wait_type != to_text(wait->second.type)) {
+  if (!request.wait_type.empty() && request.wait_type != to_text(wait->second.type)) {
     return fail(Code::wait_mismatch,
                 "the wait \"" + key + "\" is of type " + std::string(to_text(wait->second.type)));
   }
-  if (wait->second.question) return apply_question_answer(state, key, wait->second, act);
+  if (wait->second.question) return apply_question_answer(state, key, wait->second, request);
   AE_ASSIGN(std::string_view outcome,
-            outcome_of_answer(state.node_of(state.steps[wait->second.step]), act.payload));
-  AE_ASSIGN(const auto edited, edited_arguments(state, wait->second, act, outcome));
+            outcome_of_answer(state.node_of(state.steps[wait->second.step]), request.payload));
+  AE_ASSIGN(const auto edited, edited_arguments(state, wait->second, request, outcome));
   if (edited) outcome = "edited";
-  AppliedRequest taken;
+  AppliedRequest applied;
   if (wait->second.approval) {
-    taken.events.push_back(approval_decision(state, wait->second, act, context, outcome));
+    applied.events.push_back(approval_decision(state, wait->second, request, context, outcome));
   }
-  taken.events.emplace_back(answered(wait_closed(state, wait->first, wait->second, outcome), act,
-                                     edited ? recorded_answer(state, act) : act.payload));
-  taken.answer =
+  applied.events.emplace_back(
+      with_answer(wait_completed_event(state, wait->first, wait->second, outcome), request,
+                  edited ? recorded_answer(state, request) : request.payload));
+  applied.answer =
       Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}});
   if (outcome == "rejected") {
-    taken.answer =
-        taken.answer.with("then", after_rejection(state, state.steps[wait->second.step]));
+    applied.answer =
+        applied.answer.with("then", after_rejection(state, state.steps[wait->second.step]));
   }
   if (const std::string why = unused_approval_reason(state, wait->second, context, outcome);
       !why.empty()) {
-    taken.answer = taken.answer.with("applied", false).with("reason", why);
+    applied.answer = applied.answer.with("applied", false).with("reason", why);
   }
-  return taken;
+  return applied;
 }
 
 // Messages are kept in order of arrival; the longest open wait for the channel gets it at once.
-Result<AppliedRequest> apply_message_request(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_message_request(const State& state, const ControlRequest& request,
                                              const DecisionContext& context) {
-  if (act.channel.empty() || act.channel.size() > 256) {
+  if (request.channel.empty() || request.channel.size() > 256) {
     return fail(Code::input_invalid, "a channel has 1 to 256 bytes");
   }
-  AppliedRequest taken;
-  taken.answer =
-      Value::object({{"accepted", true}, {"channel", act.channel}, {"message_id", act.id}});
-  if (state.message_keys.contains(message_key(act.channel, {}, act.id))) {
-    taken.answer = taken.answer.with("duplicate", true);
-    return taken;
+  AppliedRequest applied;
+  applied.answer =
+      Value::object({{"accepted", true}, {"channel", request.channel}, {"message_id", request.id}});
+  if (state.message_keys.contains(message_key(request.channel, {}, request.id))) {
+    applied.answer = applied.answer.with("duplicate", true);
+    return applied;
   }
   if (is_terminal(state.status)) return fail(Code::job_terminal, "the job has ended");
   if (state.ending) return fail(Code::job_terminal, "the job is ending");
-  taken.events.push_back(buffered_event(act));
+  applied.events.push_back(buffered_event(request));
   // The payload is in the message event.
-  if (const auto* const first = receiving_wait(state, act.channel, context.now)) {
-    WaitCompleted delivered = wait_closed(state, first->first, first->second, "signalled");
-    delivered.signal_id = act.id;
-    taken.events.emplace_back(std::move(delivered));
+  if (const auto* const first = receiving_wait(state, request.channel, context.now)) {
+    WaitCompleted delivered = wait_completed_event(state, first->first, first->second, "signalled");
+    delivered.signal_id = request.id;
+    applied.events.emplace_back(std::move(delivered));
   }
-  return taken;
+  return applied;
 }
 
-Result<AppliedRequest> apply_pause_request(const State& state, const ControlRequest& act) {
+Result<AppliedRequest> apply_pause_request(const State& state, const ControlRequest& request) {
   if (is_terminal(state.status) || state.ending) {
     return fail(Code::job_terminal,
                 is_terminal(state.status)
@@ -445,33 +452,33 @@ Result<AppliedRequest> apply_pause_request(const State& state, const ControlRequ
   }
   if (state.is_paused())
     return AppliedRequest{.events = {}, .answer = Value::object({{"paused", true}})};
-  AppliedRequest taken;
-  taken.answer = Value::object({{"pause_requested", true}});
-  if (!state.pausing) {
-    taken.events.emplace_back(
-        JobPauseRequested{.by = none_if_empty(act.by), .reason = none_if_empty(act.reason)});
+  AppliedRequest applied;
+  applied.answer = Value::object({{"pause_requested", true}});
+  if (!state.pause_request) {
+    applied.events.emplace_back(JobPauseRequested{.by = none_if_empty(request.by),
+                                                  .reason = none_if_empty(request.reason)});
   }
   if (state.status == JobStatus::queued || state.status == JobStatus::waiting) {
-    taken.events.push_back(paused_event(act.reason));
-    taken.answer = Value::object({{"paused", true}});
+    applied.events.push_back(paused_event(request.reason));
+    applied.answer = Value::object({{"paused", true}});
   }
-  return taken;
+  return applied;
 }
 
-Result<AppliedRequest> apply_resume_request(const State& state, const ControlRequest& act) {
+Result<AppliedRequest> apply_resume_request(const State& state, const ControlRequest& request) {
   if (is_terminal(state.status)) {
     return fail(Code::job_terminal,
                 "the job has ended (" + std::string(to_text(state.status)) + ")");
   }
-  const std::string by = act.by.empty() ? "somebody" : act.by;
+  const std::string by = request.by.empty() ? "somebody" : request.by;
   const Value answer = Value::object({{"resumed", true}});
   // Earlier builds parked until confirmation in cases that now park until resume.
-  const bool looks_again =
+  const bool parked_by_older_build =
       state.awaits_confirmation() && state.parked_reason == kVerifierUnreachable;
-  if (state.is_paused() || looks_again) {
+  if (state.is_paused() || parked_by_older_build) {
     return AppliedRequest{.events = {JobResumed{.by = by}}, .answer = answer};
   }
-  if (state.pausing) {  // before the job is parked
+  if (state.pause_request) {  // before the job is parked
     return AppliedRequest{.events = {JobPauseRequested{.by = by, .withdrawn = true}},
                           .answer = answer};
   }
@@ -486,26 +493,29 @@ Result<AppliedRequest> apply_resume_request(const State& state, const ControlReq
               "the job is not paused: it is " + std::string(to_text(state.status)));
 }
 
-bool is_handled(const State& state, const ControlRequest& act) {
-  if (state.message_keys.contains(message_key(act.channel, act.correlation_key, act.id))) {
+bool is_handled(const State& state, const ControlRequest& request) {
+  if (state.message_keys.contains(
+          message_key(request.channel, request.correlation_key, request.id))) {
     return true;
   }
-  switch (act.kind) {
+  switch (request.kind) {
     case ControlRequest::Kind::signal:
     // The resolution names a call; the key of its wait may have a number appended.
     case ControlRequest::Kind::resolve:
-      return !act.id.empty() && std::ranges::any_of(state.closed_waits, [&](const auto& closed) {
-        return closed.second.signal_id == act.id && closed.second.outcome != "cancelled";
-      });
+      return !request.id.empty() &&
+             std::ranges::any_of(state.closed_waits, [&](const auto& closed) {
+               return closed.second.signal_id == request.id && closed.second.outcome != "cancelled";
+             });
     case ControlRequest::Kind::cancel:
       return state.status == JobStatus::cancelled;
     case ControlRequest::Kind::resume:
-      return !state.pausing && !is_blocked(state.status);
+      return !state.pause_request && !is_blocked(state.status);
     case ControlRequest::Kind::plan:
-      return state.plan_number > 0 && state.plan->hash == plan_hash(act.payload["task_graph"]) &&
-             kept_results(state, act.payload["drop"]).empty();
+      return state.plan_number > 0 &&
+             state.plan->hash == plan_hash(request.payload["task_graph"]) &&
+             kept_results(state, request.payload["drop"]).empty();
     case ControlRequest::Kind::budget:
-      return is_budget_granted(state, act.payload);
+      return is_budget_granted(state, request.payload);
     default:
       return false;
   }

@@ -5,19 +5,19 @@
 namespace ae::engine {
 
 // Also for a job that waits for no version: then there is nothing to write.
-Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequest& request,
                                            const DecisionContext& context) {
-  AppliedRequest taken;
-  taken.answer = Value::object({{"resumed", false}});
-  if (state.status != JobStatus::parked || has_wrong_version(state, context)) return taken;
-  const std::string by = act.by.empty() ? "runtime" : act.by;
+  AppliedRequest applied;
+  applied.answer = Value::object({{"resumed", false}});
+  if (state.status != JobStatus::parked || has_wrong_version(state, context)) return applied;
+  const std::string by = request.by.empty() ? "runtime" : request.by;
   if (state.awaits_version()) {
-    taken.events.emplace_back(JobResumed{.by = by});
+    applied.events.emplace_back(JobResumed{.by = by});
   } else if (state.parked_until == "resolve") {
     for (const std::string& key : unknown_calls_to_resend(state, context)) {
       const Wait& wait = state.waits.at(key);
       const Step& step = state.steps[wait.step];
-      taken.events.emplace_back(DecisionRecorded{
+      applied.events.emplace_back(DecisionRecorded{
           .at = context.now,
           .by = by,
           .decision_id = decision_at(state, state.path_of(step) + "#" + key),
@@ -28,11 +28,11 @@ Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequ
           .reason = "its tool is offered again as it was (" + step.call->tool_version + ")",
           .state = "resend",
           .step_id = step.id});
-      taken.events.emplace_back(wait_closed(state, key, wait, "cancelled"));
+      applied.events.emplace_back(wait_completed_event(state, key, wait, "cancelled"));
     }
   }
-  if (!taken.events.empty()) taken.answer = Value::object({{"resumed", true}});
-  return taken;
+  if (!applied.events.empty()) applied.answer = Value::object({{"resumed", true}});
+  return applied;
 }
 
 }  // namespace ae::engine

@@ -69,11 +69,11 @@ AE_TEST(
   const auto finished = job.last<ToolInvocationFinished>();
   EXPECT_EQ(finished.outcome, "success");
   EXPECT_EQ(to_hex(*finished.response_schema_hash), digest());
-  const Value& stands = finished.result.value;
-  EXPECT_EQ(stands["invalid"], Value(true));
-  EXPECT_EQ(stands["head"], R"({"id":"seven"})");
-  EXPECT_EQ(stands["size"], Value(14));
-  EXPECT_EQ(stands["sha256"], to_hex(sha256(R"({"id":"seven"})")));
+  const Value& summary = finished.result.value;
+  EXPECT_EQ(summary["invalid"], Value(true));
+  EXPECT_EQ(summary["head"], R"({"id":"seven"})");
+  EXPECT_EQ(summary["size"], Value(14));
+  EXPECT_EQ(summary["sha256"], to_hex(sha256(R"({"id":"seven"})")));
   EXPECT_EQ(job.last<NodeFinished>().result_type, "permanent_failure");
   EXPECT_EQ(job.count(EventType::step_committed), 1u);
   EXPECT_TRUE(job.last<JobFailed>().in_doubt.is_null());
@@ -86,12 +86,12 @@ AE_TEST("result/what stands for a long one is short, and whole characters") {
   for (int i = 0; i < 400; ++i) name += "\u00e4";
   Value result = Value::object({{"\u00e4" + name, name}});
   job.claim().answer("a", {.kind = OutcomeKind::success, .result = result});
-  const Value stands = job.last<ToolInvocationFinished>().result.value;
-  EXPECT_LE(stands.text("head").size(), 256u);
-  EXPECT_GE(stands.text("head").size(), 250u);
-  EXPECT_TRUE(canonical(result).starts_with(stands.text("head")));
-  EXPECT_LE(stands.text("reason").size(), 512u);
-  EXPECT_EQ(stands["size"], Value(std::uint64_t{canonical(result).size()}));
+  const Value summary = job.last<ToolInvocationFinished>().result.value;
+  EXPECT_LE(summary.text("head").size(), 256u);
+  EXPECT_GE(summary.text("head").size(), 250u);
+  EXPECT_TRUE(canonical(result).starts_with(summary.text("head")));
+  EXPECT_LE(summary.text("reason").size(), 512u);
+  EXPECT_EQ(summary["size"], Value(std::uint64_t{canonical(result).size()}));
 }
 
 AE_TEST("result/a job whose call broke its schema undoes it") {
@@ -167,11 +167,11 @@ AE_TEST(
     EXPECT_EQ(job.resolve("a", "happened", wrong).refused, Code::input_invalid) << wrong;
   }
   EXPECT_EQ(job.resolve("a", "happened").refused, Code::input_invalid);
-  ControlRequest act{.kind = ControlRequest::Kind::resolve,
-                     .idempotency_key = job.state.key_of(job.step("a")).text,
-                     .resolution = "happened"};
-  act.result = json("{'id':'x'}");
-  const auto refused = apply_request(job.state, act, job.context());
+  ControlRequest request{.kind = ControlRequest::Kind::resolve,
+                         .idempotency_key = job.state.key_of(job.step("a")).text,
+                         .resolution = "happened"};
+  request.result = json("{'id':'x'}");
+  const auto refused = apply_request(job.state, request, job.context());
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("/id"), std::string::npos) << refused.error().message;
   EXPECT_EQ(job.log.size(), before);
@@ -229,9 +229,10 @@ AE_TEST(
   EXPECT_FALSE(ok_with(job, +[](Finished& event) { event.result = json("{'id':'x'}"); }));
   EXPECT_FALSE(ok_with(job, +[](Finished& event) { event.response_schema_hash = sha256("x"); }));
   EXPECT_TRUE(ok_with(job, +[](Finished& event) { event.result = erased_value(); }));
-  JobFixture said = calling("pay");
-  said.claim().unknown("a").resolve("a", "happened", "{'id':7}");
-  EXPECT_FALSE(ok_with(said, +[](CommandCommitted& event) { event.result = json("{'id':'x'}"); }));
+  JobFixture resolved = calling("pay");
+  resolved.claim().unknown("a").resolve("a", "happened", "{'id':7}");
+  EXPECT_FALSE(
+      ok_with(resolved, +[](CommandCommitted& event) { event.result = json("{'id':'x'}"); }));
 }
 
 AE_TEST("plan/a schema of results is compiled with the plan, and a model has none") {

@@ -1,6 +1,6 @@
-// Stored: the stored form of a job's commits, and how the verifier reads it.
+// StoredJob: the stored form of a job's commits, and how the verifier reads it.
 //
-//   const auto log = Stored(job).opened(job.state.job).events;   // with salts, as in a store
+//   const auto log = StoredJob(job).opened(job.state.job).events;   // with salts, as in a store
 //
 // For tests only. Threads: one owner.
 #pragma once
@@ -17,11 +17,11 @@
 
 namespace ae::engine::testing {
 
-struct Stored {
+struct StoredJob {
   std::vector<std::string> commits;
   Hash head;
 
-  explicit Stored(const JobFixture& job)
+  explicit StoredJob(const JobFixture& job)
       : blinded(!std::get<JobCreated>(job.log.front().body).blind.is_null()) {
     std::size_t from = 0;
     for (const std::size_t to : job.commits) {
@@ -70,7 +70,7 @@ struct Stored {
   }
 
   // The same job without the values that `drop` selects; for decisions `retained_value` remains.
-  Stored& redact(const JobId& job, const RedactFilter& drop) {
+  StoredJob& redact(const JobId& job, const RedactFilter& drop) {
     const RetainFilter left_over = [this](const Event& event, std::string_view field) {
       return retained_value(event, field, blinded);
     };

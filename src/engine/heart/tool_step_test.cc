@@ -589,20 +589,20 @@ AE_TEST("late/what comes after a call was decided is shown, and changes nothing"
 AE_TEST("late/whoever decides an unknown call names the slot that must be empty") {
   JobFixture job(one("pay"));
   job.claim().crash();
-  auto taken = apply_request(job.state,
-                             {.kind = ControlRequest::Kind::resolve,
-                              .idempotency_key = job.step("a").call->key.text,
-                              .resolution = "happened"},
-                             job.context());
-  ASSERT_TRUE(taken);
-  const auto slot = decided_effect_slot(job.state, taken->events.front());
+  auto applied = apply_request(job.state,
+                               {.kind = ControlRequest::Kind::resolve,
+                                .idempotency_key = job.step("a").call->key.text,
+                                .resolution = "happened"},
+                               job.context());
+  ASSERT_TRUE(applied);
+  const auto slot = decided_effect_slot(job.state, applied->events.front());
   ASSERT_TRUE(slot);
   EXPECT_EQ(slot->first, job.step("a").call->id);
   EXPECT_EQ(slot->second, 1u);
-  JobFixture heard(one("pay"));
-  heard.claim().times_out("a");
+  JobFixture closed(one("pay"));
+  closed.claim().times_out("a");
   EXPECT_FALSE(decided_effect_slot(
-      heard.state, DecisionRecorded{.kind = "in_doubt", .step_id = heard.step("a").id}))
+      closed.state, DecisionRecorded{.kind = "in_doubt", .step_id = closed.step("a").id}))
       << "its own attempt closed it: nothing can come any more";
 }
 
@@ -826,19 +826,21 @@ AE_TEST("resolve/not_happened counts from when its giver looked, not from when i
   JobFixture job(one("pay"));
   job.claim().crash();
   const Instant settles = *job.state.settles_at(job.step("a"));
-  const auto says = [&](std::string resolution, Instant looked_at) {
-    const ControlRequest act{.kind = ControlRequest::Kind::resolve,
-                             .by = "someone",
-                             .idempotency_key = job.sent[0].key,
-                             .resolution = std::move(resolution),
-                             .looked_at = looked_at};
-    return job.act(*ControlRequest::from_json(act.to_json())).refused;  // as kept in the inbox
+  const auto resolve_at = [&](std::string resolution, Instant checked_at) {
+    const ControlRequest request{.kind = ControlRequest::Kind::resolve,
+                                 .by = "someone",
+                                 .idempotency_key = job.sent[0].key,
+                                 .resolution = std::move(resolution),
+                                 .checked_at = checked_at};
+    return job.send_request(*ControlRequest::from_json(request.to_json()))
+        .refused;  // as kept in the inbox
   };
-  EXPECT_EQ(says("not_happened", settles + 1h), Code::not_settled) << "a clock that is ahead";
+  EXPECT_EQ(resolve_at("not_happened", settles + 1h), Code::not_settled) << "a clock that is ahead";
   job.now = settles + 60s;
-  EXPECT_EQ(says("not_happened", settles - 1ms), Code::not_settled) << "it was seen too early";
+  EXPECT_EQ(resolve_at("not_happened", settles - 1ms), Code::not_settled)
+      << "it was seen too early";
   EXPECT_EQ(job.status(), "parked");
-  EXPECT_EQ(says("not_happened", settles), std::nullopt);
+  EXPECT_EQ(resolve_at("not_happened", settles), std::nullopt);
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
@@ -848,43 +850,43 @@ AE_TEST(
   JobFixture job(one("pay"));
   job.claim().times_out("a");
   const Instant settles = *job.state.settles_at(job.step("a"));
-  const auto says = [&](Instant looked_at) {
+  const auto resolve_at = [&](Instant checked_at) {
     return job
-        .act({.kind = ControlRequest::Kind::resolve,
-              .by = "someone",
-              .idempotency_key = job.sent[0].key,
-              .resolution = "not_happened",
-              .looked_at = looked_at})
+        .send_request({.kind = ControlRequest::Kind::resolve,
+                       .by = "someone",
+                       .idempotency_key = job.sent[0].key,
+                       .resolution = "not_happened",
+                       .checked_at = checked_at})
         .refused;
   };
   job.now = settles + 60s;
-  ASSERT_EQ(says(settles + 20s), std::nullopt);
+  ASSERT_EQ(resolve_at(settles + 20s), std::nullopt);
   ASSERT_EQ(job.tries("a"), 2u);
   job.answer("a", {.kind = OutcomeKind::unknown,
                    .settled = true,
                    .error_code = "http_500",
                    .error_message = "the server answered 500"});
   ASSERT_EQ(job.state.settles_at(job.step("a")), std::nullopt);
-  EXPECT_EQ(says(settles + 10s), Code::not_settled) << "another person checked before it";
+  EXPECT_EQ(resolve_at(settles + 10s), Code::not_settled) << "another person checked before it";
   job.after(1s);
-  EXPECT_EQ(says(job.now), std::nullopt);
+  EXPECT_EQ(resolve_at(job.now), std::nullopt);
 }
 
 AE_TEST("resolve/not_happened from a check before the newest try was sent is refused") {
   JobFixture job(one("pay"));
   job.claim().times_out("a");
   const Instant settles = *job.state.settles_at(job.step("a"));
-  const auto says = [&](Instant looked_at) {
+  const auto resolve_at = [&](Instant checked_at) {
     return job
-        .act({.kind = ControlRequest::Kind::resolve,
-              .by = "someone",
-              .idempotency_key = job.sent[0].key,
-              .resolution = "not_happened",
-              .looked_at = looked_at})
+        .send_request({.kind = ControlRequest::Kind::resolve,
+                       .by = "someone",
+                       .idempotency_key = job.sent[0].key,
+                       .resolution = "not_happened",
+                       .checked_at = checked_at})
         .refused;
   };
   job.now = settles + 60s;
-  ASSERT_EQ(says(job.now), std::nullopt);
+  ASSERT_EQ(resolve_at(job.now), std::nullopt);
   const Instant decided = job.now;
   job.now = decided + 5s;  // the second try is declared, sent and answered
   job.answer("a", {.kind = OutcomeKind::unknown,
@@ -893,19 +895,20 @@ AE_TEST("resolve/not_happened from a check before the newest try was sent is ref
                    .error_message = "the server answered 500"});
   ASSERT_EQ(job.status(), "parked") << job.log_text();
   job.after(1s);
-  EXPECT_EQ(says(decided + 1ms), Code::not_settled) << "between the decision and the next try";
-  EXPECT_EQ(says(decided + 5s - 1us), Code::not_settled) << "before it was answered";
-  EXPECT_EQ(says(decided + 5s), std::nullopt);
+  EXPECT_EQ(resolve_at(decided + 1ms), Code::not_settled)
+      << "between the decision and the next try";
+  EXPECT_EQ(resolve_at(decided + 5s - 1us), Code::not_settled) << "before it was answered";
+  EXPECT_EQ(resolve_at(decided + 5s), std::nullopt);
 }
 
 AE_TEST("resolve/when its giver looked does not matter where a look cannot be too early") {
   for (const std::string resolution : {"happened", "fail"}) {
     JobFixture job(one("pay"));
     job.claim().crash();
-    job.act({.kind = ControlRequest::Kind::resolve,
-             .idempotency_key = job.sent[0].key,
-             .resolution = resolution,
-             .looked_at = job.step("a").call->deadline - 1h});
+    job.send_request({.kind = ControlRequest::Kind::resolve,
+                      .idempotency_key = job.sent[0].key,
+                      .resolution = resolution,
+                      .checked_at = job.step("a").call->deadline - 1h});
     EXPECT_EQ(job.refused, std::nullopt) << resolution;
   }
 }
@@ -940,9 +943,9 @@ AE_TEST("resolve/an answer about an earlier try does not stand for a later one")
   // By another operator, waiting in the inbox.
   ControlRequest second = *ControlRequest::from_json(first.to_json());
   second.id = "second";
-  job.act(first).crash();
+  job.send_request(first).crash();
   EXPECT_EQ(job.status(), "parked");
-  EXPECT_EQ(job.act(second).refused, Code::not_in_doubt);
+  EXPECT_EQ(job.send_request(second).refused, Code::not_in_doubt);
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.sent.size(), 2u);
 }
@@ -962,9 +965,9 @@ AE_TEST("resolve/the start of a key is enough, when it is long enough and means 
   job.claim().crash();
   const std::string key = job.sent[0].key;
   const auto with = [&](std::string part) {
-    job.act({.kind = ControlRequest::Kind::resolve,
-             .idempotency_key = std::move(part),
-             .resolution = "fail"});
+    job.send_request({.kind = ControlRequest::Kind::resolve,
+                      .idempotency_key = std::move(part),
+                      .resolution = "fail"});
     return job.refused;
   };
   EXPECT_EQ(with(key.substr(0, 7)), Code::not_in_doubt);

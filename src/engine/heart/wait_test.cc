@@ -193,10 +193,10 @@ AE_TEST("blocked/the first open wait fills the single fields, all stand in waits
   JobFixture job(R"([{'id':'v', 'kind':'wait', 'wait':{'type':'timer', 'for':'1h'}},
                    {'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'a', 'expires':'2h'}}])");
   job.claim();
-  const auto said = job.last<JobWaiting>();
-  EXPECT_EQ(said.node_id, "v");
-  EXPECT_EQ(said.wait_type, "timer");
-  EXPECT_EQ(said.waits.size(), 2u);
+  const auto event = job.last<JobWaiting>();
+  EXPECT_EQ(event.node_id, "v");
+  EXPECT_EQ(event.wait_type, "timer");
+  EXPECT_EQ(event.waits.size(), 2u);
 }
 
 AE_TEST("blocked/it says why, and where whoever resumes the job finds it") {
@@ -210,12 +210,12 @@ AE_TEST("blocked/it says why, and where whoever resumes the job finds it") {
     JobFixture job("[{'id':'w','kind':'wait','wait':" + std::string(wait) +
                    "}, {'id':'z','kind':'tool','tool':'put','needs':['w']}]");
     job.claim();
-    const auto said = job.last<JobWaiting>();
-    EXPECT_EQ(said.reason, reason);
-    EXPECT_EQ(said.resumption_context, Value::object({{"decision_id", job.plan->decision.text},
-                                                      {"nodes_left", 2},
-                                                      {"open_waits", 1},
-                                                      {"plan", 0}}));
+    const auto event = job.last<JobWaiting>();
+    EXPECT_EQ(event.reason, reason);
+    EXPECT_EQ(event.resumption_context, Value::object({{"decision_id", job.plan->decision.text},
+                                                       {"nodes_left", 2},
+                                                       {"open_waits", 1},
+                                                       {"plan", 0}}));
   }
   JobFixture job("[{'id':'a','kind':'tool','tool':'buy'}]",
                  {.more = "{'tools':{'buy':{'approval':'required'}}}"});
@@ -405,11 +405,11 @@ AE_TEST("cancel/a job that backs off is ended at once") {
 // ---------------------------------------------------------------- control requests as JSON
 
 AE_TEST("act/what goes through the inbox comes out as it went in") {
-  ControlRequest act;
+  ControlRequest request;
   // A new member is a compile error here: fill it in, and extend ControlRequest::from_json.
   auto& [kind, id, by, traceparent, correlation_key, wait_type, approval, arguments, buffer,
          payload, channel, reason, compensate, idempotency_key, resolution, try_no, result,
-         looked_at, step_id] = act;
+         checked_at, step_id] = request;
   kind = ControlRequest::Kind::resolve;
   for (std::string* text : {&id, &by, &traceparent, &correlation_key, &wait_type, &approval,
                             &channel, &reason, &idempotency_key, &resolution, &step_id}) {
@@ -421,11 +421,11 @@ AE_TEST("act/what goes through the inbox comes out as it went in") {
   try_no = 2;
   result = json("{'x':1}");
   arguments = json("{'n':1}");
-  looked_at = Instant{1'700'000'000'000'000};
-  auto back = ControlRequest::from_json(act.to_json());
+  checked_at = Instant{1'700'000'000'000'000};
+  auto back = ControlRequest::from_json(request.to_json());
   ASSERT_TRUE(back);
-  EXPECT_EQ(back->to_json(), act.to_json());
-  EXPECT_EQ(act.to_json().size(), 19u) << canonical(act.to_json());
+  EXPECT_EQ(back->to_json(), request.to_json());
+  EXPECT_EQ(request.to_json().size(), 19u) << canonical(request.to_json());
   EXPECT_EQ(ControlRequest::from_json(json("{'kind':'dance'}")).error().code, Code::needs_version);
   EXPECT_EQ(ControlRequest::from_json(json("{'kind':'cancel','unless':'paid'}")).error().code,
             Code::needs_version);
@@ -484,7 +484,8 @@ AE_TEST("undelivered/nothing is listed that nobody had accepted") {
 
 AE_TEST("limits/signals that were taken in are counted") {
   JobFixture job("[{'id':'w', 'kind':'wait', 'wait': {'type': 'signal', 'key': 'k'}}]");
-  job.claim().act({.kind = ControlRequest::Kind::signal, .id = "s", .correlation_key = "k"});
+  job.claim().send_request(
+      {.kind = ControlRequest::Kind::signal, .id = "s", .correlation_key = "k"});
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.state.signals, 1u);
 }

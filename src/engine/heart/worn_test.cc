@@ -12,7 +12,7 @@ constexpr std::string_view kTwo =
     "'needs':['a']}]";
 
 // The process dies in a slice of the job: the next one records that, and claims the job again.
-void dies(JobFixture& job) {
+void crash_in_slice(JobFixture& job) {
   job.reload();
   if (job.state.status == JobStatus::queued) {
     job.add({running_event(AttemptId("dead"), job.state.epoch + 1, "worker", job.opened_at)});
@@ -23,11 +23,11 @@ void dies(JobFixture& job) {
 
 AE_TEST("worn/the second death without a new command between them parks the job until resume") {
   JobFixture job(kTwo);
-  dies(job);
+  crash_in_slice(job);
   EXPECT_EQ(job.state.process_deaths, 1U);
   EXPECT_EQ(job.status(), "running") << job.log_text();
   const std::size_t sent = job.sent.size();
-  dies(job);
+  crash_in_slice(job);
   EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.state.parked_reason, "worn_out");
   EXPECT_EQ(job.state.parked_until, "resume");
@@ -40,12 +40,12 @@ AE_TEST("worn/the second death without a new command between them parks the job 
 AE_TEST("worn/a new command forgets the deaths before it") {
   JobFixture job(kTwo);
   job.claim();
-  dies(job);
+  crash_in_slice(job);
   job.ok("a");
   EXPECT_EQ(job.state.process_deaths, 0U) << job.log_text();
-  dies(job);
+  crash_in_slice(job);
   EXPECT_EQ(job.status(), "running") << job.log_text();
-  dies(job);
+  crash_in_slice(job);
   EXPECT_EQ(job.status(), "parked") << job.log_text();
 }
 
@@ -56,7 +56,7 @@ JobFixture waits_before(const std::string& tool) {
       " {'id':'a', 'kind':'tool', 'tool':'" +
           tool + "', 'needs':['w']}, {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]",
       {.more = "{'tools': {'clock': {'effect': 'read', 'records': 'time'}}}"});
-  dies(job);
+  crash_in_slice(job);
   AE_CHECK(job.status() == "waiting" && job.state.process_deaths == 1, job.log_text());
   job.state.lost_claims = 3;
   return job;
@@ -80,11 +80,11 @@ AE_TEST("worn/a wait that is answered forgets no death") {
 
 AE_TEST("worn/a resume gives the job one more try") {
   JobFixture job(kTwo);
-  dies(job);
-  dies(job);
+  crash_in_slice(job);
+  crash_in_slice(job);
   job.resume();
   ASSERT_EQ(job.status(), "running") << job.log_text();
-  dies(job);
+  crash_in_slice(job);
   EXPECT_EQ(job.status(), "parked") << job.log_text();
 }
 
@@ -107,8 +107,8 @@ constexpr std::string_view kBooked =
 AE_TEST("worn/a cancel decides nothing until the job is held, and a death in it parks the job") {
   JobFixture job(kBooked, {.more = kUndone});
   job.claim().ok("a");
-  dies(job);
-  dies(job);
+  crash_in_slice(job);
+  crash_in_slice(job);
   ASSERT_EQ(job.status(), "parked") << job.log_text();
   job.claims_when_free = false;
   const std::size_t sent = job.sent.size();
@@ -118,7 +118,7 @@ AE_TEST("worn/a cancel decides nothing until the job is held, and a death in it 
   job.claims_when_free = true;
   job.claim();
   EXPECT_EQ(job.sent.size(), sent + 1) << "the compensation\n" << job.log_text();
-  dies(job);
+  crash_in_slice(job);
   EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.state.parked_reason, "worn_out");
   job.cancel("enough", false);
@@ -128,8 +128,8 @@ AE_TEST("worn/a cancel decides nothing until the job is held, and a death in it 
 AE_TEST("worn/a deadline that passes while the job is parked ends it with whoever claims it") {
   JobFixture job(kTwo, {.deadline = 1h});
   job.claim();
-  dies(job);
-  dies(job);
+  crash_in_slice(job);
+  crash_in_slice(job);
   ASSERT_EQ(job.status(), "parked") << job.log_text();
   job.claims_when_free = false;
   job.after(2h);
@@ -144,7 +144,7 @@ AE_TEST("worn/a deadline that passes while the job is parked ends it with whoeve
 AE_TEST("worn/a job that waits and killed a process once is cancelled by whoever claims it") {
   JobFixture job("[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]",
                  {.deadline = 1h});
-  dies(job);
+  crash_in_slice(job);
   ASSERT_EQ(job.status(), "waiting") << job.log_text();
   job.claims_when_free = false;
   job.after(2h);
@@ -157,7 +157,7 @@ AE_TEST("worn/a job that waits and killed a process once is cancelled by whoever
 AE_TEST("worn/the count is part of a checkpoint") {
   JobFixture job(kTwo);
   job.claim();
-  dies(job);
+  crash_in_slice(job);
   const auto bytes = checkpoint(job.state, Hash{});
   const auto restored = restore(job.state.job, job.state.seq, bytes, uncached_plan_source());
   ASSERT_TRUE(restored.has_value());

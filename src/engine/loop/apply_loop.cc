@@ -18,10 +18,10 @@ void Applier::advance_past_answered(LoopProgress& loop) {
 
 Step& Applier::new_loop_part(const Step& loop, std::uint32_t turn, std::uint32_t nth,
                              const StepId& id) {
-  Step& fresh = new_part(loop, id);
-  fresh.turn = turn;
-  fresh.nth = nth;
-  return fresh;
+  Step& new_step = new_part(loop, id);
+  new_step.turn = turn;
+  new_step.nth = nth;
+  return new_step;
 }
 
 // The next turn, if the newest one has all its results; else the next call of the newest turn.
@@ -29,33 +29,33 @@ Step* Applier::next_loop_part(Step& loop, const StepId& named) {
   LoopProgress& progress = *loop.loop;
   if (progress.failure) return nullptr;
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
-  const bool asks = may_begin_turn(s_, loop);
-  if (!asks) {
+  const bool begins_turn = may_begin_turn(s_, loop);
+  if (!begins_turn) {
     if (progress.turns.empty() || !progress.turns.back().chosen ||
         progress.next >= progress.turns.back().calls.size() ||
         progress.turns.size() >= turns_max(s_, loop)) {
       return nullptr;
     }
   }
-  const auto turn = static_cast<std::uint32_t>(progress.turns.size() - (asks ? 0 : 1));
-  const std::uint32_t nth = asks ? kNoTurn : progress.next;
+  const auto turn = static_cast<std::uint32_t>(progress.turns.size() - (begins_turn ? 0 : 1));
+  const std::uint32_t nth = begins_turn ? kNoTurn : progress.next;
   const StepId id = s_.part_step_id(loop, turn, nth);
   if (id != named) return nullptr;
-  Step& fresh = new_loop_part(loop, turn, nth, id);
-  fresh.phase = StepPhase::ready;
+  Step& new_step = new_loop_part(loop, turn, nth, id);
+  new_step.phase = StepPhase::ready;
   progress.active++;
-  if (asks) {
+  if (begins_turn) {
     progress.turns.push_back({.step = index});
     progress.next = 0;
   } else {
     LoopCall& call = progress.turns.back().calls[nth];
-    fresh.tool = call.tool;
+    new_step.tool = call.tool;
     call.step = index;
     progress.next++;
     advance_past_answered(progress);
   }
   update_work_sets(loop.node);
-  return &fresh;
+  return &new_step;
 }
 
 bool Applier::loop_wants_decision(const Step& step) const {
@@ -69,7 +69,7 @@ bool Applier::loop_wants_decision(const Step& step) const {
 }
 
 // The requested calls, recorded before any of them is made.
-Status Applier::tool_choice_decided(const DecisionRecorded& event, Step* step) {
+Status Applier::apply_tool_choice_decision(const DecisionRecorded& event, Step* step) {
   if (!step || step->phase != StepPhase::looping) return corrupt_event("no such loop");
   LoopProgress& loop = *step->loop;
   if (loop.turns.empty() || loop.turns.back().chosen || loop.active > 0 || loop.failure) {
@@ -84,9 +84,9 @@ Status Applier::tool_choice_decided(const DecisionRecorded& event, Step* step) {
 Status Applier::apply_tool_choice(Step& step, const Value& choice) {
   LoopProgress& loop = *step.loop;
   LoopTurn& newest = loop.turns.back();
-  const Step& asked = s_.steps[newest.step];
+  const Step& turn_step = s_.steps[newest.step];
   if (maybe_int(choice, "turn") != static_cast<std::int64_t>(loop.turns.size() - 1) ||
-      !choice["calls"].is_array() || choice.text("of") != answer_of(asked).text) {
+      !choice["calls"].is_array() || choice.text("of") != answer_of(turn_step).text) {
     return corrupt_event("it is about another answer");
   }
   const LoopSpec& spec = *s_.node_of(step).loop;

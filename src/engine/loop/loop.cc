@@ -42,7 +42,7 @@ namespace {
 // The end of the hash chain over messages, and their number.
 struct Conversation {
   Hash hash = sha256("aetheris.conversation.v1");
-  std::uint64_t said = 0;
+  std::uint64_t message_count = 0;
 
   void append(const Value& message) {
     const Hash one = sha256(canonical(message));
@@ -50,7 +50,7 @@ struct Conversation {
     next.add({reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()});
     next.add({reinterpret_cast<const char*>(one.bytes.data()), one.bytes.size()});
     hash = next.finish();
-    said++;
+    message_count++;
   }
 };
 
@@ -75,12 +75,12 @@ Value assistant_message(const Value& answer, std::size_t turn) {
   std::vector<Member> message{{"content", answer.text("text")}, {"role", "assistant"}};
   if (const Value* blocks = answer.find("blocks")) message.emplace_back("blocks", *blocks);
   std::vector<Value> calls;
-  const Value& asked = answer["tool_calls"];
-  for (std::size_t nth = 0; nth < asked.size() && asked.is_array(); ++nth) {
-    const Value& one = asked.items()[nth];
+  const Value& tool_calls = answer["tool_calls"];
+  for (std::size_t nth = 0; nth < tool_calls.size() && tool_calls.is_array(); ++nth) {
+    const Value& one = tool_calls.items()[nth];
     std::vector<Member> call{{"id", call_id(one, turn, nth)}, {"name", one.text("name")}};
-    const char* said = one.find("malformed") != nullptr ? "malformed" : "arguments";
-    call.emplace_back(said, one[said]);
+    const char* field = one.find("malformed") != nullptr ? "malformed" : "arguments";
+    call.emplace_back(field, one[field]);
     calls.push_back(Value::object(std::move(call)));
   }
   if (!calls.empty()) message.emplace_back("tool_calls", Value::array(std::move(calls)));
@@ -166,9 +166,9 @@ std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, cons
   const Value& arguments = call["arguments"];
   if (!arguments.is_object()) {
     const std::string_view why = call.text("invalid");  // as it was recorded with the answer
-    std::string said = "the arguments must be a JSON object";
-    if (!why.empty()) said.append(": ").append(why);
-    return tool_failure(Code::input_invalid, std::move(said));
+    std::string message = "the arguments must be a JSON object";
+    if (!why.empty()) message.append(": ").append(why);
+    return tool_failure(Code::input_invalid, std::move(message));
   }
   const ToolPolicy& tool = plan.tools[*granted];
   if (canonical_exceeds(arguments, kValueMax)) {
@@ -182,8 +182,8 @@ std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, cons
   if (auto fits = check_recorded_args(tool.records, arguments); !fits) {
     return tool_failure(fits.error().code, fits.error().message);
   }
-  if (auto asked = evaluate_policy(state, tool, arguments, work); !asked) {
-    return tool_failure(asked.error().code, asked.error().message);
+  if (auto policy_decision = evaluate_policy(state, tool, arguments, work); !policy_decision) {
+    return tool_failure(policy_decision.error().code, policy_decision.error().message);
   }
   return std::nullopt;
 }
@@ -207,7 +207,7 @@ Value stored_arguments(const LoopSpec& spec, const Conversation& conversation, c
   if (!opening.is_null()) arguments.emplace_back("messages", opening);
   if (notice.is_object()) arguments.emplace_back("notice", notice);
   arguments.emplace_back("conversation", to_hex(conversation.hash));
-  arguments.emplace_back("said", conversation.said);
+  arguments.emplace_back("said", conversation.message_count);
   if (!spec.tools_digest.empty()) arguments.emplace_back("tools", spec.tools_digest);
   if (spec.schema) arguments.emplace_back("schema", spec.schema_digest);
   return Value::object(std::move(arguments));
@@ -259,12 +259,12 @@ bool is_notice(const State& state, const Step& loop, const Value& notice) {
   if (notice.is_null()) return true;
   if (!notice.is_object() || notice.size() == 0) return false;
   const Value now = notice_of(state, loop);
-  return std::ranges::all_of(notice.members(), [&](const Member& said) {
-    const Value* low = now.find(said.first);
-    const std::string_view left = said.second.text("left");
-    return low != nullptr && said.second.size() == 2 && !left.empty() &&
+  return std::ranges::all_of(notice.members(), [&](const Member& entry) {
+    const Value* low = now.find(entry.first);
+    const std::string_view left = entry.second.text("left");
+    return low != nullptr && entry.second.size() == 2 && !left.empty() &&
            left.size() <= kAmountMax && left.find_first_not_of("0123456789.") == left.npos &&
-           said.second["of"] == (*low)["of"];
+           entry.second["of"] == (*low)["of"];
   });
 }
 
@@ -300,11 +300,11 @@ Result<Value> turn_arguments_of(const State& state, const Step& loop, std::uint3
   } else {
     const auto before = hash_from_hex(progress.conversation);
     if (!before) return fail(Code::log_corrupt, "what was said before is not known");
-    conversation = {.hash = *before, .said = progress.message_count};
+    conversation = {.hash = *before, .message_count = progress.message_count};
     append_turn(state, loop, turn - 1, [&](const Value& message) { conversation.append(message); });
   }
   if (notice.is_object()) conversation.append(notice_message(notice));
-  if (conversation.said > kConversationMax) {
+  if (conversation.message_count > kConversationMax) {
     return fail(Code::turns_limit, "the conversation has more than 10,000 messages");
   }
   return stored_arguments(*node.loop, conversation, opening, notice);
@@ -324,10 +324,10 @@ namespace {
 Result<Value> tool_choice_at(const State& state, const Step& loop, std::size_t turn,
                              std::uint32_t before, Work* work) {
   const LoopSpec& spec = *state.node_of(loop).loop;
-  const Step& asked = step_of_turn(state, loop, turn);
-  AE_TRY(check_answer(asked.result));
+  const Step& turn_step = step_of_turn(state, loop, turn);
+  AE_TRY(check_answer(turn_step.result));
   std::vector<Value> calls;
-  const Value& wanted = asked.result["tool_calls"];
+  const Value& wanted = turn_step.result["tool_calls"];
   for (std::size_t nth = 0; nth < wanted.size(); ++nth) {
     const Value& call = wanted.items()[nth];
     std::vector<Member> one{{"id", call_id(call, turn, nth)}, {"name", call.text("name")}};
@@ -336,10 +336,11 @@ Result<Value> tool_choice_at(const State& state, const Step& loop, std::size_t t
     }
     calls.push_back(Value::object(std::move(one)));
   }
-  std::vector<Member> choice{{"of", answer_of(asked).text},
+  std::vector<Member> choice{{"of", answer_of(turn_step).text},
                              {"turn", static_cast<std::uint64_t>(turn)}};
-  if (calls.empty() && before < spec.repairs && is_repairable(asked.result)) {
-    if (const auto json = parse_final_answer(*state.plan, state.node_of(loop), asked.result, work);
+  if (calls.empty() && before < spec.repairs && is_repairable(turn_step.result)) {
+    if (const auto json =
+            parse_final_answer(*state.plan, state.node_of(loop), turn_step.result, work);
         !json) {
       choice.emplace_back("repair", truncate(json.error().message, kRepairMax));
     }
@@ -389,9 +390,9 @@ std::string find_invalid_turn(const State& state, const Step& loop) {
   std::uint32_t repairs = 0;
   for (std::uint32_t turn = 0; turn < loop.loop->turns.size(); ++turn) {
     const LoopTurn& of = loop.loop->turns[turn];
-    const Step& asked = state.steps[of.step];
-    if (!asked.imported) break;
-    const Value& arguments = asked.imported->arguments;
+    const Step& turn_step = state.steps[of.step];
+    if (!turn_step.imported) break;
+    const Value& arguments = turn_step.imported->arguments;
     const std::string named =
         "turn " + std::to_string(turn) + " of node \"" + state.node_of(loop).id + "\" ";
     const auto append = [&](const Value& message) { conversation.append(message); };
@@ -405,8 +406,8 @@ std::string find_invalid_turn(const State& state, const Step& loop) {
     if (notice.is_object()) append(notice_message(notice));
     if (!(stored_arguments(spec, conversation, turn == 0 ? opening : Value(), notice) ==
           arguments) ||
-        !(state.blind_erased || asked.imported->arguments_hash.empty() ||
-          state.hash_of(arguments) == asked.imported->arguments_hash)) {
+        !(state.blind_erased || turn_step.imported->arguments_hash.empty() ||
+          state.hash_of(arguments) == turn_step.imported->arguments_hash)) {
       return named + "does not follow from the messages before it";
     }
     if (!of.chosen) continue;
@@ -441,7 +442,7 @@ Result<Value> loop_result_of(const State& state, const Step& loop, Work* work) {
   std::vector<Member> result{{"text", answer.text("text")},
                              {"turns", static_cast<std::uint64_t>(turns)}};
   for (const char* name : {"finish_reason", "refusal"}) {
-    if (const Value* said = answer.find(name)) result.emplace_back(name, *said);
+    if (const Value* value = answer.find(name)) result.emplace_back(name, *value);
   }
   if (node.loop->schema) result.emplace_back("json", std::move(json));
   return Value::object(std::move(result));

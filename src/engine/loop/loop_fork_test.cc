@@ -71,9 +71,9 @@ AE_TEST(
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.result, calm.state.result);
   const Value loop = trace_view(job.state, job.log)["nodes"].items()[0];
-  const Value asked = loop["items"].items()[0]["calls"];
-  ASSERT_EQ(asked.size(), 3u) << "what its origin was asked for stands in its trace";
-  EXPECT_EQ(asked.items()[1]["error"].text("code"), "tool_not_granted");
+  const Value calls = loop["items"].items()[0]["calls"];
+  ASSERT_EQ(calls.size(), 3u) << "what its origin was asked for stands in its trace";
+  EXPECT_EQ(calls.items()[1]["error"].text("code"), "tool_not_granted");
   EXPECT_EQ(job.state.result["chat"]["turns"], Value(3));
   expect_whole(job);
 }
@@ -96,19 +96,19 @@ AE_TEST(
     }
     job.claim();
     expect_whole(job);
-    const auto asked = [&](std::uint32_t turn, std::uint32_t nth = kNoTurn) {
+    const auto has_call = [&](std::uint32_t turn, std::uint32_t nth = kNoTurn) {
       return std::ranges::any_of(job.state.steps, [&](const Step& one) {
         return one.turn == turn && one.nth == nth && one.call && one.call->open;
       });
     };
-    if (asked(0)) {
+    if (has_call(0)) {
       job.ok("chat/0",
              tool_calls_answer({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
     }
-    if (asked(0, 0)) job.ok("chat/0/0", "'one'");
-    if (asked(0, 2)) job.ok("chat/0/2", "'paid'");
-    if (asked(1)) job.ok("chat/1", tool_calls_answer({{"d", "look"}}));
-    if (asked(1, 0)) job.fails("chat/1/0");
+    if (has_call(0, 0)) job.ok("chat/0/0", "'one'");
+    if (has_call(0, 2)) job.ok("chat/0/2", "'paid'");
+    if (has_call(1)) job.ok("chat/1", tool_calls_answer({{"d", "look"}}));
+    if (has_call(1, 0)) job.fails("chat/1/0");
     job.ok("chat/2", text_answer("Done"));
     EXPECT_EQ(job.status(), "completed") << job.log_text();
     EXPECT_EQ(job.state.result["chat"]["turns"], Value(3));
@@ -334,14 +334,14 @@ AE_TEST("loop fork/what people said no to, and what they edited, is told as it w
   origin.claim().ok("chat/0",
                     tool_calls_answer({{"a", "refund", "{'n': 1}"}, {"b", "refund", "{'n': 2}"}}));
   origin.reject("chat/0/0");
-  origin.act({.kind = ControlRequest::Kind::signal,
-              .by = "ann",
-              .wait_type = "human",
-              .approval = origin.asked("chat/0/1"),
-              .arguments = json("{'n': 3}"),
-              .payload = json("{'decision': 'approve'}")});
+  origin.send_request({.kind = ControlRequest::Kind::signal,
+                       .by = "ann",
+                       .wait_type = "human",
+                       .approval = origin.open_request_id("chat/0/1"),
+                       .arguments = json("{'n': 3}"),
+                       .payload = json("{'decision': 'approve'}")});
   origin.ok("chat/0/1", "'back'");
-  const Value told = request(origin, "chat/1");
+  const Value recorded_request = request(origin, "chat/1");
   origin.fails("chat/1");
   ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   const Fork fork = retried(origin);
@@ -349,7 +349,7 @@ AE_TEST("loop fork/what people said no to, and what they edited, is told as it w
   JobFixture job(fork, "job-2");
   job.claim();
   ASSERT_EQ(tools_sent(job), "model:main") << job.log_text();
-  EXPECT_EQ(request(job, "chat/1"), told);
+  EXPECT_EQ(request(job, "chat/1"), recorded_request);
   expect_whole(job);
 }
 

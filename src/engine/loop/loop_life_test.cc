@@ -286,7 +286,7 @@ AE_TEST("loop/its trace shows every call that an answer asked for, in order, als
   const auto turn = [&] {
     return trace_view(job.state, job.log)["nodes"].items()[0]["items"].items()[0];
   };
-  const auto said = [&](const char* what) {
+  const auto joined = [&](const char* what) {
     const Value calls = turn()["calls"];
     std::string all;
     for (const Value& call : calls.items()) {
@@ -294,11 +294,11 @@ AE_TEST("loop/its trace shows every call that an answer asked for, in order, als
     }
     return all;
   };
-  EXPECT_EQ(said("status"), "refused running refused refused");
+  EXPECT_EQ(joined("status"), "refused running refused refused");
   job.ok("chat/0/1", "1");
-  EXPECT_EQ(said("status"), "refused done refused refused");
-  EXPECT_EQ(said("tool"), "wipe look exact look");
-  EXPECT_EQ(said("call_id"), "a b c d");
+  EXPECT_EQ(joined("status"), "refused done refused refused");
+  EXPECT_EQ(joined("tool"), "wipe look exact look");
+  EXPECT_EQ(joined("call_id"), "a b c d");
   EXPECT_EQ(turn()["calls"].items()[0]["error"].text("code"), "tool_not_granted");
   EXPECT_EQ(turn()["calls"].items()[3]["error"].text("code"), "input_invalid");
   EXPECT_EQ(turn()["items"].size(), 1u) << "what was refused is no step";

@@ -102,9 +102,10 @@ AE_TEST("loop/a tool that is not granted is not called, and the model is told so
   job.claim().ok("chat/0", tool_calls_answer({{"a", "once", "{}"}, {"b", "model:main", "{}"}}));
   EXPECT_EQ(job.sent.size(), 2u) << "two turns of the model";
   for (const auto& sent : job.sent) EXPECT_EQ(sent.tool, "model:main");
-  const Value told = last_message(job, "chat/1", 2);
-  EXPECT_EQ(told["error"], Value(true));
-  EXPECT_EQ(parse_json(told.text("content"))->operator[]("error").text("code"), "tool_not_granted");
+  const Value message = last_message(job, "chat/1", 2);
+  EXPECT_EQ(message["error"], Value(true));
+  EXPECT_EQ(parse_json(message.text("content"))->operator[]("error").text("code"),
+            "tool_not_granted");
   EXPECT_EQ(last_message(job, "chat/1")["call_id"], Value("b"));
   EXPECT_EQ(job.count(EventType::command_emitted), 2u);
   job.ok("chat/1", text_answer("Sorry"));
@@ -123,11 +124,11 @@ AE_TEST("loop/arguments that break the tool's schema, or are none, are told and 
   EXPECT_EQ(canonical(job.sent.back().arguments), R"({"n":3})");
   job.ok("chat/0/2", "'good'");
   for (const std::size_t back : {3u, 2u}) {
-    const Value told = last_message(job, "chat/1", back);
-    EXPECT_EQ((*parse_json(told.text("content")))["error"].text("code"), "input_invalid");
+    const Value message = last_message(job, "chat/1", back);
+    EXPECT_EQ((*parse_json(message.text("content")))["error"].text("code"), "input_invalid");
   }
-  const Value said = request(job, "chat/1")["messages"].items()[2];
-  EXPECT_EQ(said["tool_calls"].items()[1]["malformed"], Value("{oops"));
+  const Value assistant_message = request(job, "chat/1")["messages"].items()[2];
+  EXPECT_EQ(assistant_message["tool_calls"].items()[1]["malformed"], Value("{oops"));
   EXPECT_EQ(last_message(job, "chat/1")["content"], Value("good"));
   expect_verified(job.ok("chat/1", text_answer("ok")));
 }
@@ -138,14 +139,14 @@ AE_TEST("loop/why arguments are no JSON is told, where that is recorded with the
       "chat/0",
       "{'text': '', 'tool_calls': [{'id': 'a', 'name': 'exact', 'malformed': '{oops'}, "
       "{'id': 'b', 'name': 'exact', 'malformed': '{oops', 'invalid': 'no key at byte 1'}]}");
-  const auto told = [&](std::size_t back) {
+  const auto error_message = [&](std::size_t back) {
     const Value message = last_message(job, "chat/1", back);
     return std::string((*parse_json(message.text("content")))["error"].text("message"));
   };
-  EXPECT_EQ(told(2), "the arguments must be a JSON object") << "an answer of before";
-  EXPECT_EQ(told(1), "the arguments must be a JSON object: no key at byte 1");
-  const Value said = request(job, "chat/1")["messages"].items()[2];
-  EXPECT_EQ(said["tool_calls"].items()[1].find("invalid"), nullptr)
+  EXPECT_EQ(error_message(2), "the arguments must be a JSON object") << "an answer of before";
+  EXPECT_EQ(error_message(1), "the arguments must be a JSON object: no key at byte 1");
+  const Value assistant_message = request(job, "chat/1")["messages"].items()[2];
+  EXPECT_EQ(assistant_message["tool_calls"].items()[1].find("invalid"), nullptr)
       << "the model said no such thing";
   expect_verified(job.ok("chat/1", text_answer("ok")));
 }
@@ -156,9 +157,9 @@ AE_TEST("loop/a tool that fails is told to the model after its tries, and the lo
   job.fails("chat/0/0", "http_503").after(20s).fails("chat/0/0", "http_503").after(20s);
   EXPECT_EQ(job.tries("chat/0/0"), 3u);
   job.fails("chat/0/0", "http_503");
-  const Value told = last_message(job, "chat/1");
-  EXPECT_EQ(told["error"], Value(true));
-  EXPECT_EQ(told["content"],
+  const Value message = last_message(job, "chat/1");
+  EXPECT_EQ(message["error"], Value(true));
+  EXPECT_EQ(message["content"],
             Value(R"({"error":{"code":"http_503","message":"the tool said so"}})"));
   job.ok("chat/1", text_answer("It is down"));
   EXPECT_EQ(job.status(), "completed");
@@ -168,15 +169,15 @@ AE_TEST("loop/a tool that fails is told to the model after its tries, and the lo
 AE_TEST("loop/what it offers, and its settings, stand in each request and not in the log") {
   JobFixture job = loop_job(", 'temperature': 0.5, 'max_tokens': 64, 'schema': {'type': 'object'}");
   job.claim();
-  const Value asked = request(job, "chat/0");
-  EXPECT_EQ(asked["temperature"], Value(0.5));
-  EXPECT_EQ(asked["max_tokens"], Value(64));
-  EXPECT_EQ(canonical(asked["schema"]), R"({"type":"object"})");
-  ASSERT_EQ(asked["tools"].size(), 7u);
-  EXPECT_EQ(canonical(asked["tools"].items()[0]),
+  const Value model_request = request(job, "chat/0");
+  EXPECT_EQ(model_request["temperature"], Value(0.5));
+  EXPECT_EQ(model_request["max_tokens"], Value(64));
+  EXPECT_EQ(canonical(model_request["schema"]), R"({"type":"object"})");
+  ASSERT_EQ(model_request["tools"].size(), 7u);
+  EXPECT_EQ(canonical(model_request["tools"].items()[0]),
             R"({"name":"look","parameters":{"type":"object"}})");
-  EXPECT_EQ(asked["tools"].items()[6].text("description"), "Exactly so");
-  EXPECT_EQ(asked["tools"].items()[6]["parameters"]["required"].items()[0], Value("n"));
+  EXPECT_EQ(model_request["tools"].items()[6].text("description"), "Exactly so");
+  EXPECT_EQ(model_request["tools"].items()[6]["parameters"]["required"].items()[0], Value("n"));
   const Value recorded = job.last<ToolInvocationStarted>().arguments.value;
   EXPECT_EQ(recorded["tools"], Value(job.plan->nodes[0].loop->tools_digest));
   EXPECT_EQ(recorded["said"], Value(2));
@@ -198,9 +199,9 @@ AE_TEST("loop/a call that a person must approve waits, others go on, and it is m
   job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{'sum': 5}"}, {"b", "look", "{}"}}));
   job.ok("chat/0/1", "1");
   EXPECT_EQ(job.status(), "waiting");
-  const Value asked = approvals_view(job.state).front();
-  EXPECT_EQ(asked.text("tool"), "refund");
-  EXPECT_EQ(canonical(asked["arguments"]), R"({"sum":5})");
+  const Value approval = approvals_view(job.state).front();
+  EXPECT_EQ(approval.text("tool"), "refund");
+  EXPECT_EQ(canonical(approval["arguments"]), R"({"sum":5})");
   job.reload().approve("chat/0/0");
   EXPECT_EQ(job.tries("chat/0/0"), 1u);
   job.ok("chat/0/0", "'paid'");
@@ -217,8 +218,8 @@ AE_TEST("loop/a call that a person rejects is never made, and the model is told 
   EXPECT_EQ(job.reply.text("then"),
             "the model of node chat gets the rejection as the result of its call");
   EXPECT_EQ(job.sent.size(), 2u);
-  const Value told = last_message(job, "chat/1");
-  EXPECT_EQ((*parse_json(told.text("content")))["error"].text("code"), "rejected");
+  const Value message = last_message(job, "chat/1");
+  EXPECT_EQ((*parse_json(message.text("content")))["error"].text("code"), "rejected");
   job.ok("chat/1", text_answer("I may not"));
   EXPECT_EQ(job.status(), "completed");
   expect_verified(job);

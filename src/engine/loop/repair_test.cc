@@ -14,7 +14,7 @@ constexpr std::string_view kGood = R"({"text": "{\"n\": 1}", "finish_reason": "s
 constexpr std::string_view kWrong = R"({"text": "{\"m\": 1}", "finish_reason": "stop"})";
 
 // A node of kind llm, and a tool that gets its result.
-JobFixture asks(std::string_view more = ", 'repair': 1") {
+JobFixture repairable_job(std::string_view more = ", 'repair': 1") {
   return JobFixture(
       "[{'id': 'read', 'kind': 'llm', 'tool': 'model:main', 'args': {'model': 'small',"
       " 'max_tokens': 64, 'messages': [{'role': 'system', 'content': 'Be exact'},"
@@ -50,9 +50,10 @@ AE_TEST(
   EXPECT_TRUE(choice.text("repair").starts_with("is invalid JSON: ")) << canonical(choice);
   EXPECT_EQ(canonical(last_message(job, "chat/1", 2)),
             R"({"content":"no JSON","role":"assistant"})");
-  const Value told = last_message(job, "chat/1");
-  EXPECT_EQ(told["role"], Value("user"));
-  EXPECT_TRUE(told.text("content").starts_with("This answer cannot be used: it is invalid JSON: "));
+  const Value message = last_message(job, "chat/1");
+  EXPECT_EQ(message["role"], Value("user"));
+  EXPECT_TRUE(
+      message.text("content").starts_with("This answer cannot be used: it is invalid JSON: "));
   job.ok("chat/1", kGood);
   EXPECT_EQ(canonical(job.state.result["chat"]["json"]), R"({"n":1})");
   EXPECT_EQ(job.state.result["chat"]["turns"], Value(2));
@@ -60,7 +61,7 @@ AE_TEST(
 }
 
 // The same job with a changed choice of the first turn, continued from there.
-JobFixture said_so(const JobFixture& whole, const auto& change) {
+JobFixture with_choice(const JobFixture& whole, const auto& change) {
   JobFixture job = loop_job(kMended);
   const auto choice = std::ranges::find_if(whole.log, [](const Event& event) {
     const auto* decision = as<DecisionRecorded>(event);
@@ -82,7 +83,8 @@ AE_TEST(
     "not") {
   JobFixture whole = loop_job(kMended);
   whole.claim().ok("chat/0", text_answer("no JSON"));
-  JobFixture job = said_so(whole, [](const Value& p) { return p.with("repair", "is gibberish"); });
+  JobFixture job =
+      with_choice(whole, [](const Value& p) { return p.with("repair", "is gibberish"); });
   EXPECT_NE(last_message(job, "chat/1").text("content").find("is gibberish"),
             std::string_view::npos);
   completes(job.ok("chat/1", kGood));
@@ -95,8 +97,8 @@ AE_TEST(
       return p.with("calls", Value::array({p["calls"].items()[0].with("refused", refused)}));
     };
   };
-  completes(said_so(calls, reworded("tool_not_granted")).ok("chat/1", kGood));
-  const JobFixture other = said_so(calls, reworded("input_invalid"));
+  completes(with_choice(calls, reworded("tool_not_granted")).ok("chat/1", kGood));
+  const JobFixture other = with_choice(calls, reworded("input_invalid"));
   EXPECT_FALSE(verify({.job = other.state.job, .events = other.log, .last_seq = {}, .head = {}},
                       uncached_plan_source())
                    .replay.ok);
@@ -183,7 +185,7 @@ AE_TEST("repair/what a model is told of a long fault is cut, at a whole characte
 }
 
 AE_TEST("repair/a node that asks a model once is asked once more, and gives its last answer") {
-  JobFixture job = asks();
+  JobFixture job = repairable_job();
   job.claim();
   EXPECT_EQ(canonical(request(job, "read/0")["messages"]),
             R"([{"content":"Be exact","role":"system"},{"content":"About rain","role":"user"}])");
@@ -203,14 +205,14 @@ AE_TEST("repair/a node that asks a model once is asked once more, and gives its 
 AE_TEST(
     "repair/a node whose first answer is good asks nothing more, and one that says no repair "
     "fails") {
-  JobFixture job = asks();
+  JobFixture job = repairable_job();
   job.claim().ok("read/0", kGood).ok("then");
   EXPECT_EQ(job.sent.size(), 2u);
   completes(job);
-  JobFixture twice = asks();
+  JobFixture twice = repairable_job();
   twice.claim().ok("read/0", kWrong).ok("read/1", kWrong);
   fails_so(twice, "breaks the schema");
-  JobFixture plain = asks("");
+  JobFixture plain = repairable_job("");
   plain.claim();
   EXPECT_EQ(plain.step("read").phase, StepPhase::calling) << "a call of its own, as ever";
   EXPECT_EQ(canonical(request(plain, "read")["schema"]), R"({"required":["n"],"type":"object"})");
@@ -227,12 +229,12 @@ AE_TEST("repair/a crash at any event asks nothing again that is recorded, and te
       job.answer(index, {.kind = OutcomeKind::success, .result = json(answer)});
     }
   };
-  JobFixture whole = asks();
+  JobFixture whole = repairable_job();
   whole.claim();
   run(whole);
   ASSERT_EQ(whole.status(), "completed");
   for (std::size_t kept = 2; kept < whole.log.size(); ++kept) {
-    JobFixture job = asks();
+    JobFixture job = repairable_job();
     job.log.assign(whole.log.begin(), whole.log.begin() + static_cast<std::ptrdiff_t>(kept));
     const auto answered =
         std::ranges::count(job.log, EventType::tool_invocation_finished, &Event::type);
@@ -313,7 +315,7 @@ AE_TEST("repair/a log that mends what it may not, or a second time, is refused")
 }
 
 AE_TEST("repair/a fork takes a node over that was mended, and another plan carries it") {
-  JobFixture job = asks();
+  JobFixture job = repairable_job();
   job.claim().ok("read/0", kWrong).ok("read/1", kGood);
   const auto whole = job.fork(job.seq_of(EventType::node_finished, "read"));
   ASSERT_TRUE(whole);

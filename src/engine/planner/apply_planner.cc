@@ -10,10 +10,10 @@ Status Applier::check_follows_from_answer(const PlanGenerated& event, const Plan
   if (!awaits_plan(s_)) return corrupt_event("no planner has made a plan");
   if (event.planned_by != plan_author_of(s_))
     return corrupt_event("another answer than its own made it");
-  const Step& asked = s_.steps.front();
-  if (asked.erased) return {};
+  const Step& planner_step = s_.steps.front();
+  if (planner_step.erased) return {};
   AE_ASSIGN(const auto made,
-            plan_from_answer(*s_.plan, asked.result, or_empty(event.planner_version)));
+            plan_from_answer(*s_.plan, planner_step.result, or_empty(event.planner_version)));
   if (made->hash != plan.hash)
     return corrupt_event("it is another plan than the model's answer makes");
   return {};

@@ -41,7 +41,7 @@ class Lowering {
     }
     std::vector<Value> lowered{planner_.task_graph["nodes"].items().front()};
     for (const Value& one : nodes.items()) {
-      AE_ASSIGN(Value node, this->node(one));
+      AE_ASSIGN(Value node, lower_node(one));
       lowered.push_back(std::move(node));
     }
     Value graph = planner_.task_graph.with("nodes", Value::array(std::move(lowered)));
@@ -53,37 +53,37 @@ class Lowering {
   }
 
  private:
-  Result<Value> node(const Value& said) {
-    const std::string where = "node `" + std::string(said.text("id")) + "`";
-    const bool waits = said.find("wait_for") != nullptr;
-    if (waits == (said.find("tool") != nullptr)) {
+  Result<Value> lower_node(const Value& source) {
+    const std::string where = "node `" + std::string(source.text("id")) + "`";
+    const bool waits = source.find("wait_for") != nullptr;
+    if (waits == (source.find("tool") != nullptr)) {
       return plan_error(where, "has either a `tool` or `wait_for`");
     }
-    std::vector<Member> node{{"id", said["id"]}, {"needs", needs(said["needs"])}};
+    std::vector<Member> node{{"id", source["id"]}, {"needs", lower_needs(source["needs"])}};
     for (const char* same : {"when", "on_error"}) {
-      if (const Value* text = said.find(same)) node.emplace_back(same, *text);
+      if (const Value* text = source.find(same)) node.emplace_back(same, *text);
     }
     if (node.back().first == "on_error" && node.back().second == Value("fail")) node.pop_back();
     if (waits) {
       for (const char* other : {"args", "map", "as"}) {
-        if (said.find(other) != nullptr)
+        if (source.find(other) != nullptr)
           return plan_error(where, "waits, and takes no " + quoted(other));
       }
       node.emplace_back("kind", "wait");
-      node.emplace_back("wait", Value::object({{"for", said["wait_for"]}, {"type", "timer"}}));
+      node.emplace_back("wait", Value::object({{"for", source["wait_for"]}, {"type", "timer"}}));
       return Value::object(std::move(node));
     }
-    AE_ASSIGN(std::vector<Member> call, this->call(said, where));
-    if (said.find("map") == nullptr) {
-      if (said.find("as") != nullptr) return plan_error(where, "has `as`, which is for a `map`");
+    AE_ASSIGN(std::vector<Member> call, lower_call(source, where));
+    if (source.find("map") == nullptr) {
+      if (source.find("as") != nullptr) return plan_error(where, "has `as`, which is for a `map`");
       node.emplace_back("kind", "tool");
       for (Member& member : call) node.push_back(std::move(member));
       return Value::object(std::move(node));
     }
     node.emplace_back("kind", "map");
-    node.emplace_back("over", said["map"]);
+    node.emplace_back("over", source["map"]);
     node.emplace_back("max_parallel", 8);
-    if (const Value* as = said.find("as")) node.emplace_back("as", *as);
+    if (const Value* as = source.find("as")) node.emplace_back("as", *as);
     node.emplace_back("do", Value::object(std::move(call)));
     return Value::object(std::move(node));
   }
@@ -91,13 +91,13 @@ class Lowering {
   static std::string quoted(std::string_view text) { return "`" + std::string(text) + "`"; }
 
   // A node without needs comes after the planner.
-  Value needs(const Value& said) const {
-    if (said.is_array() && said.size() > 0) return said;
+  Value lower_needs(const Value& source) const {
+    if (source.is_array() && source.size() > 0) return source;
     return Value::array({Value(node_.id)});
   }
 
-  Result<std::vector<Member>> call(const Value& said, const std::string& where) const {
-    const std::string_view tool = said.text("tool");
+  Result<std::vector<Member>> lower_call(const Value& source, const std::string& where) const {
+    const std::string_view tool = source.text("tool");
     const auto& granted = node_.loop->planner_tools;
     const auto found = std::ranges::find_if(
         granted, [&](std::uint32_t index) { return planner_.tools[index].name == tool; });
@@ -110,8 +110,8 @@ class Lowering {
                                    (names.empty() ? "none" : names));
     }
     std::vector<Member> call{{"tool", tool}};
-    if (said.find("args") == nullptr) return call;
-    AE_ASSIGN(Value args, json_at(said, "args", where));
+    if (source.find("args") == nullptr) return call;
+    AE_ASSIGN(Value args, json_at(source, "args", where));
     if (!args.is_object()) return plan_error(where, "has `args`, which is no JSON object");
     call.emplace_back("args", std::move(args));
     return call;
@@ -233,13 +233,13 @@ Result<PlanGenerated> plan_generated_payload(const State& state) {
   const Step& step = state.steps.front();
   AE_ASSIGN(const auto plan, plan_from_answer(*state.plan, step.result));
   const Step* last = last_turn(state);
-  std::string asked;
+  std::string arguments_hash;
   if (last != nullptr && last->call) {
-    asked = last->call->arguments_hash;
+    arguments_hash = last->call->arguments_hash;
   } else if (last != nullptr && last->imported) {
-    asked = last->imported->arguments_hash;
+    arguments_hash = last->imported->arguments_hash;
   }
-  auto input_hash = hash_from_hex(asked);
+  auto input_hash = hash_from_hex(arguments_hash);
   if (!input_hash) input_hash = hash_from_hex(state.hash_of(state.input));
   AE_ASSIGN(const Replan replan, replan_of(state, plan, {}));
   return PlanGenerated{.carried = carried_list(state, replan),

@@ -10,9 +10,9 @@ namespace {
 
 // Single quotes for double ones, in a string inside JSON.
 std::string answer(std::string_view nodes, std::string_view more = "") {
-  std::string said = "{'nodes': " + std::string(nodes) + std::string(more) + "}";
-  std::ranges::replace(said, '\'', '"');
-  return canonical(Value::object({{"text", said}, {"finish_reason", "stop"}}));
+  std::string text = "{'nodes': " + std::string(nodes) + std::string(more) + "}";
+  std::ranges::replace(text, '\'', '"');
+  return canonical(Value::object({{"text", text}, {"finish_reason", "stop"}}));
 }
 
 std::shared_ptr<const Plan> planner(std::string_view more = "", std::string_view whole = kTools) {
@@ -57,7 +57,7 @@ AE_TEST(
   EXPECT_EQ(request(job, "planner/0").find("tools"), nullptr);
   const std::size_t before = job.log.size();
   const std::string invocation = job.step("planner/0").call->id.text;
-  const std::string asked = job.step("planner/0").call->arguments_hash;
+  const std::string arguments_hash = job.step("planner/0").call->arguments_hash;
   job.ok("planner/0", two());
   std::vector<std::string> types;
   for (std::size_t i = before; i < job.log.size(); ++i) types.emplace_back(event_name(job.log[i]));
@@ -67,7 +67,7 @@ AE_TEST(
   const auto plan = job.last<PlanGenerated>();
   EXPECT_EQ(plan.planned_by, "model:main/" + invocation);
   EXPECT_EQ(plan.decision_locked, true);
-  EXPECT_EQ(to_hex(plan.plan_input_hash), asked);
+  EXPECT_EQ(to_hex(plan.plan_input_hash), arguments_hash);
   EXPECT_EQ(plan.carried.size(), 1u);
   EXPECT_EQ(job.state.plan_number, 1u);
   EXPECT_TRUE(job.state.planned_by_model);
@@ -145,10 +145,11 @@ AE_TEST(
       ASSERT_FALSE(job.in_flight.empty()) << job.log_text();
       const std::uint32_t index = job.in_flight.begin()->first;
       const Step& step = job.state.steps[index];
-      std::string said = "'x'";
-      if (step.is_turn()) said = step.turn == 0 ? answer("[{'id': 'a', 'tool': 'once'}]") : two();
+      std::string turn_answer = "'x'";
+      if (step.is_turn())
+        turn_answer = step.turn == 0 ? answer("[{'id': 'a', 'tool': 'once'}]") : two();
       job.answer(index, {.kind = OutcomeKind::success,
-                         .result = *parse_json(step.is_turn() ? said : "1")});
+                         .result = *parse_json(step.is_turn() ? turn_answer : "1")});
     }
   };
   JobFixture whole = plans();

@@ -9,7 +9,7 @@ namespace ae::engine {
 void Applier::await_answers(Step& step, const Erasable& result) {
   Invocation& call = *step.call;
   if (!call.questions) call.questions = std::make_unique<Questions>();
-  call.questions->asked = result.value;
+  call.questions->input_required = result.value;
   call.questions->erased = result.erased;
   call.questions->answers = Value::object({});
   call.questions->rounds++;
@@ -42,13 +42,13 @@ Status Applier::question_opened(Step& step, std::string_view key, Wait& wait) {
 Status Applier::question_closed(Step& step, std::string_view outcome, const Value& payload) {
   if (!step.call || !step.call->questions) return corrupt_event("its tool has no open question");
   const Member* question = open_question(*step.call);
-  const bool said = outcome == "approved" || outcome == "rejected";
-  if (!said && outcome != "timed_out" && outcome != "cancelled")
+  const bool answered = outcome == "approved" || outcome == "rejected";
+  if (!answered && outcome != "timed_out" && outcome != "cancelled")
     return corrupt_event("an unknown answer");
   if (question != nullptr && outcome != "cancelled") {
     const Value silence = Value::object({{"action", "cancel"}});
     Questions& questions = *step.call->questions;
-    questions.answers = questions.answers.with(question->first, said ? payload : silence);
+    questions.answers = questions.answers.with(question->first, answered ? payload : silence);
   }
   if (step.item != kNoItem) s_.steps[step.node].map->asking--;
   if (step.turn != kNoTurn) s_.steps[step.node].loop->asking--;

@@ -29,7 +29,7 @@ void Decider::handle_questions(const Step& step) {
   const Member* question = open_question(call);
   if (question == nullptr) {
     // Without questions the tool only wants to be called again, after a pause.
-    const bool only_later = call.questions->asked["requests"].size() == 0;
+    const bool only_later = call.questions->input_required["requests"].size() == 0;
     return only_later && step.phase == StepPhase::settled ? schedule_retry(step)
                                                           : declare_try(step, false);
   }

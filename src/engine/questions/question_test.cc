@@ -21,29 +21,29 @@ constexpr std::string_view kHow =
 constexpr std::string_view kGo =
     "{'message':'Sign here', 'mode':'url', 'url':'https://sign.example/1'}";
 
-Outcome asks(const Value& requests, std::string_view state = "s1") {
-  Value asked = Value::object({{"requests", requests}});
-  if (!state.empty()) asked = asked.with("state", state);
-  return {.kind = OutcomeKind::input_required, .definite = true, .result = asked};
+Outcome input_required(const Value& requests, std::string_view state = "s1") {
+  Value questions = Value::object({{"requests", requests}});
+  if (!state.empty()) questions = questions.with("state", state);
+  return {.kind = OutcomeKind::input_required, .definite = true, .result = questions};
 }
-Outcome asks_how(std::string_view state = "s1") {
-  return asks(Value::object({{"how", json(kHow)}}), state);
+Outcome ask_how(std::string_view state = "s1") {
+  return input_required(Value::object({{"how", json(kHow)}}), state);
 }
 
-JobFixture asked(std::string_view nodes = kBook, const JobFixtureOptions& setup = {}) {
+JobFixture job_with_question(std::string_view nodes = kBook, const JobFixtureOptions& setup = {}) {
   JobFixture job(nodes, setup);
   job.claim();
-  job.answer("a", asks_how());
+  job.answer("a", ask_how());
   return job;
 }
 
-JobFixture& fills_in(JobFixture& job, std::string_view node, std::string_view content) {
-  return job.act({.kind = ControlRequest::Kind::signal,
-                  .by = "ann",
-                  .wait_type = "human",
-                  .approval = job.asked(node),
-                  .arguments = json(content),
-                  .payload = json("{'decision':'approve'}")});
+JobFixture& fill_in(JobFixture& job, std::string_view node, std::string_view content) {
+  return job.send_request({.kind = ControlRequest::Kind::signal,
+                           .by = "ann",
+                           .wait_type = "human",
+                           .approval = job.open_request_id(node),
+                           .arguments = json(content),
+                           .payload = json("{'decision':'approve'}")});
 }
 
 void expect_proved(const JobFixture& job) {
@@ -56,7 +56,7 @@ void expect_proved(const JobFixture& job) {
 }
 
 AE_TEST("question/ends the try, nothing is in doubt, and the job rests until a person answers") {
-  JobFixture job = asked();
+  JobFixture job = job_with_question();
   EXPECT_EQ(job.status(), "waiting");
   EXPECT_EQ(job.types("a"), (Types{"node_started", "command_emitted", "tool_invocation_started",
                                    "tool_invocation_finished", "wait_opened", "job_waiting"}));
@@ -79,9 +79,9 @@ AE_TEST("question/ends the try, nothing is in doubt, and the job rests until a p
 
 AE_TEST(
     "question/its answer makes the next try of the same command, which sends it with the state") {
-  JobFixture job = asked();
+  JobFixture job = job_with_question();
   const std::string key = job.sent.back().external_key;
-  fills_in(job, "a", "{'n':3}");
+  fill_in(job, "a", "{'n':3}");
   ASSERT_FALSE(job.refused);
   const auto closed = job.last<WaitCompleted>();
   EXPECT_EQ(closed.outcome, "approved");
@@ -100,7 +100,7 @@ AE_TEST(
 AE_TEST("question/a no and a cancel are told to the tool, which decides") {
   for (const auto& [payload, action] : {std::pair("{'decision':'reject'}", "decline"),
                                         std::pair("{'action':'cancel'}", "cancel")}) {
-    JobFixture job = asked();
+    JobFixture job = job_with_question();
     job.signal(job.last<WaitOpened>().correlation_key, payload, "human");
     ASSERT_FALSE(job.refused) << payload;
     EXPECT_EQ(job.last<WaitCompleted>().outcome, "rejected");
@@ -113,10 +113,10 @@ AE_TEST("question/a no and a cancel are told to the tool, which decides") {
 }
 
 AE_TEST("question/an answer that does not fit the form is refused, and the question stays") {
-  JobFixture job = asked();
+  JobFixture job = job_with_question();
   const std::size_t before = job.log.size();
   for (const std::string_view content : {"{}", "{'n':0}", "{'n':'many'}", "7"}) {
-    fills_in(job, "a", content);
+    fill_in(job, "a", content);
     EXPECT_EQ(job.refused, Code::input_invalid) << content;
   }
   job.approve("a");
@@ -132,28 +132,29 @@ AE_TEST(
     "refused") {
   JobFixture job(kBook);
   job.claim();
-  job.answer("a", asks(json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
-                            " 'properties':{'mail':{'type':'string', 'format':'email',"
-                            " 'default':'nobody'}, 'day':{'type':'string', 'format':'date'},"
-                            " 'n':{'type':'integer', 'format':'email'}}}}}")));
+  job.answer("a",
+             input_required(json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
+                                 " 'properties':{'mail':{'type':'string', 'format':'email',"
+                                 " 'default':'nobody'}, 'day':{'type':'string', 'format':'date'},"
+                                 " 'n':{'type':'integer', 'format':'email'}}}}}")));
   const std::size_t before = job.log.size();
   for (const std::string_view content :
        {"{'mail':'ada'}", "{'mail':'ada@example.org','day':'tomorrow'}"}) {
-    fills_in(job, "a", content);
+    fill_in(job, "a", content);
     EXPECT_EQ(job.refused, Code::input_invalid) << content;
   }
   job.approve("a");
   EXPECT_EQ(job.refused, Code::input_invalid) << "what it has by default is held to it too";
   EXPECT_EQ(job.log.size(), before);
-  fills_in(job, "a", "{'mail':'ada@example.org','day':'2026-05-02','n':3}");
+  fill_in(job, "a", "{'mail':'ada@example.org','day':'2026-05-02','n':3}");
   EXPECT_FALSE(job.refused);
 }
 
 std::string command_for(std::string_view schema) {
   JobFixture job(kBook);
   job.claim();
-  job.answer("a", asks(json("{'k':{'message':'m', 'mode':'form', 'schema':" + std::string(schema) +
-                            "}}")));
+  job.answer("a", input_required(json("{'k':{'message':'m', 'mode':'form', 'schema':" +
+                                      std::string(schema) + "}}")));
   return std::string(job_view(job.state)["waits"].items().front().text("command"));
 }
 
@@ -200,10 +201,10 @@ AE_TEST("question/of a form with thousands of fields the command names the first
 AE_TEST("question/a form that is approved as it stands has the values it shows") {
   JobFixture job(kBook);
   job.claim();
-  job.answer("a",
-             asks(json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
-                       " 'properties':{'n':{'type':'integer', 'default':2},"
-                       " 'e':{'type':'string', 'enum':['x','y'], 'enumNames':['X','Y']}}}}}")));
+  job.answer("a", input_required(
+                      json("{'k':{'message':'m', 'mode':'form', 'schema':{'type':'object',"
+                           " 'properties':{'n':{'type':'integer', 'default':2},"
+                           " 'e':{'type':'string', 'enum':['x','y'], 'enumNames':['X','Y']}}}}}")));
   job.approve("a");
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(inputs_of(*job.step("a").call)["answers"]["k"],
@@ -213,14 +214,14 @@ AE_TEST("question/a form that is approved as it stands has the values it shows")
 AE_TEST("question/of several each is a wait of its own, one after the other") {
   JobFixture job(kBook);
   job.claim();
-  job.answer("a", asks(Value::object({{"go", json(kGo)}, {"how", json(kHow)}})));
+  job.answer("a", input_required(Value::object({{"go", json(kGo)}, {"how", json(kHow)}})));
   EXPECT_EQ(approvals_view(job.state)[0]["question"], json(kGo));
-  const std::string first = job.asked("a");
+  const std::string first = job.open_request_id("a");
   job.approve("a");
   ASSERT_EQ(job.status(), "waiting");
-  EXPECT_NE(job.asked("a"), first);
+  EXPECT_NE(job.open_request_id("a"), first);
   EXPECT_EQ(approvals_view(job.state)[0]["question"], json(kHow));
-  fills_in(job, "a", "{'n':1}");
+  fill_in(job, "a", "{'n':1}");
   EXPECT_EQ(inputs_of(*job.step("a").call)["answers"],
             json("{'go':{'action':'accept'}, 'how':{'action':'accept', 'content':{'n':1}}}"));
   EXPECT_EQ(job.sent.size(), 2u);
@@ -231,12 +232,12 @@ AE_TEST("question/of several each is a wait of its own, one after the other") {
 AE_TEST("question/a tool that only wants its state back is called again after a pause") {
   JobFixture job(kBook);
   job.claim();
-  job.answer("a", asks(Value::object({}), "later"));
+  job.answer("a", input_required(Value::object({}), "later"));
   EXPECT_EQ(job.status(), "running");
   EXPECT_EQ(job.sent.size(), 1u);
-  const auto said = job.last<DecisionRecorded>();
-  EXPECT_EQ(said.kind, "retry");
-  EXPECT_EQ(said.reason, "input_required");
+  const auto decision = job.last<DecisionRecorded>();
+  EXPECT_EQ(decision.kind, "retry");
+  EXPECT_EQ(decision.reason, "input_required");
   job.after(10s);
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(inputs_of(*job.step("a").call), json("{'answers':{}, 'state':'later'}"));
@@ -245,15 +246,15 @@ AE_TEST("question/a tool that only wants its state back is called again after a 
 }
 
 AE_TEST("question/the newest round counts, and no tool asks for ever") {
-  JobFixture job = asked();
+  JobFixture job = job_with_question();
   for (std::uint32_t round = 2; round <= kQuestionRoundsMax; ++round) {
-    fills_in(job, "a", "{'n':" + std::to_string(round) + "}");
-    job.answer("a", asks_how("s" + std::to_string(round)));
+    fill_in(job, "a", "{'n':" + std::to_string(round) + "}");
+    job.answer("a", ask_how("s" + std::to_string(round)));
     ASSERT_EQ(job.status(), "waiting") << round;
   }
-  fills_in(job, "a", "{'n':99}");
+  fill_in(job, "a", "{'n':99}");
   EXPECT_EQ(inputs_of(*job.step("a").call).text("state"), "s16");
-  job.answer("a", asks_how("more"));
+  job.answer("a", ask_how("more"));
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "input_required");
   expect_proved(job);
@@ -261,17 +262,17 @@ AE_TEST("question/the newest round counts, and no tool asks for ever") {
 
 AE_TEST(
     "question/each round of answers is another call for the budget, and its other tries are none") {
-  JobFixture job =
-      asked("[{'id':'a', 'kind':'tool', 'tool':'put'}]", {.more = "{'budget':{'tool_calls':2}}"});
+  JobFixture job = job_with_question("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
+                                     {.more = "{'budget':{'tool_calls':2}}"});
   EXPECT_EQ(job.state.budget.spent.tool_calls, 1u);
-  fills_in(job, "a", "{'n':3}");
+  fill_in(job, "a", "{'n':3}");
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.state.budget.reserved.tool_calls, 1u);
   job.fails("a", "connect").after(10s);
   ASSERT_EQ(job.sent.size(), 3u) << job.log_text();
-  job.answer("a", asks_how("s2"));
+  job.answer("a", ask_how("s2"));
   EXPECT_EQ(job.state.budget.spent.tool_calls, 2u);
-  fills_in(job, "a", "{'n':4}");
+  fill_in(job, "a", "{'n':4}");
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   EXPECT_EQ(job.sent.size(), 3u);
   job.raise("{'tool_calls':3}");
@@ -289,24 +290,25 @@ AE_TEST(
   job.claim();
   std::vector<Duration> pauses;
   for (std::uint32_t round = 1; round <= kQuestionRoundsMax; ++round) {
-    job.answer("a", asks(Value::object({}), "later"));
-    const auto said = job.last<DecisionRecorded>();
-    ASSERT_EQ(said.kind, "retry") << round;
-    pauses.push_back(*said.not_before - job.now);
+    job.answer("a", input_required(Value::object({}), "later"));
+    const auto decision = job.last<DecisionRecorded>();
+    ASSERT_EQ(decision.kind, "retry") << round;
+    pauses.push_back(*decision.not_before - job.now);
     job.after(1min);
     ASSERT_EQ(job.sent.size(), round + 1u) << job.log_text();
   }
   EXPECT_GT(pauses.back(), 5 * pauses.front());
   EXPECT_EQ(job.step("a").call->counted_tries, 1u) << "tries that ask are not counted";
-  job.answer("a", asks(Value::object({}), "later"));
+  job.answer("a", input_required(Value::object({}), "later"));
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "input_required");
   expect_proved(job);
 }
 
 AE_TEST("question/nobody answers: the tool is told so when the time is over") {
-  JobFixture job = asked(kBook, {.more = "{'tools':{'pay':{'effect':'at_most_once',"
-                                         " 'on_in_doubt':'park', 'ask_expires':'2h'}}}"});
+  JobFixture job =
+      job_with_question(kBook, {.more = "{'tools':{'pay':{'effect':'at_most_once',"
+                                        " 'on_in_doubt':'park', 'ask_expires':'2h'}}}"});
   EXPECT_EQ(to_text(*job.last<WaitOpened>().expires_at), to_text(job.now + 2h));
   job.after(2h);
   EXPECT_EQ(job.last<WaitCompleted>().outcome, "timed_out");
@@ -318,10 +320,10 @@ AE_TEST("question/nobody answers: the tool is told so when the time is over") {
 
 AE_TEST(
     "question/a crash while a person thinks changes nothing, and one in the next try is a doubt") {
-  JobFixture job = asked();
+  JobFixture job = job_with_question();
   job.reload();
   EXPECT_EQ(job.status(), "waiting");
-  fills_in(job, "a", "{'n':3}");
+  fill_in(job, "a", "{'n':3}");
   ASSERT_EQ(job.sent.size(), 2u);
   job.reload().claim();
   EXPECT_EQ(job.status(), "parked");
@@ -332,8 +334,8 @@ AE_TEST(
 }
 
 AE_TEST("question/a later try sends the same answers again") {
-  JobFixture job = asked("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
-  fills_in(job, "a", "{'n':3}");
+  JobFixture job = job_with_question("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  fill_in(job, "a", "{'n':3}");
   const Value inputs = inputs_of(*job.step("a").call);
   job.fails("a", "connect").after(10s);
   ASSERT_EQ(job.sent.size(), 3u);
@@ -346,16 +348,16 @@ AE_TEST("question/a later try sends the same answers again") {
 }
 
 AE_TEST("question/an answer is for the tool that asked: another version is not told") {
-  JobFixture job = asked();
+  JobFixture job = job_with_question();
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
-  fills_in(job, "a", "{'n':3}");
+  fill_in(job, "a", "{'n':3}");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "tool_changed");
   EXPECT_EQ(job.sent.size(), 1u);
 }
 
 AE_TEST("question/answering twice is one answer, and another answer is not applied") {
-  JobFixture job = asked();
+  JobFixture job = job_with_question();
   const std::string key(job.last<WaitOpened>().correlation_key);
   job.signal(key, "{'action':'accept', 'content':{'n':3}}");
   ASSERT_FALSE(job.refused);
@@ -369,7 +371,7 @@ AE_TEST("question/answering twice is one answer, and another answer is not appli
 }
 
 AE_TEST("question/a cancelled job asks no more, and calls nothing again") {
-  JobFixture job = asked();
+  JobFixture job = job_with_question();
   job.cancel();
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_EQ(job.sent.size(), 1u);
@@ -379,10 +381,10 @@ AE_TEST("question/a cancelled job asks no more, and calls nothing again") {
 }
 
 AE_TEST("question/a paused job is asked, and goes on after the pause") {
-  JobFixture job = asked();
+  JobFixture job = job_with_question();
   job.pause();
   EXPECT_EQ(job.status(), "parked");
-  fills_in(job, "a", "{'n':3}");
+  fill_in(job, "a", "{'n':3}");
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.sent.size(), 1u);
@@ -396,11 +398,11 @@ AE_TEST("question/other branches go on while a person is asked") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim();
-  job.answer("a", asks_how());
+  job.answer("a", ask_how());
   EXPECT_EQ(job.status(), "running");
   job.ok("b");
   EXPECT_EQ(job.status(), "waiting");
-  fills_in(job, "a", "{'n':3}");
+  fill_in(job, "a", "{'n':3}");
   EXPECT_EQ(job.ok("a").status(), "completed");
   expect_proved(job);
 }
@@ -411,7 +413,7 @@ AE_TEST("question/an item asks no more when its map has failed") {
       " 'do':{'tool':'pay', 'args':{'n':'${ .item }'}}}]",
       {.input = "{'l':[1,2]}"});
   job.claim();
-  job.answer(job.index_of("m/0"), asks_how());
+  job.answer(job.index_of("m/0"), ask_how());
   job.fails("m/1", "http_402");
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "http_402");
@@ -423,7 +425,7 @@ AE_TEST("question/an item asks no more when its map has failed") {
 AE_TEST("question/what asks about a call, or what nobody can answer, is a failure") {
   JobFixture job(kBook);
   job.claim();
-  job.answer("a", asks(json("{'k':{'mode':'sampling', 'message':'m'}}")));
+  job.answer("a", input_required(json("{'k':{'mode':'sampling', 'message':'m'}}")));
   EXPECT_EQ(job.status(), "failed");
   EXPECT_EQ(job.state.error->code, "input_required");
 }
@@ -444,7 +446,7 @@ AE_TEST("question/an effect that was recorded and not logged is caught up") {
   job.decides = false;
   job.reload();
   job.decides = true;
-  job.store_effect("a", asks_how(), Arrival::in_time);
+  job.store_effect("a", ask_how(), Arrival::in_time);
   EXPECT_EQ(job.last<ToolInvocationFinished>().caught_up, true);
   EXPECT_EQ(job.last<WaitOpened>().reason, "input_required");
   expect_proved(job);
@@ -454,11 +456,11 @@ AE_TEST("question/one that comes late ends the doubt about its call, and is put"
   JobFixture job(kBook);
   job.claim().crash();
   ASSERT_EQ(job.state.parked_until, "resolve");
-  job.store_effect("a", asks_how());
+  job.store_effect("a", ask_how());
   EXPECT_EQ(job.last<ToolInvocationFinished>().outcome, "input_required");
   EXPECT_EQ(job.status(), "waiting") << job.log_text();
   EXPECT_EQ(job.last<WaitOpened>().reason, "input_required");
-  fills_in(job, "a", "{'n':3}");
+  fill_in(job, "a", "{'n':3}");
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
   expect_proved(job);
@@ -472,17 +474,17 @@ AE_TEST("question/one that comes after somebody said that its call did not happe
   job.resolve("a", "not_happened");
   ASSERT_FALSE(job.refused);
   job.decides = true;
-  job.store_effect("a", asks_how());
+  job.store_effect("a", ask_how());
   EXPECT_EQ(job.status(), "waiting") << job.log_text();
-  fills_in(job, "a", "{'n':3}");
+  fill_in(job, "a", "{'n':3}");
   ASSERT_EQ(job.sent.size(), 2u) << job.log_text();
   EXPECT_EQ(job.ok("a", "{'booked':3}").status(), "completed");
   expect_proved(job);
 }
 
 AE_TEST("question/a checkpoint at any event, and the tail after it, is the same") {
-  JobFixture job = asked();
-  fills_in(job, "a", "{'n':3}");
+  JobFixture job = job_with_question();
+  fill_in(job, "a", "{'n':3}");
   job.ok("a", "{'booked':3}");
   for (std::size_t n = 1; n <= job.log.size(); ++n) {
     const State then = job.folded(n);

@@ -11,16 +11,16 @@ namespace {
 
 // `approve` with arguments submits a form and `reject` declines it; or the
 // payload has MCP's `action`.
-std::string_view action_of(const ControlRequest& act) {
-  const std::string_view decision = act.payload.text("decision");
+std::string_view action_of(const ControlRequest& request) {
+  const std::string_view decision = request.payload.text("decision");
   if (decision == "approve") return "accept";
   if (decision == "reject") return "decline";
-  return act.payload.text("action");
+  return request.payload.text("action");
 }
 
-std::optional<Value> content_of(const ControlRequest& act) {
-  if (act.arguments) return act.arguments;
-  const Value* content = act.payload.find("content");
+std::optional<Value> content_of(const ControlRequest& request) {
+  if (request.arguments) return request.arguments;
+  const Value* content = request.payload.find("content");
   return content != nullptr ? std::optional(*content) : std::nullopt;
 }
 
@@ -40,18 +40,18 @@ bool is_question_wait_key(std::string_view key) {
 Value inputs_of(const Invocation& call) {
   if (!call.questions || call.questions->rounds == 0) return {};
   std::vector<Member> inputs{{"answers", call.questions->answers}};
-  if (const Value* state = call.questions->asked.find("state"))
+  if (const Value* state = call.questions->input_required.find("state"))
     inputs.emplace_back("state", *state);
   return Value::object(std::move(inputs));
 }
 
 Result<AppliedRequest> apply_question_answer(const State& state, const std::string& key,
-                                             const Wait& wait, const ControlRequest& act) {
+                                             const Wait& wait, const ControlRequest& request) {
   const Step& step = state.steps[wait.step];
   const Member* question = step.call ? open_question(*step.call) : nullptr;
   if (question == nullptr) return fail(Code::wait_mismatch, "this question is no longer open");
-  const std::string_view action = action_of(act);
-  auto answer = validate_answer(question->second, action, content_of(act));
+  const std::string_view action = action_of(request);
+  auto answer = validate_answer(question->second, action, content_of(request));
   if (!answer) {
     return std::unexpected(std::move(answer).error().with_context(
         "\"" + step.call->tool +
@@ -59,19 +59,20 @@ Result<AppliedRequest> apply_question_answer(const State& state, const std::stri
         "`aetheris approve ID --arguments JSON` answers it"));
   }
   const std::string_view outcome = action == "accept" ? "approved" : "rejected";
-  AppliedRequest taken{.events = {answered(wait_closed(state, key, wait, outcome), act, *answer)},
-                       .answer = Value::object(
-                           {{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
+  AppliedRequest applied{
+      .events = {with_answer(wait_completed_event(state, key, wait, outcome), request, *answer)},
+      .answer =
+          Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
   if (outcome == "rejected") {
-    taken.answer = taken.answer.with(
+    applied.answer = applied.answer.with(
         "then", "the tool \"" + step.call->tool + "\" gets the rejection as the answer");
   }
-  return taken;
+  return applied;
 }
 
-bool is_same_answer(const ControlRequest& act, const Value& answer) {
-  if (action_of(act) != answer.text("action")) return false;
-  const auto content = content_of(act);
+bool is_same_answer(const ControlRequest& request, const Value& answer) {
+  if (action_of(request) != answer.text("action")) return false;
+  const auto content = content_of(request);
   return !content || *content == answer["content"];
 }
 

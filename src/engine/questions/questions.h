@@ -30,8 +30,8 @@ Value inputs_of(const Invocation& call);
 
 // Answers the question of this wait. Fails with input_invalid, payload_too_large.
 Result<AppliedRequest> apply_question_answer(const State& state, const std::string& key,
-                                             const Wait& wait, const ControlRequest& act);
+                                             const Wait& wait, const ControlRequest& request);
 // Does the request give this same answer?
-bool is_same_answer(const ControlRequest& act, const Value& answer);
+bool is_same_answer(const ControlRequest& request, const Value& answer);
 
 }  // namespace ae::engine

@@ -8,8 +8,8 @@
 namespace ae::engine {
 
 // {node of the new plan: step in the current plan}. Fails if one cannot be carried over.
-Result<std::map<std::uint32_t, std::uint32_t>> Applier::carried(const Value& list,
-                                                                const Plan& plan) const {
+Result<std::map<std::uint32_t, std::uint32_t>> Applier::parse_carried(const Value& list,
+                                                                      const Plan& plan) const {
   std::map<std::uint32_t, std::uint32_t> carried;
   if (!list.is_array()) return corrupt_event("without what is carried");
   for (const Value& entry : list.items()) {
@@ -18,20 +18,21 @@ Result<std::map<std::uint32_t, std::uint32_t>> Applier::carried(const Value& lis
     if (step == s_.by_id.end() || node == plan.by_id.end())
       return corrupt_event("it carries what is not there");
     const Step& old = s_.steps[step->second];
-    const Node& was = s_.node_of(old);
-    const Node& is = plan.nodes[node->second];
+    const Node& old_node = s_.node_of(old);
+    const Node& new_node = plan.nodes[node->second];
     const bool begun = old.started || old.skipped || old.map || old.loop;
-    if (old.role != Role::node || old.is_part() || !begun || was.id != is.id ||
-        was.kind != is.kind) {
+    if (old.role != Role::node || old.is_part() || !begun || old_node.id != new_node.id ||
+        old_node.kind != new_node.kind) {
       return corrupt_event("it carries another node");
     }
-    if (was.kind != NodeKind::wait && s_.plan->tools[was.tool].name != plan.tools[is.tool].name) {
+    if (old_node.kind != NodeKind::wait &&
+        s_.plan->tools[old_node.tool].name != plan.tools[new_node.tool].name) {
       return corrupt_event("it carries another tool's call");
     }
-    if (old.phase == StepPhase::done && old.failure && !is.continue_on_error) {
+    if (old.phase == StepPhase::done && old.failure && !new_node.continue_on_error) {
       return corrupt_event("it carries a failure that ends the job");
     }
-    if (!carried.emplace(is.index, step->second).second)
+    if (!carried.emplace(new_node.index, step->second).second)
       return corrupt_event("it carries a node twice");
   }
   return carried;
@@ -105,14 +106,14 @@ bool move_loop(LoopProgress& loop, const Plan& before, const Plan& after,
 
 }  // namespace
 
-Status Applier::re_plan(const PlanGenerated& event, std::shared_ptr<const Plan> plan) {
+Status Applier::apply_replan(const PlanGenerated& event, std::shared_ptr<const Plan> plan) {
   if (auto may = may_replan(s_); !may) return corrupt_event(may.error().message);
-  AE_ASSIGN(const auto carried, this->carried(event.carried, *plan));
+  AE_ASSIGN(const auto carried, this->parse_carried(event.carried, *plan));
   // Of carried steps: node of the old plan → node of the new one.
-  std::map<std::uint32_t, std::uint32_t> start_node;
+  std::map<std::uint32_t, std::uint32_t> new_node_of_step;
   std::set<std::uint32_t> kept;
   for (const auto& [node, step] : carried) {
-    start_node.emplace(step, node);
+    new_node_of_step.emplace(step, node);
     kept.insert(step);
   }
   AE_TRY(check_abandoned(event.drop, kept));
@@ -137,7 +138,7 @@ Status Applier::re_plan(const PlanGenerated& event, std::shared_ptr<const Plan> 
     if (old[i].role != Role::node || !kept.contains(old[i].node)) continue;
     moved.emplace(i, static_cast<std::uint32_t>(s_.steps.size()));
     Step& step = s_.steps.emplace_back(std::move(old[i]));
-    move_step(step, start_node.at(step.node));
+    move_step(step, new_node_of_step.at(step.node));
     if (step.is_loop_call()) AE_TRY(move_tool(step, *before));
   }
   for (const Node& node : s_.plan->nodes) {

@@ -33,7 +33,7 @@ class ReplanBuilder {
   Result<Replan> run();
 
  private:
-  const Step* same(const Node& node) const;
+  const Step* carried_step(const Node& node) const;
   bool same_branch(const Step& step, const Node& node) const;
   bool same_call(const Step& step, const Node& node) const;
   bool same_value(const Step& step, const Node& node) const;
@@ -66,15 +66,15 @@ bool ReplanBuilder::can_read(const Template& source) const {
 bool ReplanBuilder::same_branch(const Step& step, const Node& node) const {
   if (!node.when) return !step.skipped;
   if (!can_read(*node.when)) return false;
-  const auto taken = when_of(next_, node, &work_);
-  return taken && *taken == !step.skipped;
+  const auto branch_taken = when_of(next_, node, &work_);
+  return branch_taken && *branch_taken == !step.skipped;
 }
 
 bool ReplanBuilder::same_call(const Step& step, const Node& node) const {
-  const ToolPolicy& is = next_.plan->tools[node.tool];
-  const std::string& name = is.name;
-  if (s_.tool_of(step).records != is.records) return false;
-  if (!is.makes_call()) return same_value(step, node);
+  const ToolPolicy& tool_policy = next_.plan->tools[node.tool];
+  const std::string& name = tool_policy.name;
+  if (s_.tool_of(step).records != tool_policy.records) return false;
+  if (!tool_policy.makes_call()) return same_value(step, node);
   std::string tool, hash;
   if (step.call) {
     tool = step.call->tool;
@@ -99,9 +99,9 @@ bool ReplanBuilder::same_value(const Step& step, const Node& node) const {
       (node.has_args && !can_read(node.args))) {
     return false;
   }
-  const auto was = arguments_of(s_, step, &work_);
-  const auto is = arguments_of(next_, node, kNoItem, &work_);
-  return was && is && *was == *is;
+  const auto old_args = arguments_of(s_, step, &work_);
+  const auto new_args = arguments_of(next_, node, kNoItem, &work_);
+  return old_args && new_args && *old_args == *new_args;
 }
 
 bool ReplanBuilder::same_wait(const Step& step, const Node& node) const {
@@ -115,10 +115,10 @@ bool ReplanBuilder::same_wait(const Step& step, const Node& node) const {
 }
 
 bool ReplanBuilder::same_map(const Step& step, const Node& node) const {
-  const Value& old = graph_of(*s_.plan, s_.node_of(step));
-  const Value& fresh = graph_of(*next_.plan, node);
+  const Value& old_graph = graph_of(*s_.plan, s_.node_of(step));
+  const Value& new_graph = graph_of(*next_.plan, node);
   for (const char* name : {"over", "as", "do", "on_item_error"}) {
-    if (old[name] != fresh[name]) return false;
+    if (old_graph[name] != new_graph[name]) return false;
   }
   return can_read(node.over) && (!node.has_args || can_read(node.args));
 }
@@ -126,14 +126,15 @@ bool ReplanBuilder::same_map(const Step& step, const Node& node) const {
 // A completed loop, or an imported one that has not started here: same model, same messages, same
 // tools. The maximum number of turns may differ: it does not affect completed turns.
 bool ReplanBuilder::same_loop(const Step& step, const Node& node) const {
-  const bool goes_on = step.phase == StepPhase::ready && step.loop;
-  if (step.phase != StepPhase::done && !goes_on) return false;
-  const Value& was = graph_of(*s_.plan, s_.node_of(step));
-  const Value& is = graph_of(*next_.plan, node);
+  const bool is_imported_loop = step.phase == StepPhase::ready && step.loop;
+  if (step.phase != StepPhase::done && !is_imported_loop) return false;
+  const Value& old_graph = graph_of(*s_.plan, s_.node_of(step));
+  const Value& new_graph = graph_of(*next_.plan, node);
   for (const char* name : {"loop", "args", "repair"}) {
-    const bool turns = goes_on && is[name].is_object() && was[name].is_object();
-    const Value then = turns ? was[name].with("max_turns", {}) : was[name];
-    if (then != (turns ? is[name].with("max_turns", {}) : is[name])) return false;
+    const bool turns =
+        is_imported_loop && new_graph[name].is_object() && old_graph[name].is_object();
+    const Value expected = turns ? old_graph[name].with("max_turns", {}) : old_graph[name];
+    if (expected != (turns ? new_graph[name].with("max_turns", {}) : new_graph[name])) return false;
   }
   if (node.has_args && !can_read(node.args)) return false;
   if (!can_read(node.loop->prompt) || (node.loop->system && !can_read(*node.loop->system))) {
@@ -148,16 +149,16 @@ bool ReplanBuilder::same_loop(const Step& step, const Node& node) const {
 }
 
 // The step that this node of the new plan continues; nullptr: it starts again.
-const Step* ReplanBuilder::same(const Node& node) const {
+const Step* ReplanBuilder::carried_step(const Node& node) const {
   const auto known = s_.plan->by_id.find(node.id);
   if (known == s_.plan->by_id.end() || drop_.contains(node.id)) return nullptr;
   const Step& step = s_.steps[known->second];
   if (!has_begun(step) || s_.node_of(step).kind != node.kind) return nullptr;
   const bool done = step.phase == StepPhase::done;
-  const bool may_stand = done || std::ranges::all_of(node.needs, [&](std::uint32_t need) {
-                           return bool{done_[need]};
-                         });
-  if (!may_stand || !same_branch(step, node)) return nullptr;
+  const bool needs_done = done || std::ranges::all_of(node.needs, [&](std::uint32_t need) {
+                            return bool{done_[need]};
+                          });
+  if (!needs_done || !same_branch(step, node)) return nullptr;
   if (step.skipped) return &step;
   if (done && step.failure && !node.continue_on_error) return nullptr;
   // A new planner must make a new plan; the plan that a planner made carries
@@ -189,7 +190,7 @@ Result<Replan> ReplanBuilder::run() {
   for (const Node& node : next_.plan->nodes) needs.push_back(node.needs);
   std::vector<bool> kept(s_.plan->nodes.size());
   for (const std::uint32_t index : topological_order(needs).order) {
-    const Step* step = same(next_.plan->nodes[index]);
+    const Step* step = carried_step(next_.plan->nodes[index]);
     if (work_ > work_max_) {
       return fail(Code::plan_invalid,
                   "to compare the new plan with what the job has done takes more than " +
@@ -207,7 +208,7 @@ Result<Replan> ReplanBuilder::run() {
     carried.failure = step->failure;
     carried.skipped = step->skipped;
   }
-  std::ranges::sort(replan.carried, {}, &Replan::Carry::node);
+  std::ranges::sort(replan.carried, {}, &Replan::CarriedStep::node);
   for (const Step& step : s_.steps) {
     if (!kept[step.node] && is_effect(s_, step)) replan.lost.insert(s_.node_of(step).id);
   }
@@ -277,7 +278,7 @@ Status may_replan(const State& state) {
 
 Value carried_list(const State& state, const Replan& replan) {
   std::vector<Value> list;
-  for (const Replan::Carry& carry : replan.carried) {
+  for (const Replan::CarriedStep& carry : replan.carried) {
     const Step& step = state.steps[carry.step];
     list.push_back(Value::object({{"node_id", state.node_of(step).id}, {"step_id", step.id.text}}));
   }

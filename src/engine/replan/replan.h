@@ -19,11 +19,11 @@ namespace ae::engine {
 using DroppedNodes = std::set<std::string, std::less<>>;
 
 struct Replan {
-  struct Carry {
+  struct CarriedStep {
     std::uint32_t step = 0, node = 0;  // index of the step now; of the node in the new plan
   };
-  std::vector<Carry> carried;  // by node of the new plan
-  DroppedNodes lost;           // nodes of the old plan whose committed effects are not carried over
+  std::vector<CarriedStep> carried;  // by node of the new plan
+  DroppedNodes lost;  // nodes of the old plan whose committed effects are not carried over
 };
 // The maximum cost of a comparison, in steps; the evaluation that exceeds it is the last one.
 inline constexpr Work kReplanWorkMax = 10'000'000;

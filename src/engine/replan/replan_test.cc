@@ -90,12 +90,12 @@ AE_TEST("replan/a request to drop a kept result counts as applied when it is dro
   const auto other = plan_of({kA, kB});
   job.replan(other);
   ASSERT_FALSE(job.refused) << job.refusal;
-  const ControlRequest act{.kind = ControlRequest::Kind::plan,
-                           .payload = Value::object({{"drop", Value::array({Value("a")})},
-                                                     {"task_graph", other->task_graph}})};
-  EXPECT_FALSE(is_handled(job.state, act)) << "the plan is the job's, and a is kept";
+  const ControlRequest request{.kind = ControlRequest::Kind::plan,
+                               .payload = Value::object({{"drop", Value::array({Value("a")})},
+                                                         {"task_graph", other->task_graph}})};
+  EXPECT_FALSE(is_handled(job.state, request)) << "the plan is the job's, and a is kept";
   job.replan(other, {"a"});
-  EXPECT_TRUE(is_handled(job.state, act));
+  EXPECT_TRUE(is_handled(job.state, request));
 }
 
 AE_TEST("replan/the plan that the job has changes nothing") {
@@ -260,8 +260,8 @@ AE_TEST("replan/it is refused while a call is under way, or in doubt, and after 
 AE_TEST("replan/a plan with faults changes nothing") {
   JobFixture job = waiting();
   const std::size_t events = job.log.size();
-  job.act({.kind = ControlRequest::Kind::plan,
-           .payload = json("{'task_graph':{'schema':1,'nodes':3}}")});
+  job.send_request({.kind = ControlRequest::Kind::plan,
+                    .payload = json("{'task_graph':{'schema':1,'nodes':3}}")});
   EXPECT_EQ(job.refused, Code::plan_invalid);
   job.replan(plan_of({kA, kB}), {"nobody"});
   EXPECT_EQ(job.refused, Code::plan_invalid);
@@ -332,17 +332,17 @@ AE_TEST("replan/a request for an approval is carried when the call is the same")
   constexpr std::string_view kSign = "{'id':'s','kind':'tool','tool':'sign','args':{'n':1}}";
   JobFixture job(nodes({kSign}), {.more = kTool});
   job.claim();
-  const std::string asked = job.asked("s");
+  const std::string request_id = job.open_request_id("s");
   job.replan(plan_of({kSign, "{'id':'t','kind':'tool','tool':'put','needs':['s']}"}, kTool));
   ASSERT_FALSE(job.refused);
-  EXPECT_EQ(job.asked("s"), asked);
+  EXPECT_EQ(job.open_request_id("s"), request_id);
   job.approve("s").ok("s").ok("t");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   expect_proved(job);
   JobFixture other(nodes({kSign}), {.more = kTool});
   other.claim().replan(plan_of({"{'id':'s','kind':'tool','tool':'sign','args':{'n':2}}"}, kTool));
   ASSERT_FALSE(other.refused);
-  EXPECT_NE(other.asked("s"), asked) << "another call, another request";
+  EXPECT_NE(other.open_request_id("s"), request_id) << "another call, another request";
   expect_proved(other);
 }
 
@@ -530,7 +530,7 @@ AE_TEST(
     const bool changed = !dice.one_in(3);
     for (int rounds = 0; rounds < 3; ++rounds) {
       const std::uint64_t moments = dice.below(12);
-      for (std::uint64_t i = 0; i < moments && step_on(job, world, dice); ++i) {
+      for (std::uint64_t i = 0; i < moments && advance_randomly(job, world, dice); ++i) {
       }
       if (is_terminal(job.state.status)) break;
       const auto next = compiled(next_graph(graph, dice, changed));
@@ -563,7 +563,7 @@ AE_TEST(
       if (dice.one_in(2) && job.state.status == JobStatus::running) job.crash();
     }
     int steps = 0;
-    while (step_on(job, world, dice)) {
+    while (advance_randomly(job, world, dice)) {
       ASSERT_LT(++steps, 5000) << job.log_text();
       if (dice.one_in(10) && job.state.status == JobStatus::running) job.crash();
     }

@@ -34,18 +34,18 @@ std::string joined(const DroppedNodes& names) {
   return text;
 }
 
-DecisionRecorded decision(const State& state, const ControlRequest& act, const Plan& plan,
-                          const DecisionContext& context) {
+DecisionRecorded plan_decision(const State& state, const ControlRequest& request, const Plan& plan,
+                               const DecisionContext& context) {
   const std::string number = std::to_string(state.plan_number + 1);
   return {.at = context.now,
-          .by = none_if_empty(act.by),
+          .by = none_if_empty(request.by),
           .decision_id =
               DecisionId(step_id(state.job, plan.decision, number + "#re_plan", "decision").text),
           .kind = "re_plan",
           .payload = Value::object({{"plan", state.plan_number + std::uint64_t{1}},
                                     {"plan_hash", to_hex(plan.hash)},
                                     {"replaces", to_hex(state.plan->hash)}}),
-          .reason = none_if_empty(act.reason)};
+          .reason = none_if_empty(request.reason)};
 }
 
 PlanGenerated generated(const State& state, const Plan& plan, const Value& carried,
@@ -64,21 +64,21 @@ PlanGenerated generated(const State& state, const Plan& plan, const Value& carri
 
 }  // namespace
 
-Result<AppliedRequest> apply_plan_request(const State& state, const ControlRequest& act,
+Result<AppliedRequest> apply_plan_request(const State& state, const ControlRequest& request,
                                           const DecisionContext& context) {
-  const Value& task_graph = act.payload["task_graph"];
+  const Value& task_graph = request.payload["task_graph"];
   AE_ASSIGN(const auto plan, Plan::compile(task_graph));
   if (!state.plan) return fail(Code::plan_missing, "the job's log holds no plan");
   const std::string hash = to_hex(plan->hash);
   const bool same = plan->hash == state.plan->hash;
-  if (same && kept_results(state, act.payload["drop"]).empty()) {
+  if (same && kept_results(state, request.payload["drop"]).empty()) {
     return AppliedRequest{.events = {},
                           .answer = Value::object({{"plan_hash", hash}, {"unchanged", true}})};
   }
   AE_TRY(may_replan(state));
   AE_ASSIGN(const DroppedNodes drop,
-            same ? Result<DroppedNodes>(kept_results(state, act.payload["drop"]))
-                 : dropped_of(state, act.payload["drop"]));
+            same ? Result<DroppedNodes>(kept_results(state, request.payload["drop"]))
+                 : dropped_of(state, request.payload["drop"]));
   AE_ASSIGN(const Replan replan, replan_of(state, plan, drop));
   DroppedNodes unnamed;
   std::ranges::set_difference(replan.lost, drop, std::inserter(unnamed, unnamed.end()));
@@ -89,32 +89,32 @@ Result<AppliedRequest> apply_plan_request(const State& state, const ControlReque
                     "their effects stay, but no longer belong to the job");
   }
   std::set<std::uint32_t> kept;
-  for (const Replan::Carry& carry : replan.carried) kept.insert(carry.step);
-  AppliedRequest taken;
+  for (const Replan::CarriedStep& carry : replan.carried) kept.insert(carry.step);
+  AppliedRequest applied;
   bool closed = false;
   for (const auto& [key, wait] : state.waits) {
     if (kept.contains(state.steps[wait.step].node)) continue;
-    taken.events.emplace_back(wait_closed(state, key, wait, "cancelled"));
+    applied.events.emplace_back(wait_completed_event(state, key, wait, "cancelled"));
     closed = true;
   }
   const Value carried = carried_list(state, replan);
-  taken.events.push_back(decision(state, act, *plan, context));
-  taken.events.push_back(generated(state, *plan, carried, drop));
+  applied.events.push_back(plan_decision(state, request, *plan, context));
+  applied.events.push_back(generated(state, *plan, carried, drop));
   // The job is released to any worker that has the tools of the new plan.
-  const std::string by = act.by.empty() ? "somebody" : act.by;
+  const std::string by = request.by.empty() ? "somebody" : request.by;
   if (state.status == JobStatus::running) {
-    taken.events.push_back(requeued_event("re_plan", std::nullopt));
+    applied.events.push_back(requeued_event("re_plan", std::nullopt));
   } else if (state.awaits_version()) {  // the new plan has its own version policy
-    taken.events.emplace_back(JobResumed{.by = by});
+    applied.events.emplace_back(JobResumed{.by = by});
   } else if (state.status == JobStatus::waiting && !closed) {
-    taken.events.push_back(paused_event("re_plan"));
-    taken.events.emplace_back(JobResumed{.by = by});
+    applied.events.push_back(paused_event("re_plan"));
+    applied.events.emplace_back(JobResumed{.by = by});
   }
-  taken.answer = Value::object({{"carried", carried},
-                                {"drop", list_of(drop)},
-                                {"plan", state.plan_number + std::uint64_t{1}},
-                                {"plan_hash", hash}});
-  return taken;
+  applied.answer = Value::object({{"carried", carried},
+                                  {"drop", list_of(drop)},
+                                  {"plan", state.plan_number + std::uint64_t{1}},
+                                  {"plan_hash", hash}});
+  return applied;
 }
 
 }  // namespace ae::engine

@@ -19,9 +19,9 @@ Step* Applier::step_or_new_part(const NodeStarted& event) {
   if (!s_.plan) return nullptr;
   auto node = s_.plan->by_id.find(event.node_id);
   if (node == s_.plan->by_id.end()) return nullptr;
-  Step& whole = s_.steps[node->second];
-  if (whole.phase == StepPhase::looping) return next_loop_part(whole, event.step_id);
-  return next_item(whole, event.step_id);
+  Step& parent = s_.steps[node->second];
+  if (parent.phase == StepPhase::looping) return next_loop_part(parent, event.step_id);
+  return next_item(parent, event.step_id);
 }
 
 Step* Applier::next_item(Step& map, const StepId& named) {
@@ -35,27 +35,27 @@ Step* Applier::next_item(Step& map, const StepId& named) {
   map.map->started++;
   advance_past_finished(*map.map);
   map.map->active++;
-  Step& fresh = new_item(map, item, id);
-  fresh.phase = StepPhase::ready;
+  Step& new_step = new_item(map, item, id);
+  new_step.phase = StepPhase::ready;
   update_work_sets(map.node);
-  return &fresh;
+  return &new_step;
 }
 
-Step& Applier::new_part(const Step& whole, const StepId& id) {
+Step& Applier::new_part(const Step& parent, const StepId& id) {
   const auto index = static_cast<std::uint32_t>(s_.steps.size());
-  Step& fresh = s_.steps.emplace_back();  // of a deque: `whole` stays valid
-  fresh.id = id;
-  fresh.node = whole.node;
-  fresh.start_plan = whole.start_plan;
-  fresh.start_node = whole.start_node;
+  Step& new_step = s_.steps.emplace_back();  // of a deque: `parent` stays valid
+  new_step.id = id;
+  new_step.node = parent.node;
+  new_step.start_plan = parent.start_plan;
+  new_step.start_node = parent.start_node;
   s_.by_id.emplace(id, index);
-  return fresh;
+  return new_step;
 }
 
 Step& Applier::new_item(const Step& map, std::uint32_t item, const StepId& id) {
-  Step& fresh = new_part(map, id);
-  fresh.item = item;
-  return fresh;
+  Step& new_step = new_part(map, id);
+  new_step.item = item;
+  return new_step;
 }
 
 // Imported items do not start.
@@ -115,7 +115,7 @@ bool Applier::wants_decision(const Step& step) const {
 
 void Applier::update_work_sets(std::uint32_t index) {
   const Step& step = s_.steps[index];
-  const auto keep = [index](std::set<std::uint32_t>& set, bool in) {
+  const auto update_set = [index](std::set<std::uint32_t>& set, bool in) {
     if (in) {
       set.insert(index);
     } else {
@@ -123,9 +123,9 @@ void Applier::update_work_sets(std::uint32_t index) {
     }
   };
   const bool wants = wants_decision(step);
-  keep(s_.todo, wants);
-  keep(s_.startable, !wants && is_startable(step));
-  keep(s_.calling, step.phase == StepPhase::calling);
+  update_set(s_.todo, wants);
+  update_set(s_.startable, !wants && is_startable(step));
+  update_set(s_.calling, step.phase == StepPhase::calling);
 }
 
 void Applier::set_phase(Step& step, StepPhase phase) {
@@ -168,7 +168,7 @@ Status Applier::apply(const PlanGenerated& event) {
   const bool by_model = or_empty(event.planned_by).starts_with(kModelToolPrefix);
   if (s_.plan && by_model) AE_TRY(check_follows_from_answer(event, *plan));
   s_.planned_by_model = by_model || plan_author(*plan) != "file";
-  if (s_.plan) return re_plan(event, std::move(plan));
+  if (s_.plan) return apply_replan(event, std::move(plan));
   s_.plan = std::move(plan);
   s_.nodes_left = static_cast<std::uint32_t>(s_.plan->nodes.size());
   for (const Node& node : s_.plan->nodes) {
@@ -216,7 +216,7 @@ void Applier::note_progress() {
 }
 
 // A request to continue or to end the job. One more death without progress parks it again.
-void Applier::allow_one_more_death() {
+void Applier::allow_one_more_attempt() {
   s_.process_deaths = std::min(s_.process_deaths, kProcessDeathsMax - 1);
 }
 
@@ -237,7 +237,7 @@ void Applier::store_opened() {
 // The end of the job overrides a requested pause.
 void Applier::begin_ending(Ending ending) {
   s_.ending = std::move(ending);
-  s_.pausing.reset();
+  s_.pause_request.reset();
 }
 
 // Does the event's own value show that the timer fired too early?
@@ -308,7 +308,7 @@ Status Applier::apply(const JobCancelRequested& event) {
   } else if (!compensate) {
     s_.ending->compensate = false;
   }
-  allow_one_more_death();
+  allow_one_more_attempt();
   return {};
 }
 
@@ -327,7 +327,7 @@ Status Applier::apply(const JobParked& event) {
   if (s_.parked_until == "budget" && !s_.budget.exceeded)
     return corrupt_event("no budget is used up");
   if (s_.parked_until == "resume") {
-    s_.pausing.reset();
+    s_.pause_request.reset();
     s_.not_before.reset();
   }
   return {};
@@ -336,7 +336,7 @@ Status Applier::apply(const JobParked& event) {
 Status Applier::apply(const JobResumed&) {
   if (!may_resume()) return corrupt_event("another act ends this park");
   withdraw_escalations();
-  allow_one_more_death();
+  allow_one_more_attempt();
   return {};
 }
 

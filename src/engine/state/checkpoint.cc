@@ -85,12 +85,12 @@ void parts(A& a, Part<A, Failure>& x) {
 template <class A>
 void parts(A& a, Part<A, Invocation>& x) {
   auto& [id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
-         counted_tries, outcome_unknown, unsent_tries, absent_tries, late, open, attempt,
+         counted_tries, outcome_unknown, unsent_tries, absent_tries, last_late_try, open, attempt,
          first_send_by, send_by, deadline, taken_over_at, sent_opening, next_opening, unsettled,
          checkable_from, ended_at, uncertain_tries, outcome, definite, retryable, error,
          retry_after, charge, reserved, questions] = x;
   all(a, id, key, external_key, arguments, erased, arguments_hash, tool, tool_version, try_no,
-      counted_tries, outcome_unknown, unsent_tries, absent_tries, late, open, attempt,
+      counted_tries, outcome_unknown, unsent_tries, absent_tries, last_late_try, open, attempt,
       first_send_by, send_by, deadline, taken_over_at, sent_opening, next_opening, unsettled,
       checkable_from, ended_at, uncertain_tries, outcome, definite, retryable, error, retry_after,
       charge, reserved, questions);
@@ -98,8 +98,8 @@ void parts(A& a, Part<A, Invocation>& x) {
 
 template <class A>
 void parts(A& a, Part<A, Questions>& x) {
-  auto& [asked, answers, erased, rounds, number] = x;
-  all(a, asked, answers, erased, rounds, number);
+  auto& [input_required, answers, erased, rounds, number] = x;
+  all(a, input_required, answers, erased, rounds, number);
 }
 
 template <class A>
@@ -179,9 +179,9 @@ void parts(A& a, Part<A, Step>& x) {
 template <class A>
 void parts(A& a, Part<A, Approval>& x) {
   auto& [id, state, arguments, arguments_hash, tool, tool_version, schema_digest, expires_at, from,
-         asked, used, by, note, edited_from] = x;
+         request_count, used, by, note, edited_from] = x;
   all(a, id, state, arguments, arguments_hash, tool, tool_version, schema_digest, expires_at, from,
-      asked, used, by, note, edited_from);
+      request_count, used, by, note, edited_from);
 }
 
 template <class A>
@@ -259,17 +259,17 @@ void parts(A& a, Part<A, State>& x) {
          traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
          process_deaths, deadline, not_before, deadline_fired, plan, plan_number, planned_by_model,
          steps, by_id, todo, startable, calling, open_tries, tries_started, nodes_left, map_items,
-         waits, closed_waits, pending_messages, early, message_keys, pausing, parked_reason,
-         parked_until, parked_since, ending, undoable, undone, given_up, result, error,
-         final_in_doubt, noted, earlier_unknown, undelivered, signals, models, budget, changes,
-         to_confirm, escalated] = x;
+         waits, closed_waits, pending_messages, early_signals, message_keys, pause_request,
+         parked_reason, parked_until, parked_since, ending, undoable, undone, given_up, result,
+         error, final_in_doubt, noted, earlier_unknown, undelivered, signals, models, budget,
+         changes, to_confirm, escalated] = x;
   all(a, job, agent, input, labels, job_root, forked_from, blind, blind_erased, execution_version,
       traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
       process_deaths, deadline, not_before, deadline_fired, plan_number, planned_by_model, steps,
       todo, startable, calling, open_tries, tries_started, nodes_left, map_items, waits,
-      closed_waits, pending_messages, early, message_keys, pausing, parked_reason, parked_until,
-      parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt, noted,
-      earlier_unknown, undelivered, signals, models, budget, changes, to_confirm, escalated);
+      closed_waits, pending_messages, early_signals, message_keys, pause_request, parked_reason,
+      parked_until, parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt,
+      noted, earlier_unknown, undelivered, signals, models, budget, changes, to_confirm, escalated);
 }
 
 // ---------------------------------------------------------------- the types of fields
@@ -281,7 +281,7 @@ inline constexpr bool kIsId<Id<Tag>> = true;
 
 enum Tag : std::uint8_t { kNull, kFalse, kTrue, kInteger, kDouble, kString, kArray, kObject };
 
-void put(Writer& a, const Value& v) {
+void write(Writer& a, const Value& v) {
   switch (v.kind()) {
     case Value::Kind::null:
       return a.number(kNull);
@@ -300,14 +300,14 @@ void put(Writer& a, const Value& v) {
     case Value::Kind::array:
       a.number(kArray);
       a.number(v.size());
-      for (const Value& item : v.items()) put(a, item);
+      for (const Value& item : v.items()) write(a, item);
       return;
     case Value::Kind::object:
       a.number(kObject);
       a.number(v.size());
       for (const Member& member : v.members()) {
         a.text(member.first);
-        put(a, member.second);
+        write(a, member.second);
       }
   }
 }
@@ -359,7 +359,7 @@ Value take_value(Reader& a, std::size_t depth = 0) {
 }
 
 template <class T>
-void put(Writer& a, const T& x) {
+void write(Writer& a, const T& x) {
   if constexpr (std::same_as<T, bool> || std::unsigned_integral<T>) {
     a.number(x);
   } else if constexpr (std::is_enum_v<T>) {
@@ -376,46 +376,46 @@ void put(Writer& a, const T& x) {
     parts(a, x);
   }
 }
-void put(Writer& a, const std::vector<bool>& x) {
+void write(Writer& a, const std::vector<bool>& x) {
   a.number(x.size());
   for (const bool bit : x) a.number(bit);
 }
 template <class T>
-void put(Writer& a, const std::vector<T>& x) {
+void write(Writer& a, const std::vector<T>& x) {
   a.number(x.size());
-  for (const T& item : x) put(a, item);
+  for (const T& item : x) write(a, item);
 }
 template <class T>
-void put(Writer& a, const std::optional<T>& x) {
+void write(Writer& a, const std::optional<T>& x) {
   a.number(x.has_value());
-  if (x) put(a, *x);
+  if (x) write(a, *x);
 }
 template <class T>
-void put(Writer& a, const std::unique_ptr<T>& x) {
+void write(Writer& a, const std::unique_ptr<T>& x) {
   a.number(x != nullptr);
-  if (x) put(a, *x);
+  if (x) write(a, *x);
 }
 template <class T>
-void put(Writer& a, const std::set<T>& x) {
+void write(Writer& a, const std::set<T>& x) {
   a.number(x.size());
-  for (const T& item : x) put(a, item);
+  for (const T& item : x) write(a, item);
 }
 template <class T, class Less>
-void put(Writer& a, const std::map<std::string, T, Less>& x) {
+void write(Writer& a, const std::map<std::string, T, Less>& x) {
   a.number(x.size());
   for (const auto& [key, item] : x) {
     a.text(key);
-    put(a, item);
+    write(a, item);
   }
 }
 template <class T>
-void put(Writer& a, const std::deque<T>& x) {
+void write(Writer& a, const std::deque<T>& x) {
   a.number(x.size());
-  for (const T& item : x) put(a, item);
+  for (const T& item : x) write(a, item);
 }
 
 template <class T>
-void take(Reader& a, T& x) {
+void read(Reader& a, T& x) {
   if constexpr (std::same_as<T, Value>) {
     x = take_value(a);
   } else if constexpr (std::same_as<T, bool>) {
@@ -436,53 +436,53 @@ void take(Reader& a, T& x) {
     parts(a, x);
   }
 }
-void take(Reader& a, std::vector<bool>& x) {
+void read(Reader& a, std::vector<bool>& x) {
   x.resize(a.count());
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = a.flag();
 }
 template <class T>
-void take(Reader& a, std::vector<T>& x) {
+void read(Reader& a, std::vector<T>& x) {
   x.resize(a.count());
-  for (T& item : x) take(a, item);
+  for (T& item : x) read(a, item);
 }
 template <class T>
-void take(Reader& a, std::optional<T>& x) {
-  if (a.flag()) take(a, x.emplace());
+void read(Reader& a, std::optional<T>& x) {
+  if (a.flag()) read(a, x.emplace());
 }
 template <class T>
-void take(Reader& a, std::unique_ptr<T>& x) {
+void read(Reader& a, std::unique_ptr<T>& x) {
   if (!a.flag()) return;
   x = std::make_unique<T>();
-  take(a, *x);
+  read(a, *x);
 }
 template <class T>
-void take(Reader& a, std::set<T>& x) {
+void read(Reader& a, std::set<T>& x) {
   for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) {
     T item{};
-    take(a, item);
+    read(a, item);
     if (!x.empty() && !(*x.rbegin() < item)) a.refuse();
     x.insert(x.end(), std::move(item));
   }
 }
 template <class T, class Less>
-void take(Reader& a, std::map<std::string, T, Less>& x) {
+void read(Reader& a, std::map<std::string, T, Less>& x) {
   for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) {
     std::string key = a.text();
     if (!x.empty() && !(x.rbegin()->first < key)) a.refuse();
-    take(a, x[std::move(key)]);
+    read(a, x[std::move(key)]);
   }
 }
 template <class T>
-void take(Reader& a, std::deque<T>& x) {
-  for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) take(a, x.emplace_back());
+void read(Reader& a, std::deque<T>& x) {
+  for (std::uint64_t n = a.count(); n > 0 && a.ok(); --n) read(a, x.emplace_back());
 }
 
 template <class A, class... T>
 void all(A& a, T&... fields) {
   if constexpr (A::kReads) {
-    (take(a, fields), ...);
+    (read(a, fields), ...);
   } else {
-    (put(a, fields), ...);
+    (write(a, fields), ...);
   }
 }
 
@@ -520,8 +520,8 @@ bool has_valid_indexes(const State& state) {
     if (step.node >= nodes || (step.role != Role::node) != (step.of < state.steps.size())) {
       return false;
     }
-    for (const std::uint32_t beside : {step.probe, step.undo}) {
-      if (beside != kNoStep && beside >= state.steps.size()) return false;
+    for (const std::uint32_t side_step : {step.probe, step.undo}) {
+      if (side_step != kNoStep && side_step >= state.steps.size()) return false;
     }
     if (!has_valid_loop_indexes(state, step)) return false;
   }
@@ -555,9 +555,9 @@ std::string checkpoint(const State& state, const Hash& head) {
   put_text(kVersion, out);
   out.append(reinterpret_cast<const char*>(head.bytes.data()), kHashSize);
   Writer a(out);
-  put(a, to_hex(state.plan->hash));
-  put(a, state.plan->task_graph);
-  put(a, state);
+  write(a, to_hex(state.plan->hash));
+  write(a, state.plan->task_graph);
+  write(a, state);
   const Hash sum = sha256(out);
   out.append(reinterpret_cast<const char*>(sum.bytes.data()), kHashSize);
   return out;
@@ -584,7 +584,7 @@ Result<RestoredCheckpoint> restore(const JobId& job, std::uint64_t seq, std::str
   const std::string plan_hash = a.text();
   const Value task_graph = take_value(a);
   State& state = restored.state;
-  take(a, state);
+  read(a, state);
   if (!a.at_end() || state.job != job || state.seq != seq) return checkpoint_error();
   AE_ASSIGN(state.plan, plans(task_graph, plan_hash));
   for (std::uint32_t i = 0; i < state.steps.size(); ++i) state.by_id.emplace(state.steps[i].id, i);

@@ -73,7 +73,7 @@ bool State::must_settle_before_end(const Step& call) const {
   return !undoable.empty() || blocks_ending(call);
 }
 
-bool State::awaits_person_before_end() const {
+bool State::awaits_operator_before_end() const {
   return std::ranges::any_of(waits, [&](const auto& entry) {
     return entry.second.resolve && must_settle_before_end(steps[entry.second.step]);
   });
@@ -105,7 +105,7 @@ UnknownCall State::call_of(const Step& step) const {
   return one;
 }
 
-std::vector<UnknownCall> State::unknown() const {
+std::vector<UnknownCall> State::unknown_calls() const {
   std::vector<UnknownCall> calls = earlier_unknown;
   for (const Step& step : steps) {
     if (may_have_happened(step)) calls.push_back(call_of(step));
@@ -113,9 +113,9 @@ std::vector<UnknownCall> State::unknown() const {
   return calls;
 }
 
-std::vector<Value> State::unknown_calls() const {
+std::vector<Value> State::unknown_call_keys() const {
   std::vector<Value> keys;
-  for (const UnknownCall& call : unknown()) keys.emplace_back(call.key.text);
+  for (const UnknownCall& call : unknown_calls()) keys.emplace_back(call.key.text);
   return keys;
 }
 
@@ -171,9 +171,9 @@ std::string State::hash_of(const Value& value) const {
 
 std::string State::unique_wait_key(const std::string& named) const {
   const auto closed = closed_waits.find(named);
-  const bool let_go =
+  const bool was_abandoned =
       plan_number > 0 && closed != closed_waits.end() && closed->second.outcome == "cancelled";
-  return let_go ? named + "#" + std::to_string(plan_number) : named;
+  return was_abandoned ? named + "#" + std::to_string(plan_number) : named;
 }
 
 std::string State::approval_id(const Wait& wait) const {
@@ -288,7 +288,7 @@ std::vector<std::uint32_t> not_undone(const State& state) {
 
 const Member* open_question(const Invocation& call) {
   if (call.open || call.outcome != OutcomeKind::input_required || !call.questions) return nullptr;
-  const Value& requests = call.questions->asked["requests"];
+  const Value& requests = call.questions->input_required["requests"];
   if (!requests.is_object()) return nullptr;
   for (const Member& request : requests.members()) {
     if (call.questions->answers.find(request.first) == nullptr) return &request;

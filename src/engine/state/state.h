@@ -73,9 +73,9 @@ enum class Charge : std::uint8_t { none, reserved, spent };
 // The questions with which a try of a call ended, and the user's answers (schema/question.h). Only
 // the newest round counts; every later try sends it.
 struct Questions {
-  Value asked;          // {requests, state?}
-  Value answers;        // by key of a request
-  bool erased = false;  // `asked` was erased from the log (log/redacted.h)
+  Value input_required;  // {requests, state?}
+  Value answers;         // by key of a request
+  bool erased = false;   // `input_required` was erased from the log (log/redacted.h)
   std::uint32_t rounds = 0;
   std::uint32_t number = 0;  // of the newest question, over all rounds
 };
@@ -96,9 +96,10 @@ struct Invocation {
   bool outcome_unknown = false;
   std::uint32_t unsent_tries = 0;  // newest consecutive tries withdrawn before a byte was sent
   std::uint32_t absent_tries = 0;  // tries that a probe reported as not happened
-  std::uint32_t late = 0;  // the newest try with a late result: its outcome was already decided
-  bool open = false;       // the newest try has started and not finished
-  AttemptId attempt;       // declared the newest try
+  std::uint32_t last_late_try =
+      0;              // the newest try with a late result: its outcome was already decided
+  bool open = false;  // the newest try has started and not finished
+  AttemptId attempt;  // declared the newest try
   Instant first_send_by, send_by, deadline;
   // When another attempt first ran the job while this try was open. The sender's
   // lease had ended by then.
@@ -161,7 +162,7 @@ struct Approval {
   std::string arguments_hash, tool, tool_version, schema_digest;
   std::optional<Instant> expires_at;
   StepPhase from = StepPhase::ready;  // the phase to return to when it is approved
-  std::uint32_t asked = 1;            // how often approval was requested for this command
+  std::uint32_t request_count = 1;    // how often approval was requested for this command
   bool used = false;                  // an invocation was declared with it
   std::string by, note;               // the approver and their note; of a denial, the reason
   // The approver edited the arguments: the digest of the requested ones; "" = not edited.
@@ -405,9 +406,9 @@ class State {
   // Undelivered messages, by channel.
   std::map<std::string, std::deque<BufferedMessage>> pending_messages;
   // Signals that arrived before their wait, by correlation key.
-  std::map<std::string, std::deque<BufferedMessage>> early;
-  std::set<std::string> message_keys;   // of all messages and early signals so far
-  std::optional<PauseRequest> pausing;  // requested, and not in effect yet
+  std::map<std::string, std::deque<BufferedMessage>> early_signals;
+  std::set<std::string> message_keys;         // of all messages and early signals so far
+  std::optional<PauseRequest> pause_request;  // requested, and not in effect yet
   std::string parked_reason, parked_until;
   std::optional<Instant> parked_since;
   std::optional<Ending> ending;
@@ -449,7 +450,7 @@ class State {
   // Must this call with an unknown outcome be resolved before the job ends?
   bool must_settle_before_end(const Step& call) const;
   // Is an operator asked about a call that must be resolved before the job ends?
-  bool awaits_person_before_end() const;
+  bool awaits_operator_before_end() const;
   // Is there a step to undo, or a call with an unknown outcome that may need it?
   bool needs_undo() const;
   // Must the job undo a step before it ends?
@@ -457,9 +458,9 @@ class State {
   // The call of a step, for display.
   UnknownCall call_of(const Step& step) const;
   // The calls whose outcome is unknown.
-  std::vector<UnknownCall> unknown() const;
+  std::vector<UnknownCall> unknown_calls() const;
   // Their idempotency keys.
-  std::vector<Value> unknown_calls() const;
+  std::vector<Value> unknown_call_keys() const;
   // The command that probes the newest try of a step's call, or that undoes the call.
   StepId side_step_id(const Step& step, Role role) const;
   // The role of the command with this id that may start for `step`; nullopt = none may.

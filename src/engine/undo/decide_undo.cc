@@ -34,19 +34,19 @@ void Decider::requeue_for_claim() {
     }
     return;
   }
-  if (s_.status == JobStatus::parked && !s_.awaits_person_before_end())
+  if (s_.status == JobStatus::parked && !s_.awaits_operator_before_end())
     emit(JobResumed{.by = "runtime"});
 }
 
 // Nothing is undone while a call may still take effect. True: an outcome is unknown.
 bool Decider::settle_unknown_calls() {
-  bool doubts = false;
+  bool has_unknown = false;
   const auto settle = [&](const Step& step) {
     const bool matters =
         s_.must_settle_before_end(step.role == Role::probe ? s_.steps[step.of] : step);
     if (step.role == Role::probe) {
       if (!matters) return;
-      doubts = true;
+      has_unknown = true;
       return decide_probe(step);
     }
     const bool over = step.phase == StepPhase::refused ||
@@ -59,7 +59,7 @@ bool Decider::settle_unknown_calls() {
       return;
     }
     if (step.role == Role::undo || !matters || !s_.may_have_happened(step)) return;
-    doubts = true;
+    has_unknown = true;
     settle_unknown_call(step);
   };
   for (std::uint32_t index : s_.calling) {
@@ -72,9 +72,10 @@ bool Decider::settle_unknown_calls() {
   }
   for (const auto& [key, wait] : s_.waits) {
     const Step& step = s_.steps[wait.step];
-    doubts = doubts || (wait.resolve && step.role == Role::node && s_.must_settle_before_end(step));
+    has_unknown =
+        has_unknown || (wait.resolve && step.role == Role::node && s_.must_settle_before_end(step));
   }
-  return doubts || !decision_.events.empty();
+  return has_unknown || !decision_.events.empty();
 }
 
 void Decider::settle_unknown_call(const Step& step) {
@@ -88,7 +89,8 @@ void Decider::settle_unknown_call(const Step& step) {
   // It is resent or left to an operator, by the same rules as in a job that continues.
   if (s_.blocks_ending(step) && !attempts_exhausted()) {
     decide_call(step);
-    return !over_.empty() ? open_resolve_wait(step, code_name(Code::budget_exceeded)) : void();
+    return !exceeded_limits_.empty() ? open_resolve_wait(step, code_name(Code::budget_exceeded))
+                                     : void();
   }
   if (!code.empty()) return open_resolve_wait(step, code);
   open_resolve_wait(step, step.call->open ? "the runtime stopped during the call" : "unknown");
@@ -162,7 +164,7 @@ void Decider::park_before_end() {
     if (!backoff || step.not_before < *backoff) backoff = step.not_before;
   }
   if (s_.has_live_call() || release_until(backoff)) return;
-  if (!s_.awaits_person_before_end()) return;
+  if (!s_.awaits_operator_before_end()) return;
   emit(JobParked{.reason = std::string(code_name(Code::invocation_in_doubt)), .until = "resolve"});
   decision_.release = true;
 }

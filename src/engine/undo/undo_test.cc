@@ -261,16 +261,16 @@ AE_TEST("undo/a call of which a person says that it happened is undone as well")
 AE_TEST(
     "undo/a doubt that a person ends with not_happened or fail lets it begin, without another "
     "try") {
-  for (const char* says : {"not_happened", "fail"}) {
+  for (const char* resolution : {"not_happened", "fail"}) {
     JobFixture job = booking(
         "[{'id':'a','kind':'tool','tool':'book'},{'id':'p','kind':'tool','tool':'buy'},"
         "{'id':'b','kind':'tool','tool':'put'}]");
     job.waits_for_settling = true;
-    job.claim().ok("a", "{'id':'A'}").times_out("p").fails("b").resolve("p", says);
+    job.claim().ok("a", "{'id':'A'}").times_out("p").fails("b").resolve("p", resolution);
     EXPECT_EQ(job.tries("p"), 1u);
     job.ok("a/compensate");
     ASSERT_EQ(job.status(), "failed") << job.log_text();
-    EXPECT_EQ(job.state.final_in_doubt.size(), says == std::string("fail") ? 1u : 0u);
+    EXPECT_EQ(job.state.final_in_doubt.size(), resolution == std::string("fail") ? 1u : 0u);
     expect_proved(job);
   }
 }
@@ -314,7 +314,7 @@ AE_TEST("undo/a compensation is tried again by its tool's rules, under the same 
 }
 
 AE_TEST("undo/a compensation that fails parks the job, and goes on as a person says") {
-  for (const char* says : {"happened", "not_happened", "fail"}) {
+  for (const char* resolution : {"happened", "not_happened", "fail"}) {
     JobFixture job = booked();
     job.waits_for_settling = true;
     job.fails("c").fails("b/compensate", "http_422");
@@ -323,16 +323,16 @@ AE_TEST("undo/a compensation that fails parks the job, and goes on as a person s
     ASSERT_EQ(view["in_doubt"].size(), 1u);
     EXPECT_EQ(view["in_doubt"].items()[0]["reason"], Value("it failed (http_422)"));
     EXPECT_EQ(view["in_doubt"].items()[0]["tool"], Value("unbook"));
-    job.resolve("b/compensate", says);
-    if (says == std::string("not_happened")) {
+    job.resolve("b/compensate", resolution);
+    if (resolution == std::string("not_happened")) {
       EXPECT_EQ(job.tries("b/compensate"), 2u);
       job.ok("b/compensate");
     }
     job.ok("a/compensate");
     ASSERT_EQ(job.status(), "failed") << job.log_text();
     const auto end = job.last<JobFailed>();
-    EXPECT_EQ(undone_nodes(end.compensated), says == std::string("fail") ? "a " : "b a ");
-    EXPECT_EQ(end.uncompensated.size(), says == std::string("fail") ? 1u : 0u);
+    EXPECT_EQ(undone_nodes(end.compensated), resolution == std::string("fail") ? "a " : "b a ");
+    EXPECT_EQ(end.uncompensated.size(), resolution == std::string("fail") ? 1u : 0u);
     EXPECT_EQ(job_view(job.state)["compensated"], end.compensated);
     expect_proved(job);
   }
