@@ -49,7 +49,7 @@ std::string raise_option(const engine::Budget& budget, const ExceededLimit& one)
   const auto& most = budget.limits.max_of(one.limit);
   if (!most) return "";
   const std::uint64_t amount =
-      std::min(std::max(*most * 2, budget.used(one.limit) + one.asked), engine::kBudgetMax);
+      std::min(std::max(*most * 2, budget.used(one.limit) + one.requested), engine::kBudgetMax);
   std::string name(to_text(one.limit));
   std::ranges::replace(name, '_', '-');
   return " --" + name + " " +
@@ -59,7 +59,7 @@ std::string raise_option(const engine::Budget& budget, const ExceededLimit& one)
 Value shown(const engine::Budget& budget, const ExceededLimit& one) {
   const bool counted = one.limit != Limit::wall;
   const auto most = counted ? budget.limits.max_of(one.limit) : std::nullopt;
-  return Value::object({{"asked", counted ? Value(one.asked) : Value()},
+  return Value::object({{"asked", counted ? Value(one.requested) : Value()},
                         {"limit", to_text(one.limit)},
                         {"most", most ? Value(*most) : Value()},
                         {"used", counted ? Value(budget.used(one.limit)) : Value()}});

@@ -191,7 +191,7 @@ Status parse_job_options(const Value& body, const agents::Agent& agent, Instant 
     AE_ASSIGN(budget, budget_of(body["budget"], *params.plan));
     AE_ASSIGN(params.budget, lower_limits(params.plan->budget, budget));
   }
-  params.asked = normalized_request(body, params, agent, deadline, budget);
+  params.explicit_options = normalized_request(body, params, agent, deadline, budget);
   const auto& also = agent.required_capabilities;
   params.required_capabilities.insert(params.required_capabilities.end(), also.begin(), also.end());
   sort_each_once(params.required_capabilities);

@@ -82,15 +82,15 @@ Value names_json(const std::vector<runtime::ValueName>& names) {
 
 Value redacted_json(const runtime::RedactResult& redacted) {
   std::vector<Value> kept, forks;
-  for (const runtime::RetainedValue& one : redacted.kept) {
+  for (const runtime::RetainedValue& one : redacted.retained) {
     kept.push_back(Value::object({{"what", one.what}, {"where", one.where}, {"why", one.why}}));
   }
   for (const runtime::RedactResult& fork : redacted.forks) forks.push_back(redacted_json(fork));
   return Value::object({{"forks", Value::array(std::move(forks))},
-                        {"gone", names_json(redacted.gone)},
+                        {"gone", names_json(redacted.already_erased)},
                         {"job_id", redacted.job.text},
                         {"kept", Value::array(std::move(kept))},
-                        {"redacted", names_json(redacted.dropped)}});
+                        {"redacted", names_json(redacted.erased)}});
 }
 
 constexpr std::size_t kPruneJobs = 512;  // per request
@@ -150,8 +150,8 @@ Result<runtime::PruneRequest> parse_prune_params(const Fields& fields) {
 
 Value pruned_json(const runtime::PruneResult& pruned) {
   std::vector<Value> left;
-  left.reserve(pruned.left.size());
-  for (const auto& [job, error] : pruned.left) {
+  left.reserve(pruned.skipped.size());
+  for (const auto& [job, error] : pruned.skipped) {
     left.push_back(Value::object(
         {{"code", code_name(error.code)}, {"id", job.text}, {"message", error.message}}));
   }
@@ -162,7 +162,7 @@ Value pruned_json(const runtime::PruneResult& pruned) {
                         {"events", pruned.events},
                         {"jobs", pruned.jobs},
                         {"left", Value::array(std::move(left))},
-                        {"left_jobs", pruned.left_jobs},
+                        {"left_jobs", pruned.skipped_jobs},
                         {"more", pruned.next.has_value()},
                         {"newest", time(pruned.newest)},
                         {"next", pruned.next ? Value(*pruned.next) : Value()},

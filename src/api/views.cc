@@ -107,7 +107,7 @@ VerifyBody::VerifyBody(const JobId& job, store::LoadedJob&& loaded, std::vector<
 }
 
 bool VerifyBody::next() {
-  if (opened_ < loaded_.commits.size() && !input_.refused) {
+  if (opened_ < loaded_.commits.size() && !input_.open_error) {
     open_commit(loaded_.commits[opened_++]);
     return true;
   }
@@ -125,7 +125,7 @@ void VerifyBody::open_commit(const std::string& bytes) {
     return fail(Code::log_corrupt, "a blob is missing: " + to_hex(hash));
   });
   if (!opened) {
-    input_.refused = opened.error();
+    input_.open_error = opened.error();
     return;
   }
   head_ = opened->head;

@@ -87,7 +87,7 @@ async::FailpointAction Failpoints::hit(std::string_view name) {
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   }
   const auto rules = rules_.find(name);
-  if (rules == rules_.end()) return async::FailpointAction::go;
+  if (rules == rules_.end()) return async::FailpointAction::proceed;
   for (const Rule& rule : rules->second) {
     if (rule.at != 0 && rule.at != n) continue;
     switch (rule.action) {
@@ -102,7 +102,7 @@ async::FailpointAction Failpoints::hit(std::string_view name) {
         return async::FailpointAction::error_after;
     }
   }
-  return async::FailpointAction::go;
+  return async::FailpointAction::proceed;
 }
 
 }  // namespace ae::app

@@ -11,13 +11,13 @@ using async::FailpointAction;
 AE_TEST("app/failpoints count hits from one, per name") {
   auto points = Failpoints::parse("a.b=error@2;c.d=error_after;;e.f=pause:0", "");
   ASSERT_TRUE(points) << points.error().message;
-  EXPECT_EQ((*points)->hit("a.b"), FailpointAction::go);
+  EXPECT_EQ((*points)->hit("a.b"), FailpointAction::proceed);
   EXPECT_EQ((*points)->hit("c.d"), FailpointAction::error_after);
   EXPECT_EQ((*points)->hit("a.b"), FailpointAction::error);
-  EXPECT_EQ((*points)->hit("a.b"), FailpointAction::go);
+  EXPECT_EQ((*points)->hit("a.b"), FailpointAction::proceed);
   EXPECT_EQ((*points)->hit("c.d"), FailpointAction::error_after);
-  EXPECT_EQ((*points)->hit("e.f"), FailpointAction::go);
-  EXPECT_EQ((*points)->hit("unknown"), FailpointAction::go);
+  EXPECT_EQ((*points)->hit("e.f"), FailpointAction::proceed);
+  EXPECT_EQ((*points)->hit("unknown"), FailpointAction::proceed);
 }
 
 AE_TEST("app/failpoints that cannot be read are refused") {

@@ -52,7 +52,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
       return (pair.first == "class" || pair.first == "type") && !pair.second.empty();
     });
     if (!chooses) {
-      output_subscription_ = context_.output_hub.listen(job_, [weak = weak_from_this()] {
+      output_subscription_ = context_.output_hub.subscribe(job_, [weak = weak_from_this()] {
         if (const auto self = weak.lock()) self->send_partial_output();
       });
     }
@@ -191,7 +191,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
         (has_begun_ && stream_.closed()))
       return;
     if (!is_still_valid()) return;
-    const auto all = context_.output_hub.of(job_);
+    const auto all = context_.output_hub.outputs_of(job_);
     const bool says = std::ranges::any_of(all, [](const auto& one) { return !one->text.empty(); });
     if (says && !has_begun_) begin_stream();
     std::map<Try, std::size_t> sent;

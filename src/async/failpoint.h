@@ -10,7 +10,7 @@
 namespace ae::async {
 
 enum class FailpointAction {
-  go,           // no fault
+  proceed,      // no fault
   error,        // fail with `unavailable` without doing the operation
   error_after,  // do the operation, then report `unknown_outcome`
 };
@@ -25,7 +25,7 @@ class FailpointHandler {
 extern FailpointHandler* failpoint_handler;  // set by main or by a test; borrowed
 
 inline FailpointAction hit_failpoint(std::string_view name) {
-  return failpoint_handler ? failpoint_handler->hit(name) : FailpointAction::go;
+  return failpoint_handler ? failpoint_handler->hit(name) : FailpointAction::proceed;
 }
 
 }  // namespace ae::async

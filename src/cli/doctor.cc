@@ -244,7 +244,7 @@ bool times_are_near(const store::Difference& row) {
     return read.ec == std::errc() && read.ptr == end ? std::optional(at) : std::nullopt;
   };
   const auto stored = time_of(row.stored), derived = time_of(row.derived);
-  return stored && derived && !engine::differ_too_much(*stored, *derived);
+  return stored && derived && !engine::exceeds_time_skew(*stored, *derived);
 }
 
 // Compares the derived rows of a store that is not too large with its logs; `rebuild --check`

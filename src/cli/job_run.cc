@@ -59,7 +59,8 @@ int JobRun::run_until_idle(const JobId& job) {
   net::AsioLoop& loop = instance_->loop();
   loop.on_signals([this](int signal) { interrupted(signal); });
   if (terminal_.shows_progress()) {
-    output_subscription_ = instance_->output_hub().listen(job_, [this] { print_partial_output(); });
+    output_subscription_ =
+        instance_->output_hub().subscribe(job_, [this] { print_partial_output(); });
   }
   if (!options_.only) print_resumed_jobs();
   // Our job first: it must not wait behind many recovered ones.
@@ -332,7 +333,7 @@ void JobRun::print_notify_failures() {
 
 void JobRun::print_partial_output() {
   auto printed = std::exchange(printed_, {});
-  for (const auto& output : instance_->output_hub().of(job_)) {
+  for (const auto& output : instance_->output_hub().outputs_of(job_)) {
     const std::pair key{output->invocation, output->try_no};
     const std::size_t from = std::min(printed[key], output->text.size());
     const std::string text = safe(std::string_view(output->text).substr(from), true);

@@ -17,27 +17,27 @@ namespace {
 
 class Drift {
  public:
-  void see(const Event& event);
-  Value found() { return Value::array(std::move(found_)); }
+  void add(const Event& event);
+  Value take() { return Value::array(std::move(entries_)); }
 
  private:
-  struct Word {
-    std::string said;
+  struct LastValue {
+    std::string value;
     std::uint64_t seq = 0;
   };
   struct Call {
     std::string tool, model;
   };
-  // `about`: for an answer, the requested model.
-  void note(const Event& event, std::string_view tool, std::string_view what, std::string_view said,
-            std::string_view about = {});
+  // `requested_model`: only of an answer.
+  void note(const Event& event, std::string_view tool, std::string_view what,
+            std::string_view value, std::string_view requested_model = {});
   void plan(const Event& event, const PlanGenerated& plan);
   void execution(const Event& event, const VersionMismatched& versions);
   void started(const Event& event, const ToolInvocationStarted& call);
 
-  std::map<std::tuple<std::string, std::string, std::string>, Word> words_;
+  std::map<std::tuple<std::string, std::string, std::string>, LastValue> last_values_;
   std::unordered_map<StepId, Call> calls_;
-  std::vector<Value> found_;
+  std::vector<Value> entries_;
 };
 
 std::string schema_digest(const Value& schema) {
@@ -45,23 +45,24 @@ std::string schema_digest(const Value& schema) {
 }
 
 void Drift::note(const Event& event, std::string_view tool, std::string_view what,
-                 std::string_view said, std::string_view about) {
-  Word& word = words_[{std::string(tool), std::string(what), std::string(about)}];
-  if (word.seq > 0 && word.said != said) {
-    found_.push_back(Value::object({{"from", or_null(word.said)},
-                                    {"seq", event.seq},
-                                    {"since", word.seq},
-                                    {"to", or_null(said)},
-                                    {"tool", or_null(tool)},
-                                    {"what", what}}));
+                 std::string_view value, std::string_view requested_model) {
+  LastValue& last =
+      last_values_[{std::string(tool), std::string(what), std::string(requested_model)}];
+  if (last.seq > 0 && last.value != value) {
+    entries_.push_back(Value::object({{"from", or_null(last.value)},
+                                      {"seq", event.seq},
+                                      {"since", last.seq},
+                                      {"to", or_null(value)},
+                                      {"tool", or_null(tool)},
+                                      {"what", what}}));
   }
-  word = {std::string(said), event.seq};
+  last = {std::string(value), event.seq};
 }
 
 // Versions of the processes that ran the job. The job's own version is that of its first event.
 void Drift::execution(const Event& event, const VersionMismatched& versions) {
-  Word& word = words_[{"", "execution_version", ""}];
-  if (word.seq == 0) word = {versions.job_version, 1};
+  LastValue& last = last_values_[{"", "execution_version", ""}];
+  if (last.seq == 0) last = {versions.job_version, 1};
   note(event, "", "execution_version", versions.worker_version);
 }
 
@@ -92,7 +93,7 @@ void Drift::started(const Event& event, const ToolInvocationStarted& started) {
   }
 }
 
-void Drift::see(const Event& event) {
+void Drift::add(const Event& event) {
   if (const auto* generated = as<PlanGenerated>(event)) return plan(event, *generated);
   if (const auto* call = as<ToolInvocationStarted>(event)) return started(event, *call);
   if (const auto* versions = as<VersionMismatched>(event)) return execution(event, *versions);
@@ -113,8 +114,8 @@ void Drift::see(const Event& event) {
 
 Value drift_view(const std::vector<Event>& events) {
   Drift drift;
-  for (const Event& event : events) drift.see(event);
-  return drift.found();
+  for (const Event& event : events) drift.add(event);
+  return drift.take();
 }
 
 }  // namespace ae::engine

@@ -14,23 +14,25 @@ bool has_decision(std::string_view key) {
   return key.starts_with("resolve/") || key.starts_with("approval/");
 }
 
-bool a_person_decided(const DecisionRecorded& event) {
+bool is_human_decision(const DecisionRecorded& event) {
   const std::string_view kind = event.kind, state = or_empty(event.state);
   if (kind == "approval") return state == "approved" || state == "rejected" || state == "edited";
   if (kind == "confirmation") return state == "accept" || state == "fail";
   return kind == "in_doubt" && event.by != "probe" && state != "resend";
 }
 
-bool a_person_answered(const WaitCompleted& event) {
+bool is_human_answer(const WaitCompleted& event) {
   return event.wait_type == "human" && !has_decision(event.correlation_key) &&
          (event.outcome == "approved" || event.outcome == "rejected");
 }
 
 // The id of the effect, under the name that it has in its event.
-std::string_view effect_of(const ToolInvocationFinished& event) { return event.invocation_id.text; }
-std::string_view effect_of(const WaitCompleted& event) { return event.correlation_key; }
-std::string_view effect_of(const DecisionRecorded& event) { return event.decision_id.text; }
-std::string_view effect_of(const auto& event) {
+std::string_view effect_id_of(const ToolInvocationFinished& event) {
+  return event.invocation_id.text;
+}
+std::string_view effect_id_of(const WaitCompleted& event) { return event.correlation_key; }
+std::string_view effect_id_of(const DecisionRecorded& event) { return event.decision_id.text; }
+std::string_view effect_id_of(const auto& event) {
   if constexpr (requires { event.effect_id; }) return event.effect_id;
   return {};
 }
@@ -47,9 +49,9 @@ std::string_view EffectKinds::kind_of(const Event& event) {
       return "";  // closed without observation
     return of_models_.contains(finished->invocation_id) ? "llm" : "tool";
   }
-  if (const auto* wait = as<WaitCompleted>(event)) return a_person_answered(*wait) ? "human" : "";
+  if (const auto* wait = as<WaitCompleted>(event)) return is_human_answer(*wait) ? "human" : "";
   if (const auto* decision = as<DecisionRecorded>(event)) {
-    return a_person_decided(*decision) ? "human" : "";
+    return is_human_decision(*decision) ? "human" : "";
   }
   switch (event.type) {
     case EventType::timer_fired:
@@ -68,7 +70,7 @@ std::string_view EffectKinds::kind_of(const Event& event) {
 
 Value effect_entry(const Event& event, std::string_view kind) {
   const std::string_view id =
-      std::visit([](const auto& body) { return effect_of(body); }, event.body);
+      std::visit([](const auto& body) { return effect_id_of(body); }, event.body);
   std::string step(step_of(event));
   if (const RecordedKind records = recorded_kind_of(event.type); records != RecordedKind::nothing) {
     if (const auto of = step_of_effect(id, records)) step = of->text;

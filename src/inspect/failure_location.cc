@@ -21,12 +21,13 @@ struct FailureLocation {
 };
 
 // The item, turn or call whose failure became that of its map or loop.
-const Step& failed_part(const State& state, const Step& whole) {
-  const Step* found = &whole;
+const Step& failed_part(const State& state, const Step& container) {
+  const Step* found = &container;
   for (const Step& step : state.steps) {
-    const bool same = step.is_part() && step.role == Role::node && step.node == whole.node &&
-                      step.failure && whole.failure && step.failure->code == whole.failure->code &&
-                      step.failure->message == whole.failure->message;
+    const bool same = step.is_part() && step.role == Role::node && step.node == container.node &&
+                      step.failure && container.failure &&
+                      step.failure->code == container.failure->code &&
+                      step.failure->message == container.failure->message;
     if (!same) continue;
     found = &step;
     if (step.item != kNoItem) break;
@@ -99,11 +100,13 @@ std::string_view strip_location(std::string_view message, const FailureLocation&
 
 // "args.id: .input.id is null", "map: .input.rows: the value of `map` must be an array"
 std::string reason(const FailedField& failed, std::string_view message) {
-  std::string shown = failed.expression;
-  if (shown.size() > kExpressionShown || shown.find('\n') != shown.npos) shown.clear();
+  std::string expression = failed.expression;
+  if (expression.size() > kExpressionShown || expression.find('\n') != expression.npos)
+    expression.clear();
   std::string text = failed.field + ": ";
-  if (failed.gives_null) return text + (shown.empty() ? "the expression" : shown) + " is null";
-  if (!shown.empty()) text += shown + ": ";
+  if (failed.gives_null)
+    return text + (expression.empty() ? "the expression" : expression) + " is null";
+  if (!expression.empty()) text += expression + ": ";
   return text.append(message);
 }
 
@@ -128,7 +131,7 @@ NullArgument null_argument(const State& state, const Step& step) {
 // What an expression reads that can be corrected outside of its node.
 struct Reads {
   Value input;  // names; null: does not read the input
-  std::vector<Value> kept;
+  std::vector<Value> imported;
 };
 
 Reads reads_of(const State& state, const FailureLocation& location) {
@@ -152,7 +155,7 @@ Reads reads_of(const State& state, const FailureLocation& location) {
     if (node == state.plan->by_id.end()) continue;
     const Step& step = state.steps[node->second];
     const bool has_run = !step.skipped && state.node_of(step).kind != NodeKind::wait;
-    if (step.imported && has_run) reads.kept.emplace_back(id);
+    if (step.imported && has_run) reads.imported.emplace_back(id);
   }
   return reads;
 }
@@ -174,9 +177,10 @@ std::string summary_of(const State& state, const FailureLocation& location, cons
   if (location.step == nullptr) return text;
   // The source of the null: the expression of the node's argument.
   const NullArgument argument = null_argument(state, *location.step);
-  const std::string& shown = argument.expression;
-  if (shown.empty() || shown.size() > kExpressionShown || shown.contains('\n')) return text;
-  return text + " (args." + argument.name + " is " + shown + ")";
+  const std::string& expression = argument.expression;
+  if (expression.empty() || expression.size() > kExpressionShown || expression.contains('\n'))
+    return text;
+  return text + " (args." + argument.name + " is " + expression + ")";
 }
 
 }  // namespace
@@ -184,10 +188,11 @@ std::string summary_of(const State& state, const FailureLocation& location, cons
 namespace {
 
 // Ids of the nodes with a matching step, in plan order.
-Value nodes_with(const State& state, const std::function<bool(const Step&)>& fits) {
+Value nodes_with(const State& state, const std::function<bool(const Step&)>& matches) {
   std::vector<bool> found(state.plan ? state.plan->nodes.size() : 0);
   for (const Step& step : state.steps) {
-    if (step.role == Role::node && step.node < found.size() && fits(step)) found[step.node] = true;
+    if (step.role == Role::node && step.node < found.size() && matches(step))
+      found[step.node] = true;
   }
   std::vector<Value> ids;
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -241,7 +246,7 @@ Value job_error_view(const State& state) {
                         {"model", or_null(model)},
                         {"node_id", node_id},
                         {"reads_input", std::move(reads.input)},
-                        {"reads_kept", Value::array(std::move(reads.kept))},
+                        {"reads_kept", Value::array(std::move(reads.imported))},
                         {"summary", summary_of(state, location, tool, model)},
                         {"tool", or_null(tool)},
                         {"turn", turn}});

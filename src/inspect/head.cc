@@ -37,15 +37,15 @@ std::string signed_head(const SigningKey& key, const JobId& job, std::uint64_t c
 }
 
 Result<Head> head_from_text(std::string_view text) {
-  const auto wrong = [] { return fail(Code::log_corrupt, "the signed head is damaged"); };
+  const auto damaged = [] { return fail(Code::log_corrupt, "the signed head is damaged"); };
   const auto value = parse_json(text);
-  if (!value || !value->is_object()) return wrong();
+  if (!value || !value->is_object()) return damaged();
   const Value& v = *value;
   const auto hash = hash_from_hex(v.text("hash"));
   const auto time = instant_from_text(v.text("time"));
   const auto signature = from_hex(v.text("signature"));
   if (!hash || !time || !signature || !v["count"].is_integer() || v["count"].as_int() < 1) {
-    return wrong();
+    return damaged();
   }
   Head head{.job = JobId(std::string(v.text("job"))),
             .count = static_cast<std::uint64_t>(v["count"].as_int()),
@@ -55,7 +55,7 @@ Result<Head> head_from_text(std::string_view text) {
             .signature = *signature};
   // Only the canonical form is accepted, so that no byte can be changed undetected.
   if (canonical(unsigned_form(head).with("signature", to_hex(head.signature))) != text) {
-    return wrong();
+    return damaged();
   }
   return head;
 }

@@ -16,31 +16,31 @@ namespace {
 
 // Does the event match its effect record? The way in which it came into the log is ignored; of an
 // erased value only its existence is compared.
-bool is_same_record(ToolInvocationFinished mine, ToolInvocationFinished expected) {
-  for (ToolInvocationFinished* one : {&mine, &expected}) {
+bool is_same_record(ToolInvocationFinished logged, ToolInvocationFinished expected) {
+  for (ToolInvocationFinished* one : {&logged, &expected}) {
     one->at.reset();
     one->caught_up.reset();
     one->late.reset();
     one->source.reset();
   }
-  if (mine.result.erased) {
+  if (logged.result.erased) {
     if (expected.result.is_null()) return false;
-    mine.result = expected.result = {};
+    logged.result = expected.result = {};
   }
-  if (mine.error && mine.error->message.erased) {
+  if (logged.error && logged.error->message.erased) {
     if (!expected.error) return false;
-    mine.error->message = expected.error->message = {};
+    logged.error->message = expected.error->message = {};
   }
-  return mine == expected;
+  return logged == expected;
 }
 
 }  // namespace
 
-std::string at(const Event& event) {
+std::string event_label(const Event& event) {
   return "event " + std::to_string(event.seq) + " (" + std::string(event_name(event)) + ")";
 }
 
-std::string LedgerProof::same_hashes(const ToolInvocationStarted& event) const {
+std::string LedgerProof::check_hashes(const ToolInvocationStarted& event) const {
   const StepId& command = event.command_id;
   if (invocation_id(job_, command, event.idempotency_key) != event.invocation_id) {
     return "has an invocation_id that is not made of its keys";
@@ -56,10 +56,10 @@ std::string LedgerProof::same_hashes(const ToolInvocationStarted& event) const {
   return {};
 }
 
-std::string LedgerProof::started(const ToolInvocationStarted& event,
-                                 const std::optional<AttemptId>& attempt) {
+std::string LedgerProof::check_started(const ToolInvocationStarted& event,
+                                       const std::optional<AttemptId>& attempt) {
   const StepId& command = event.command_id;
-  if (auto wrong = same_hashes(event); !wrong.empty()) return wrong;
+  if (auto error = check_hashes(event); !error.empty()) return error;
   if (values_.contains(command)) return "declares a call of a step whose value is recorded";
   auto [of_command, new_command] = invocation_of_.emplace(command, event.invocation_id);
   if (of_command->second != event.invocation_id)
@@ -83,36 +83,36 @@ std::string LedgerProof::started(const ToolInvocationStarted& event,
   const std::int64_t n = event.try_no;
   if (n != static_cast<std::int64_t>(call.tries.size()) + 1) return "is not the next try";
   if (n > 1 && !call.tries[n - 1].finished) return "starts while the try before it is open";
-  Try& mine = call.tries[n];
-  if (attempt) mine.attempt = attempt->text;
-  mine.deadline = to_text(event.deadline);
+  Try& logged = call.tries[n];
+  if (attempt) logged.attempt = attempt->text;
+  logged.deadline = to_text(event.deadline);
   tries_++;
   return {};
 }
 
-std::string LedgerProof::finished(const ToolInvocationFinished& event,
-                                  const std::optional<AttemptId>& attempt) {
+std::string LedgerProof::check_finished(const ToolInvocationFinished& event,
+                                        const std::optional<AttemptId>& attempt) {
   auto call = calls_.find(event.invocation_id);
   if (call == calls_.end() || !call->second.tries.contains(event.try_no)) {
     return "ends a try that never began";
   }
-  Try& mine = call->second.tries[event.try_no];
+  Try& logged = call->second.tries[event.try_no];
   if (event.late == true) {
-    mine.later.push_back(&event);
+    logged.later.push_back(&event);
     return {};
   }
-  if (mine.finished) return "ends a try that has ended";
-  mine.finished = true;
-  mine.end = &event;
-  mine.outcome = event.outcome;
-  mine.by_its_attempt = attempt && attempt->text == mine.attempt;
-  if (mine.outcome != "success") return {};
+  if (logged.finished) return "ends a try that has ended";
+  logged.finished = true;
+  logged.end = &event;
+  logged.outcome = event.outcome;
+  logged.by_own_attempt = attempt && attempt->text == logged.attempt;
+  if (logged.outcome != "success") return {};
   if (call->second.success || call->second.happened) return "is a second success";
   call->second.success = true;
   return {};
 }
 
-std::string LedgerProof::committed(const CommandCommitted& event) {
+std::string LedgerProof::check_committed(const CommandCommitted& event) {
   if (const auto value = values_.find(event.command_id); value != values_.end()) {
     if (std::exchange(value->second, true)) return "commits a recorded value twice";
     return event.result_of == value->first.text && event.result.is_null()
@@ -133,7 +133,7 @@ std::string LedgerProof::committed(const CommandCommitted& event) {
 }
 
 // Time, random numbers and ids: one value per step, and no invocation.
-std::string LedgerProof::recorded(std::string_view effect_id, RecordedKind records) {
+std::string LedgerProof::check_recorded(std::string_view effect_id, RecordedKind records) {
   const auto step = step_of_effect(effect_id, records);
   if (!step) return {};  // the jitter of a backoff
   if (invocation_of_.contains(*step)) return "records a value for a step that makes a call";
@@ -141,30 +141,32 @@ std::string LedgerProof::recorded(std::string_view effect_id, RecordedKind recor
                                               : "records a second value for its step";
 }
 
-std::string LedgerProof::fault(const Event& event) {
+std::string LedgerProof::check_event(const Event& event) {
   if (const auto* created = as<JobCreated>(event)) {
     blind_ = created->blind.value.is_string() ? created->blind.value.as_string() : "";
     blind_erased_ = created->blind.erased;
   }
   if (const auto* time = as<TimeRecorded>(event))
-    return recorded(time->effect_id, RecordedKind::time);
+    return check_recorded(time->effect_id, RecordedKind::time);
   if (const auto* random = as<RandomRecorded>(event)) {
-    return recorded(random->effect_id, RecordedKind::random);
+    return check_recorded(random->effect_id, RecordedKind::random);
   }
   if (const auto* uuid = as<UuidRecorded>(event))
-    return recorded(uuid->effect_id, RecordedKind::uuid);
-  if (const auto* call = as<ToolInvocationStarted>(event)) return started(*call, event.attempt_id);
-  if (const auto* end = as<ToolInvocationFinished>(event)) return finished(*end, event.attempt_id);
-  if (const auto* command = as<CommandCommitted>(event)) return committed(*command);
+    return check_recorded(uuid->effect_id, RecordedKind::uuid);
+  if (const auto* call = as<ToolInvocationStarted>(event))
+    return check_started(*call, event.attempt_id);
+  if (const auto* end = as<ToolInvocationFinished>(event))
+    return check_finished(*end, event.attempt_id);
+  if (const auto* command = as<CommandCommitted>(event)) return check_committed(*command);
   return {};
 }
 
-std::string LedgerProof::event(const Event& event) {
+std::string LedgerProof::add_event(const Event& event) {
   redacted_ = redacted_ || !erased_fields(event).empty();
   ended_ = ended_ || event.type == EventType::job_completed ||
            event.type == EventType::job_failed || event.type == EventType::job_cancelled;
-  const std::string wrong = fault(event);
-  return wrong.empty() ? wrong : at(event) + " " + wrong;
+  const std::string error = check_event(event);
+  return error.empty() ? error : event_label(event) + " " + error;
 }
 
 const LedgerProof::Try* LedgerProof::find(const InvocationId& invocation,
@@ -177,81 +179,82 @@ const LedgerProof::Try* LedgerProof::find(const InvocationId& invocation,
 
 // Every field of the record is compared with the log. Only its checksum covers what the log does
 // not contain yet (created_at; an outcome that is not imported).
-std::string LedgerProof::effect(const VerifyInput::Effect& effect) const {
+std::string LedgerProof::check_effect(const VerifyInput::Effect& effect) const {
   auto record =
       read_side_record(effect_location(job_, effect.invocation, effect.try_no), effect.record);
   if (!record) return "is not what was written";
-  const Try* mine = find(effect.invocation, effect.try_no);
-  if (mine == nullptr) return "belongs to no call in the log";
+  const Try* logged = find(effect.invocation, effect.try_no);
+  if (logged == nullptr) return "belongs to no call in the log";
   const Call& call = calls_.at(effect.invocation);
   const Value& r = *record;
   if (r.text("job_id") != job_.text || r.text("invocation_id") != effect.invocation.text ||
       r["try"] != Value(std::uint64_t{effect.try_no}) ||
       r.text("command_id") != call.command.text || r.text("idempotency_key") != call.key.text ||
       r.text("input_ref") != call.arguments_hash ||
-      (!mine->attempt.empty() && r.text("attempt_id") != mine->attempt)) {
+      (!logged->attempt.empty() && r.text("attempt_id") != logged->attempt)) {
     return "names another call than the log";
   }
-  if (is_erased_effect(r)) return same_outcome(*mine, r.text("outcome"));
+  if (is_erased_effect(r)) return check_outcome(*logged, r.text("outcome"));
   const auto expected = finished_payload(r);
   if (!expected) return "has no outcome";
-  for (const ToolInvocationFinished* late : mine->later) {
+  for (const ToolInvocationFinished* late : logged->later) {
     if (is_same_record(*late, *expected)) return {};
   }
-  if (mine->end == nullptr || is_same_record(*mine->end, *expected)) return {};
+  if (logged->end == nullptr || is_same_record(*logged->end, *expected)) return {};
   // A try that was closed with an unknown outcome does not contradict an outcome observed later.
-  if (mine->outcome == "unknown" || mine->outcome == "timeout") return {};
-  return "has " + std::string(r.text("outcome")) + ", the log " + mine->outcome +
-         (r.text("outcome") == mine->outcome ? " with another content" : "");
+  if (logged->outcome == "unknown" || logged->outcome == "timeout") return {};
+  return "has " + std::string(r.text("outcome")) + ", the log " + logged->outcome +
+         (r.text("outcome") == logged->outcome ? " with another content" : "");
 }
 
 // The content was erased, but the outcome can still be compared with the log.
-std::string LedgerProof::same_outcome(const Try& mine, std::string_view outcome) {
+std::string LedgerProof::check_outcome(const Try& logged, std::string_view outcome) {
   const bool same =
-      std::ranges::any_of(mine.later, [&](const auto* late) { return late->outcome == outcome; });
-  const bool open = mine.end == nullptr || mine.outcome == "unknown" || mine.outcome == "timeout";
-  if (same || open || mine.outcome == outcome) return {};
-  return "has " + std::string(outcome) + ", the log " + mine.outcome;
+      std::ranges::any_of(logged.later, [&](const auto* late) { return late->outcome == outcome; });
+  const bool open =
+      logged.end == nullptr || logged.outcome == "unknown" || logged.outcome == "timeout";
+  if (same || open || logged.outcome == outcome) return {};
+  return "has " + std::string(outcome) + ", the log " + logged.outcome;
 }
 
-std::string LedgerProof::effects(const std::vector<VerifyInput::Effect>& effects) const {
+std::string LedgerProof::check_effects(const std::vector<VerifyInput::Effect>& effects) const {
   for (const VerifyInput::Effect& one : effects) {
-    if (auto wrong = effect(one); !wrong.empty()) {
+    if (auto error = check_effect(one); !error.empty()) {
       return "the effect of " + one.invocation.text + ", try " + std::to_string(one.try_no) + ", " +
-             wrong;
+             error;
     }
   }
   return {};
 }
 
-std::string LedgerProof::entry(const VerifyInput::Entry& entry) const {
+std::string LedgerProof::check_entry(const VerifyInput::Entry& entry) const {
   const auto record = read_side_record(
       ledger_location(job_, entry.invocation, entry.try_no, entry.state), entry.record);
   if (!record) return "is not what was written";
-  const Try* mine = find(entry.invocation, entry.try_no);
-  if (mine == nullptr) return "belongs to no call in the log";
+  const Try* logged = find(entry.invocation, entry.try_no);
+  if (logged == nullptr) return "belongs to no call in the log";
   const Call& call = calls_.at(entry.invocation);
   const Value& r = *record;
   if (r.text("arguments_hash") != call.arguments_hash ||
       r.text("idempotency_key") != call.key.text ||
       r.text("external_key") != call.external_key.text || r.text("tool") != call.tool ||
-      r.text("deadline") != mine->deadline ||
-      (!mine->attempt.empty() && r.text("attempt_id") != mine->attempt)) {
+      r.text("deadline") != logged->deadline ||
+      (!logged->attempt.empty() && r.text("attempt_id") != logged->attempt)) {
     return "names another call than the log";
   }
   if (entry.state == "INFLIGHT") return {};  // may not be repaired yet
-  const bool success = mine->outcome == "success";
-  if (!mine->finished || success != (entry.state == "COMMITTED")) {
-    return "has " + entry.state + ", the log " + (mine->finished ? mine->outcome : "no end");
+  const bool success = logged->outcome == "success";
+  if (!logged->finished || success != (entry.state == "COMMITTED")) {
+    return "has " + entry.state + ", the log " + (logged->finished ? logged->outcome : "no end");
   }
   return {};
 }
 
-std::string LedgerProof::entries(const std::vector<VerifyInput::Entry>& entries) const {
+std::string LedgerProof::check_entries(const std::vector<VerifyInput::Entry>& entries) const {
   for (const VerifyInput::Entry& one : entries) {
-    if (auto wrong = entry(one); !wrong.empty()) {
+    if (auto error = check_entry(one); !error.empty()) {
       return "the ledger's entry of " + one.invocation.text + ", try " +
-             std::to_string(one.try_no) + ", " + wrong;
+             std::to_string(one.try_no) + ", " + error;
     }
   }
   return {};
@@ -262,29 +265,29 @@ std::string LedgerProof::entries(const std::vector<VerifyInput::Entry>& entries)
 // an in-flight note, and an effect record is a late result, possibly of an outcome that the log
 // already had. The log does not record the durability of an attempt; a ledger entry without a note
 // proves split durability for all its calls.
-void LedgerProof::note_splits(const VerifyInput& input) {
+void LedgerProof::find_split_attempts(const VerifyInput& input) {
   for (const VerifyInput::Entry& one : input.ledger) {
     const auto record =
         read_side_record(ledger_location(job_, one.invocation, one.try_no, one.state), one.record);
     if (record && (*record)["note"].is_null()) {
-      splits_.emplace(record->text("attempt_id"));
+      split_attempts_.emplace(record->text("attempt_id"));
     }
   }
 }
 
-std::string LedgerProof::missing_effect(const VerifyInput& input) const {
+std::string LedgerProof::check_missing_effect(const VerifyInput& input) const {
   if (redacted_) return {};  // an effect record is erased with its value
-  std::set<std::pair<std::string_view, std::int64_t>> there;
+  std::set<std::pair<std::string_view, std::int64_t>> stored;
   for (const VerifyInput::Effect& one : input.effects)
-    there.emplace(one.invocation.text, one.try_no);
+    stored.emplace(one.invocation.text, one.try_no);
   for (const auto& [id, call] : calls_) {
     for (const auto& [n, one] : call.tries) {
-      const bool was_there = one.end != nullptr && one.end->caught_up == true;
-      const bool put_first =
-          one.by_its_attempt && splits_.contains(one.attempt) &&
+      const bool was_imported = one.end != nullptr && one.end->caught_up == true;
+      const bool stored_first =
+          one.by_own_attempt && split_attempts_.contains(one.attempt) &&
           (one.outcome == "success" || one.outcome == "failure" || one.outcome == "input_required");
-      if (!was_there && one.later.empty() && !put_first) continue;
-      if (!there.contains({id.text, n})) {
+      if (!was_imported && one.later.empty() && !stored_first) continue;
+      if (!stored.contains({id.text, n})) {
         return "the effect of " + id.text + ", try " + std::to_string(n) +
                ", from which the log has its outcome, is missing";
       }
@@ -294,12 +297,14 @@ std::string LedgerProof::missing_effect(const VerifyInput& input) const {
 }
 
 // Only calls in flight: the entry of a finished call may have been erased by a later lease holder.
-std::string LedgerProof::missing_entry(const VerifyInput& input) const {
-  std::set<std::pair<std::string_view, std::int64_t>> there;
-  for (const VerifyInput::Entry& one : input.ledger) there.emplace(one.invocation.text, one.try_no);
+std::string LedgerProof::check_missing_entry(const VerifyInput& input) const {
+  std::set<std::pair<std::string_view, std::int64_t>> stored;
+  for (const VerifyInput::Entry& one : input.ledger)
+    stored.emplace(one.invocation.text, one.try_no);
   for (const auto& [id, call] : calls_) {
     for (const auto& [n, one] : call.tries) {
-      if (one.finished || !splits_.contains(one.attempt) || there.contains({id.text, n})) continue;
+      if (one.finished || !split_attempts_.contains(one.attempt) || stored.contains({id.text, n}))
+        continue;
       return "the ledger's entry of " + id.text + ", try " + std::to_string(n) +
              ", which is in flight, is missing";
     }
@@ -307,10 +312,10 @@ std::string LedgerProof::missing_entry(const VerifyInput& input) const {
   return {};
 }
 
-std::string LedgerProof::missing(const VerifyInput& input) {
-  note_splits(input);
-  const std::string effect = missing_effect(input);
-  return effect.empty() ? missing_entry(input) : effect;
+std::string LedgerProof::check_missing(const VerifyInput& input) {
+  find_split_attempts(input);
+  const std::string effect = check_missing_effect(input);
+  return effect.empty() ? check_missing_entry(input) : effect;
 }
 
 std::vector<std::string> LedgerProof::pending() const {
@@ -322,7 +327,7 @@ std::vector<std::string> LedgerProof::pending() const {
   return pending;
 }
 
-std::string LedgerProof::at_end() const {
+std::string LedgerProof::check_end() const {
   if (ended_ && !pending().empty()) return "the job has ended, and a call is still open";
   return {};
 }

@@ -20,7 +20,7 @@
 namespace ae::engine {
 
 // The name of an event in a proof.
-std::string at(const Event& event);
+std::string event_label(const Event& event);
 
 // The calls of one log, recomputed independently of the engine's state.
 class LedgerProof {
@@ -28,12 +28,12 @@ class LedgerProof {
   explicit LedgerProof(const JobId& job) : job_(job) {}
 
   // Adds an event of the log. Empty, or the error.
-  std::string event(const Event& event);
-  std::string effects(const std::vector<VerifyInput::Effect>& effects) const;
-  std::string entries(const std::vector<VerifyInput::Entry>& entries) const;
+  std::string add_event(const Event& event);
+  std::string check_effects(const std::vector<VerifyInput::Effect>& effects) const;
+  std::string check_entries(const std::vector<VerifyInput::Entry>& entries) const;
   // A side record that must exist and is missing. REQUIRES: effects and entries found no error.
-  std::string missing(const VerifyInput& input);
-  std::string at_end() const;
+  std::string check_missing(const VerifyInput& input);
+  std::string check_end() const;
   std::vector<std::string> pending() const;
   std::size_t invocations() const { return calls_.size(); }
   std::size_t tries() const { return tries_; }
@@ -41,7 +41,7 @@ class LedgerProof {
  private:
   struct Try {
     bool finished = false;
-    bool by_its_attempt = false;  // recorded by the attempt that made the call
+    bool by_own_attempt = false;  // recorded by the attempt that made the call
     std::string outcome;
     std::string attempt, deadline;
     const ToolInvocationFinished* end = nullptr;
@@ -56,19 +56,20 @@ class LedgerProof {
     bool success = false, happened = false;
   };
   // The error of the event, which outlives this object.
-  std::string fault(const Event& event);
-  std::string started(const ToolInvocationStarted& event, const std::optional<AttemptId>& attempt);
-  std::string finished(const ToolInvocationFinished& event,
-                       const std::optional<AttemptId>& attempt);
-  std::string committed(const CommandCommitted& event);
-  std::string recorded(std::string_view effect_id, RecordedKind records);
-  std::string same_hashes(const ToolInvocationStarted& event) const;
-  std::string effect(const VerifyInput::Effect& effect) const;
-  static std::string same_outcome(const Try& mine, std::string_view outcome);
-  std::string entry(const VerifyInput::Entry& entry) const;
-  void note_splits(const VerifyInput& input);
-  std::string missing_effect(const VerifyInput& input) const;
-  std::string missing_entry(const VerifyInput& input) const;
+  std::string check_event(const Event& event);
+  std::string check_started(const ToolInvocationStarted& event,
+                            const std::optional<AttemptId>& attempt);
+  std::string check_finished(const ToolInvocationFinished& event,
+                             const std::optional<AttemptId>& attempt);
+  std::string check_committed(const CommandCommitted& event);
+  std::string check_recorded(std::string_view effect_id, RecordedKind records);
+  std::string check_hashes(const ToolInvocationStarted& event) const;
+  std::string check_effect(const VerifyInput::Effect& effect) const;
+  static std::string check_outcome(const Try& logged, std::string_view outcome);
+  std::string check_entry(const VerifyInput::Entry& entry) const;
+  void find_split_attempts(const VerifyInput& input);
+  std::string check_missing_effect(const VerifyInput& input) const;
+  std::string check_missing_entry(const VerifyInput& input) const;
   const Try* find(const InvocationId& invocation, std::uint32_t try_no) const;
 
   const JobId& job_;
@@ -77,7 +78,7 @@ class LedgerProof {
   std::unordered_map<StepId, bool> values_;  // of time, random numbers and ids: true = committed
   std::unordered_set<ExternalKey> external_keys_;
   // Attempts that wrote ledger entries and effect records (split)
-  std::unordered_set<std::string> splits_;
+  std::unordered_set<std::string> split_attempts_;
   std::size_t tries_ = 0;
   bool ended_ = false;
   bool redacted_ = false;

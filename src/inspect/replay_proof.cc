@@ -13,8 +13,8 @@
 #include "engine/heart/recorded_value.h"
 #include "engine/loop/loop.h"
 #include "engine/replan/replan.h"
+#include "inspect/field_json.h"
 #include "inspect/ledger_proof.h"
-#include "inspect/shown.h"
 #include "json/json.h"
 #include "plan/model_calls.h"
 
@@ -29,7 +29,7 @@ const Step* ReplayProof::find(const State& state, const std::optional<StepId>& i
   return id ? find(state, *id) : nullptr;
 }
 
-std::string ReplayProof::fault(const State& state, const CommandEmitted& event) {
+std::string ReplayProof::check_event(const State& state, const CommandEmitted& event) {
   commands_++;
   const Step* step = find(state, event.step_id);
   if (event.of) {
@@ -50,8 +50,8 @@ std::string ReplayProof::fault(const State& state, const CommandEmitted& event) 
 }
 
 // A recorded value is one that the step's tool can yield for the plan's arguments.
-std::string ReplayProof::recorded(const State& state, RecordedKind records,
-                                  std::string_view effect_id, const Erasable& value) {
+std::string ReplayProof::check_recorded(const State& state, RecordedKind records,
+                                        std::string_view effect_id, const Erasable& value) {
   const auto id = step_of_effect(effect_id, records);
   const auto known = id ? state.by_id.find(*id) : state.by_id.end();
   if (known == state.by_id.end()) return {};  // the jitter of a backoff, or not applicable
@@ -66,48 +66,48 @@ std::string ReplayProof::recorded(const State& state, RecordedKind records,
       !is_possible_value(records, *arguments, value.value)) {
     return "has a value that its tool does not give";
   }
-  const auto said = evaluate_policy(state, &step, state.tool_of(step), *arguments);
-  const PolicyAction action = said ? said->action : PolicyAction::require_approval;
+  const auto policy = evaluate_policy(state, &step, state.tool_of(step), *arguments);
+  const PolicyAction action = policy ? policy->action : PolicyAction::require_approval;
   if (action == PolicyAction::deny) return "is recorded where a policy denies the step";
   const bool approved = step.approval && step.approval->state == ApprovalState::approved;
   return action == PolicyAction::allow || approved ? ""
                                                    : "is recorded where the step was not approved";
 }
 
-std::string ReplayProof::fault(const State& state, const TimeRecorded& event) {
-  return recorded(state, RecordedKind::time, event.effect_id, event.value);
+std::string ReplayProof::check_event(const State& state, const TimeRecorded& event) {
+  return check_recorded(state, RecordedKind::time, event.effect_id, event.value);
 }
-std::string ReplayProof::fault(const State& state, const RandomRecorded& event) {
-  return recorded(state, RecordedKind::random, event.effect_id, event.value);
+std::string ReplayProof::check_event(const State& state, const RandomRecorded& event) {
+  return check_recorded(state, RecordedKind::random, event.effect_id, event.value);
 }
-std::string ReplayProof::fault(const State& state, const UuidRecorded& event) {
-  return recorded(state, RecordedKind::uuid, event.effect_id, event.value);
+std::string ReplayProof::check_event(const State& state, const UuidRecorded& event) {
+  return check_recorded(state, RecordedKind::uuid, event.effect_id, event.value);
 }
 
 namespace {
 
-// The recorded outcome must be the one that the probe's answer yields, as checked by `fits`.
-std::string fault_of_probe(const State& state, const Step* step, const auto& fits) {
+// The recorded outcome must be the one that the probe's answer yields, as checked by `matches`.
+std::string check_probe(const State& state, const Step* step, const auto& matches) {
   if (!step || step->phase != StepPhase::probing) return {};
   const auto result = probe_result_of(state, *step, state.steps[step->probe].result);
-  return result && fits(*result) ? "" : "is not what the probe's answer gives";
+  return result && matches(*result) ? "" : "is not what the probe's answer gives";
 }
 
 }  // namespace
 
-std::string ReplayProof::probe_says(const State& state, const CommandCommitted& event) {
-  return fault_of_probe(state, find(state, event.step_id), [&](const Value& result) {
+std::string ReplayProof::check_probe_outcome(const State& state, const CommandCommitted& event) {
+  return check_probe(state, find(state, event.step_id), [&](const Value& result) {
     return event.result.is_null() || event.result.value == result;
   });
 }
 
-std::string ReplayProof::probe_says(const State& state, const DecisionRecorded& event) {
-  return fault_of_probe(state, find(state, event.step_id), [&](const Value& result) {
+std::string ReplayProof::check_probe_outcome(const State& state, const DecisionRecorded& event) {
+  return check_probe(state, find(state, event.step_id), [&](const Value& result) {
     return or_empty(event.state) == (result.is_null() ? "not_happened" : "happened");
   });
 }
 
-std::string ReplayProof::fault(const State& state, const ToolInvocationStarted& event) {
+std::string ReplayProof::check_event(const State& state, const ToolInvocationStarted& event) {
   const Step* step = find(state, event.step_id);
   if (!step || step->call) return {};  // LedgerProof checks that a retry sends the recorded call
   if (step->phase != StepPhase::ready) return "is recorded where the plan has no call";
@@ -147,7 +147,7 @@ Result<Value> ReplayProof::requested_arguments(const State& state, const Step& s
 }
 
 // A successful result satisfies the plan's schema, or the event records that it does not.
-std::string ReplayProof::fault(const State& state, const ToolInvocationFinished& event) {
+std::string ReplayProof::check_event(const State& state, const ToolInvocationFinished& event) {
   const Step* step = find(state, event.step_id);
   if (!step || event.outcome != "success" || event.late == true) return {};
   const ToolPolicy& tool = state.tool_of(*step);
@@ -155,27 +155,28 @@ std::string ReplayProof::fault(const State& state, const ToolInvocationFinished&
     return "names another schema than the plan's";
   }
   if (event.error || event.result.erased) return {};
-  return fits(tool, event.result.value);
+  return check_schema(tool, event.result.value);
 }
 
-std::string ReplayProof::fits(const ToolPolicy& tool, const Value& result) {
+std::string ReplayProof::check_schema(const ToolPolicy& tool, const Value& result) {
   if (!tool.result_schema) return {};
   return tool.result_schema->check(result) ? "" : "is a result that the plan's schema refuses";
 }
 
-std::string ReplayProof::fault(const State& state, const CommandCommitted& event) {
-  std::string wrong = probe_says(state, event);
-  if (wrong.empty()) wrong = answer(state, event);
-  if (wrong.empty()) wrong = all_changed(state, event);
-  return wrong;
+std::string ReplayProof::check_event(const State& state, const CommandCommitted& event) {
+  std::string error = check_probe_outcome(state, event);
+  if (error.empty()) error = check_answer(state, event);
+  if (error.empty()) error = check_all_changes(state, event);
+  return error;
 }
 
 // The recorded model metadata matches the request and the answer.
-std::string ReplayProof::answer(const State& state, const CommandCommitted& event) {
+std::string ReplayProof::check_answer(const State& state, const CommandCommitted& event) {
   const Step* step = find(state, event.step_id);
   if (step && !event.result_of &&
       !event.result.erased) {  // the result comes from an operator or a probe
-    if (auto wrong = fits(state.tool_of(*step), event.result.value); !wrong.empty()) return wrong;
+    if (auto error = check_schema(state.tool_of(*step), event.result.value); !error.empty())
+      return error;
   }
   if (!step || !step->call || step->call->erased || step->erased) return {};
   const CommandCommitted expected =
@@ -190,18 +191,18 @@ std::string ReplayProof::answer(const State& state, const CommandCommitted& even
   return event.usage == expected.usage ? "" : other("usage");
 }
 
-std::string ReplayProof::branch(const State& state, const DecisionRecorded& event) {
+std::string ReplayProof::check_branch(const State& state, const DecisionRecorded& event) {
   const Step* step = find(state, event.step_id);
   if (!step) return {};
   const Node& node = state.node_of(*step);
   const Value& recorded = event.payload.value;
   if (node.when && !step->branch) {
-    auto now = when_of(state, node);
-    return now && Value(*now) == recorded ? "" : "is not what `when` gives";
+    auto expected = when_of(state, node);
+    return expected && Value(*expected) == recorded ? "" : "is not what `when` gives";
   }
   if (node.kind != NodeKind::map) return {};
-  auto now = over_of(state, node);
-  return now && *now == recorded ? "" : "is not what `map` gives";
+  auto expected = over_of(state, node);
+  return expected && *expected == recorded ? "" : "is not what `map` gives";
 }
 
 namespace {
@@ -223,17 +224,17 @@ Value without_model_texts(const Value& choice) {
 }  // namespace
 
 // A loop makes exactly the calls that the model's answer requests.
-std::string ReplayProof::choice(const State& state, const DecisionRecorded& event) {
+std::string ReplayProof::check_choice(const State& state, const DecisionRecorded& event) {
   const Step* step = find(state, event.step_id);
   if (!step || !step->loop || step->loop->turns.empty()) return {};
-  auto now = tool_choice_of(state, *step);
-  const Value& said = event.payload.value;
-  return now && without_model_texts(*now) == without_model_texts(said)
+  auto expected = tool_choice_of(state, *step);
+  const Value& recorded = event.payload.value;
+  return expected && without_model_texts(*expected) == without_model_texts(recorded)
              ? ""
              : "is not what the model's answer asks for";
 }
 
-std::string ReplayProof::fault(const State& state, const WaitOpened& event) {
+std::string ReplayProof::check_event(const State& state, const WaitOpened& event) {
   const Step* step = find(state, event.step_id);
   if (!step || state.node_of(*step).kind != NodeKind::wait) return {};
   const Node& node = state.node_of(*step);
@@ -252,30 +253,30 @@ std::string ReplayProof::fault(const State& state, const WaitOpened& event) {
 }
 
 // An approval request, or a denial, is about the call that the plan's expressions yield.
-std::string ReplayProof::request(const State& state, const DecisionRecorded& event) {
+std::string ReplayProof::check_request(const State& state, const DecisionRecorded& event) {
   const Step* step = find(state, event.step_id);
-  const Value& asked = event.payload.value;
+  const Value& request = event.payload.value;
   if (!step || step->call || event.payload.erased) return {};
   auto arguments = requested_arguments(state, *step);
   if (!arguments) return "is about a call, but " + arguments.error().message;
   const bool same_hash =
-      state.blind_erased || state.hash_of(*arguments) == asked.text("arguments_hash");
-  if (same_hash && *arguments == asked["arguments"]) return {};
+      state.blind_erased || state.hash_of(*arguments) == request.text("arguments_hash");
+  if (same_hash && *arguments == request["arguments"]) return {};
   return "is about other arguments than the plan's expressions give";
 }
 
-std::string ReplayProof::fault(const State& state, const DecisionRecorded& event) {
-  if (event.kind == "branch") return branch(state, event);
-  if (event.kind == "tool_choice") return choice(state, event);
-  if (event.kind == "in_doubt") return probe_says(state, event);
-  const bool asks = event.state == "requested" || event.state == "denied";
-  return event.kind == "approval" && asks ? request(state, event) : "";
+std::string ReplayProof::check_event(const State& state, const DecisionRecorded& event) {
+  if (event.kind == "branch") return check_branch(state, event);
+  if (event.kind == "tool_choice") return check_choice(state, event);
+  if (event.kind == "in_doubt") return check_probe_outcome(state, event);
+  const bool is_request = event.state == "requested" || event.state == "denied";
+  return event.kind == "approval" && is_request ? check_request(state, event) : "";
 }
 
 namespace {
 
 // Steps whose changes are checked: the result, and therefore the changes, are known.
-bool shows_changes(const Step* step) {
+bool has_known_changes(const Step* step) {
   if (!step || !step->call || step->call->outcome != OutcomeKind::success || step->failure) {
     return false;
   }
@@ -287,24 +288,24 @@ bool shows_changes(const Step* step) {
 // The recorded changes are exactly what `changes` yields for the call's result, before its command
 // is committed. A result in the command_committed itself (an operator's `happened`) is checked when
 // that decision is made.
-std::string ReplayProof::fault(const State& state, const StateChanged& event) {
+std::string ReplayProof::check_event(const State& state, const StateChanged& event) {
   const Step* step = find(state, event.step_id);
-  if (!shows_changes(step)) return {};
+  if (!has_known_changes(step)) return {};
   const ExtractedChanges expected = changes_of(state, *step, step->result);
   const bool same =
       step->changed < expected.events.size() && expected.events[step->changed] == event;
   return same ? "" : "is not what `changes` gives";
 }
 
-std::string ReplayProof::all_changed(const State& state, const CommandCommitted& event) {
+std::string ReplayProof::check_all_changes(const State& state, const CommandCommitted& event) {
   const Step* step = find(state, event.step_id);
-  if (!shows_changes(step)) return {};
+  if (!has_known_changes(step)) return {};
   const ExtractedChanges expected = changes_of(state, *step, step->result);
   return step->changed == expected.events.size() ? "" : "leaves out what its call changed";
 }
 
 // A new plan carries over exactly what both plans yield.
-std::string ReplayProof::fault(const State& state, const PlanGenerated& event) {
+std::string ReplayProof::check_event(const State& state, const PlanGenerated& event) {
   const auto plan = Plan::compile(event.task_graph);
   if (!plan) return "holds no plan";
   DroppedNodes drop;
@@ -320,28 +321,28 @@ std::string ReplayProof::fault(const State& state, const PlanGenerated& event) {
              : "does not carry what the two plans have in common";
 }
 
-std::string ReplayProof::fault(const State& state, const JobCompleted& event) {
+std::string ReplayProof::check_event(const State& state, const JobCompleted& event) {
   const auto output = output_of(state);
   return output && *output == event.result.value ? "" : "is not what `output` gives";
 }
 
 // A loop that a fork imports unfinished must be a valid loop.
-std::string ReplayProof::after(const State& state, const Event& event) {
+std::string ReplayProof::check_after(const State& state, const Event& event) {
   const auto* fork = as<ForkImported>(event);
   if (fork == nullptr || fork->results.erased) return {};
   for (const Node& node : state.plan->nodes) {
     const Step& step = state.steps[node.index];
     if (!step.loop) continue;
-    if (auto wrong = find_invalid_turn(state, step); !wrong.empty())
-      return at(event) + ": " + wrong;
+    if (auto error = find_invalid_turn(state, step); !error.empty())
+      return event_label(event) + ": " + error;
   }
   return {};
 }
 
-std::string ReplayProof::before(const State& state, const Event& event) {
-  const std::string wrong =
-      std::visit([&](const auto& body) { return fault(state, body); }, event.body);
-  return wrong.empty() ? wrong : at(event) + " " + wrong;
+std::string ReplayProof::check_before(const State& state, const Event& event) {
+  const std::string error =
+      std::visit([&](const auto& body) { return check_event(state, body); }, event.body);
+  return error.empty() ? error : event_label(event) + " " + error;
 }
 
 }  // namespace ae::engine

@@ -16,9 +16,9 @@ namespace ae::engine {
 class ReplayProof {
  public:
   // Checks an event against the state before it. Empty, or the error.
-  std::string before(const State& state, const Event& event);
+  std::string check_before(const State& state, const Event& event);
   // Checks what shows only after the event is applied.
-  static std::string after(const State& state, const Event& event);
+  static std::string check_after(const State& state, const Event& event);
   std::size_t commands() const { return commands_; }
 
  private:
@@ -26,31 +26,31 @@ class ReplayProof {
   static const Step* find(const State& state, const std::optional<StepId>& id);
 
   // The error of an event of this type.
-  std::string fault(const State& state, const CommandEmitted& event);
-  static std::string fault(const State& state, const TimeRecorded& event);
-  static std::string fault(const State& state, const RandomRecorded& event);
-  static std::string fault(const State& state, const UuidRecorded& event);
-  static std::string fault(const State& state, const ToolInvocationStarted& event);
-  static std::string fault(const State& state, const ToolInvocationFinished& event);
-  static std::string fault(const State& state, const CommandCommitted& event);
-  static std::string fault(const State& state, const DecisionRecorded& event);
-  static std::string fault(const State& state, const StateChanged& event);
-  static std::string fault(const State& state, const WaitOpened& event);
-  static std::string fault(const State& state, const PlanGenerated& event);
-  static std::string fault(const State& state, const JobCompleted& event);
-  static std::string fault(const State&, const auto&) { return {}; }
+  std::string check_event(const State& state, const CommandEmitted& event);
+  static std::string check_event(const State& state, const TimeRecorded& event);
+  static std::string check_event(const State& state, const RandomRecorded& event);
+  static std::string check_event(const State& state, const UuidRecorded& event);
+  static std::string check_event(const State& state, const ToolInvocationStarted& event);
+  static std::string check_event(const State& state, const ToolInvocationFinished& event);
+  static std::string check_event(const State& state, const CommandCommitted& event);
+  static std::string check_event(const State& state, const DecisionRecorded& event);
+  static std::string check_event(const State& state, const StateChanged& event);
+  static std::string check_event(const State& state, const WaitOpened& event);
+  static std::string check_event(const State& state, const PlanGenerated& event);
+  static std::string check_event(const State& state, const JobCompleted& event);
+  static std::string check_event(const State&, const auto&) { return {}; }
 
   static Result<Value> requested_arguments(const State& state, const Step& step);
-  static std::string recorded(const State& state, RecordedKind records, std::string_view effect_id,
-                              const Erasable& value);
-  static std::string fits(const ToolPolicy& tool, const Value& result);
-  static std::string probe_says(const State& state, const CommandCommitted& event);
-  static std::string probe_says(const State& state, const DecisionRecorded& event);
-  static std::string answer(const State& state, const CommandCommitted& event);
-  static std::string all_changed(const State& state, const CommandCommitted& event);
-  static std::string branch(const State& state, const DecisionRecorded& event);
-  static std::string choice(const State& state, const DecisionRecorded& event);
-  static std::string request(const State& state, const DecisionRecorded& event);
+  static std::string check_recorded(const State& state, RecordedKind records,
+                                    std::string_view effect_id, const Erasable& value);
+  static std::string check_schema(const ToolPolicy& tool, const Value& result);
+  static std::string check_probe_outcome(const State& state, const CommandCommitted& event);
+  static std::string check_probe_outcome(const State& state, const DecisionRecorded& event);
+  static std::string check_answer(const State& state, const CommandCommitted& event);
+  static std::string check_all_changes(const State& state, const CommandCommitted& event);
+  static std::string check_branch(const State& state, const DecisionRecorded& event);
+  static std::string check_choice(const State& state, const DecisionRecorded& event);
+  static std::string check_request(const State& state, const DecisionRecorded& event);
 
   std::size_t commands_ = 0;
 };

@@ -16,7 +16,7 @@
 #include "inspect/drift.h"
 #include "inspect/effects.h"
 #include "inspect/failure_location.h"
-#include "inspect/shown.h"
+#include "inspect/field_json.h"
 #include "inspect/trace_record.h"
 #include "inspect/view.h"
 
@@ -37,15 +37,16 @@ class Tracer {
 
  private:
   std::vector<Value> dropped_views(const std::vector<Event>& events);
-  std::vector<Value> let_go(const Value& carried);
+  std::vector<Value> dropped_nodes(const Value& carried);
   Value node_view(const Step& step);
-  std::vector<Value> sides_view(const Step& step, Role role);
+  std::vector<Value> side_views(const Step& step, Role role);
   std::string_view status_of(const Step& step) const;
-  std::string_view world_of(const Step& step, const StepSpan& span, const TrySpan& span_try) const;
-  std::string_view world_of(const Step& step, const StepSpan& span) const;
+  std::string_view external_effect_of(const Step& step, const StepSpan& span,
+                                      const TrySpan& span_try) const;
+  std::string_view external_effect_of(const Step& step, const StepSpan& span) const;
   std::string_view map_status(const Step& step) const;
-  std::vector<const Step*> below(const Step& step) const;
-  std::vector<Value> asked_views(const Step& turn);
+  std::vector<const Step*> child_steps(const Step& step) const;
+  std::vector<Value> requested_call_views(const Step& turn);
   Value result_of(const Step& step, const StepSpan& span) const;
   Value span_id(const StepSpan& span, const TrySpan& one) const;
   void count(const Step& step, const StepSpan& span, std::string_view status);
@@ -58,7 +59,7 @@ class Tracer {
   // By loop and turn
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const Step*>> calls_;
   // By the step that they probe or compensate
-  std::unordered_map<std::uint32_t, std::vector<const Step*>> sides_;
+  std::unordered_map<std::uint32_t, std::vector<const Step*>> side_steps_;
   std::size_t located_ = kStepsLocated;  // failed steps whose field may still be located
   std::uint64_t done_ = 0, failed_ = 0, skipped_ = 0, tries_ = 0, repeated_ = 0, in_doubt_ = 0,
                 refused_ = 0;
@@ -68,7 +69,7 @@ Tracer::Tracer(const State& state, TraceRecord& record, std::optional<std::uint3
     : s_(state), record_(record), dropped_by_(dropped_by) {
   for (const Step& step : s_.steps) {
     if (step.role != Role::node) {
-      sides_[step.of].push_back(&step);
+      side_steps_[step.of].push_back(&step);
     } else if (step.item != kNoItem) {
       items_[step.node].push_back(&step);
     } else if (step.is_turn()) {
@@ -82,7 +83,7 @@ Tracer::Tracer(const State& state, TraceRecord& record, std::optional<std::uint3
 // ---------------------------------------------------------------- status
 
 // The items of a map, the turns of a loop, or the calls of a turn.
-std::vector<const Step*> Tracer::below(const Step& step) const {
+std::vector<const Step*> Tracer::child_steps(const Step& step) const {
   if (step.role != Role::node || step.item != kNoItem || step.is_loop_call()) return {};
   if (step.is_turn()) {
     const auto calls = calls_.find({step.node, step.turn});
@@ -97,10 +98,10 @@ std::vector<const Step*> Tracer::below(const Step& step) const {
 std::string_view Tracer::map_status(const Step& step) const {
   const auto outcome_unknown = [&](const Step* part) {
     return part->phase == StepPhase::in_doubt ||
-           std::ranges::any_of(below(*part),
+           std::ranges::any_of(child_steps(*part),
                                [](const Step* call) { return call->phase == StepPhase::in_doubt; });
   };
-  return std::ranges::any_of(below(step), outcome_unknown) ? "in_doubt" : "running";
+  return std::ranges::any_of(child_steps(step), outcome_unknown) ? "in_doubt" : "running";
 }
 
 std::string_view Tracer::status_of(const Step& step) const {
@@ -139,8 +140,8 @@ std::string_view Tracer::status_of(const Step& step) const {
   }
 }
 
-std::string_view Tracer::world_of(const Step& step, const StepSpan& span,
-                                  const TrySpan& span_try) const {
+std::string_view Tracer::external_effect_of(const Step& step, const StepSpan& span,
+                                            const TrySpan& span_try) const {
   if (s_.tool_of(step).effect == EffectClass::read) return "unchanged";
   if (span_try.outcome() == "success" || span_try.resolution == "happened") return "changed";
   if (span_try.outcome() == "failure" && span_try.definite()) return "unchanged";
@@ -154,18 +155,18 @@ std::string_view Tracer::world_of(const Step& step, const StepSpan& span,
   return "unknown";
 }
 
-std::string_view Tracer::world_of(const Step& step, const StepSpan& span) const {
+std::string_view Tracer::external_effect_of(const Step& step, const StepSpan& span) const {
   if (step.result_type == ResultType::compensated) return "rolled back";
   bool changed = false, unknown = false, rolled_back = false;
-  const auto take = [&](std::string_view world) {
+  const auto add = [&](std::string_view world) {
     changed |= world == "changed";
     unknown |= world == "unknown";
     rolled_back |= world == "rolled back";
   };
-  for (const TrySpan& one : span.tries) take(world_of(step, span, one));
-  for (const Step* part : below(step)) {
-    auto of_part = record_.steps.find(part->id.text);
-    if (of_part != record_.steps.end()) take(world_of(*part, of_part->second));
+  for (const TrySpan& one : span.tries) add(external_effect_of(step, span, one));
+  for (const Step* part : child_steps(step)) {
+    auto found = record_.steps.find(part->id.text);
+    if (found != record_.steps.end()) add(external_effect_of(*part, found->second));
   }
   return unknown ? "unknown" : changed ? "changed" : rolled_back ? "rolled back" : "unchanged";
 }
@@ -178,8 +179,8 @@ void Tracer::count(const Step& step, const StepSpan& span, std::string_view stat
     return;
   }
   const Node& node = s_.node_of(step);
-  const bool whole = node.kind == NodeKind::map || node.loop;
-  if (status == "in_doubt" && (!whole || step.is_part())) in_doubt_++;
+  const bool is_container = node.kind == NodeKind::map || node.loop;
+  if (status == "in_doubt" && (!is_container || step.is_part())) in_doubt_++;
   if (step.is_part()) return;
   if (status == "done") done_++;
   if (status == "failed") failed_++;
@@ -192,9 +193,9 @@ Value effect_view(const StepSpan& span) {
   if (span.started == nullptr) return {};
   const ToolInvocationStarted& started = *span.started;
   return Value::object({{"arguments", started.arguments.value},
-                        {"arguments_hash", shown(started.arguments_hash)},
+                        {"arguments_hash", field_json(started.arguments_hash)},
                         {"effect_class", started.effect_class},
-                        {"external_id", shown(span.external_id)},
+                        {"external_id", field_json(span.external_id)},
                         {"external_key", started.external_key.text},
                         {"idempotency_key", started.idempotency_key.text},
                         {"invocation_id", started.invocation_id.text},
@@ -221,15 +222,16 @@ Value try_result_type(const StepSpan& span, std::size_t index) {
 
 // The requested model, the model that answered under its provider's name, and the usage.
 Value model_view(const State& state, const Step& step, const StepSpan& span) {
-  const bool whole = state.node_of(step).loop && !step.is_part();  // its turns make the requests
-  if (state.kind_of(step) != NodeKind::llm || whole) return {};
+  const bool is_container =
+      state.node_of(step).loop && !step.is_part();  // its turns make the requests
+  if (state.kind_of(step) != NodeKind::llm || is_container) return {};
   static const ToolInvocationStarted no_call;
   static const CommandCommitted none;
   const Value& request = (span.started ? *span.started : no_call).arguments.value;
   const CommandCommitted& committed = span.committed ? *span.committed : none;
-  return Value::object({{"answered", shown(committed.llm_model)},
+  return Value::object({{"answered", field_json(committed.llm_model)},
                         {"asked", request["model"]},
-                        {"prompt_hash", shown(committed.prompt_hash)},
+                        {"prompt_hash", field_json(committed.prompt_hash)},
                         {"provider", state.tool_of(step).provider},
                         {"temperature", request["temperature"]},
                         {"usage", committed.usage}});
@@ -238,21 +240,21 @@ Value model_view(const State& state, const Step& step, const StepSpan& span) {
 Value try_view(const TrySpan& one, std::string_view world, Value span_id) {
   static const ToolInvocationFinished open;
   const ToolInvocationFinished& end = one.finished ? *one.finished : open;
-  Value duration = shown(end.duration_us);
+  Value duration = field_json(end.duration_us);
   if (duration.is_null()) duration = duration_between(one.started_at, one.finished_at);
   return Value::object({{"attempt", or_null(one.attempt)},
                         {"caught_up", end.caught_up == true},
                         {"definite", one.definite()},
                         {"duration_us", duration},
-                        {"error", shown(end.error)},
+                        {"error", field_json(end.error)},
                         {"finished_at", or_null(one.finished_at)},
                         {"outcome", or_null(one.outcome())},
                         {"progress", one.progress},
-                        {"request_schema_hash", shown(one.started->request_schema_hash)},
+                        {"request_schema_hash", field_json(one.started->request_schema_hash)},
                         {"resolution", or_null(one.resolution)},
-                        {"response_schema_hash", shown(end.response_schema_hash)},
+                        {"response_schema_hash", field_json(end.response_schema_hash)},
                         {"seq", number(one.seq)},
-                        {"source", shown(end.source)},
+                        {"source", field_json(end.source)},
                         {"span_id", std::move(span_id)},
                         {"started_at", to_text(one.started_at)},
                         {"tool_version", one.started->tool_version},
@@ -263,16 +265,16 @@ Value try_view(const TrySpan& one, std::string_view world, Value span_id) {
 Value wait_view(const WaitSpan& wait) {
   const WaitOpened& opened = *wait.opened;
   const WaitCompleted* end = wait.completed;
-  return Value::object({{"by", end ? shown(end->by) : Value()},
-                        {"channel", shown(opened.channel)},
+  return Value::object({{"by", end ? field_json(end->by) : Value()},
+                        {"channel", field_json(opened.channel)},
                         {"completed_at", or_null(wait.completed_at)},
                         {"correlation_key", opened.correlation_key},
-                        {"due_at", shown(opened.due_at)},
-                        {"expires_at", shown(opened.expires_at)},
+                        {"due_at", field_json(opened.due_at)},
+                        {"expires_at", field_json(opened.expires_at)},
                         {"opened_at", to_text(wait.opened_at)},
                         {"outcome", end ? Value(end->outcome) : Value()},
                         {"payload", end ? end->payload.value : Value()},
-                        {"reason", shown(opened.reason)},
+                        {"reason", field_json(opened.reason)},
                         {"wait_type", opened.wait_type}});
 }
 
@@ -286,17 +288,17 @@ Value changes_of(const StepSpan& span) {
           check->resource_id != change->resource_id) {
         continue;
       }
-      verdict = shown(check->verdict);
+      verdict = field_json(check->verdict);
       detail = check->detail;
     }
     views.push_back(Value::object({{"detail", detail},
-                                   {"etag", shown(change->etag)},
-                                   {"external_ref", shown(change->external_ref)},
+                                   {"etag", field_json(change->etag)},
+                                   {"external_ref", field_json(change->external_ref)},
                                    {"operation", change->operation},
                                    {"resource_id", change->resource_id},
                                    {"resource_type", change->resource_type},
                                    {"verdict", verdict},
-                                   {"version", shown(change->version)}}));
+                                   {"version", field_json(change->version)}}));
   }
   return Value::array(std::move(views));
 }
@@ -316,7 +318,7 @@ Value attempt_view(const AttemptSpan& span, std::uint64_t last_seq) {
 // The error of a step; for an imported step only code and message are known.
 Value error_of(const Step& step, const StepSpan& span) {
   if (!step.imported || !step.failure) {
-    return span.finished != nullptr ? shown(span.finished->error) : Value();
+    return span.finished != nullptr ? field_json(span.finished->error) : Value();
   }
   return Value::object({{"code", step.failure->code}, {"message", step.failure->message}});
 }
@@ -330,12 +332,12 @@ Value Tracer::result_of(const Step& step, const StepSpan& span) const {
   return map.result.is_array() ? map.result.items()[step.item] : Value();
 }
 
-std::vector<Value> Tracer::sides_view(const Step& step, Role role) {
+std::vector<Value> Tracer::side_views(const Step& step, Role role) {
   std::vector<Value> views;
   if (step.probe == kNoStep && step.undo == kNoStep) return views;
-  auto beside = sides_.find(s_.by_id.at(step.id));
-  if (beside == sides_.end()) return views;
-  for (const Step* side : beside->second) {
+  auto found = side_steps_.find(s_.by_id.at(step.id));
+  if (found == side_steps_.end()) return views;
+  for (const Step* side : found->second) {
     if (side->role == role) views.push_back(node_view(*side));
   }
   return views;
@@ -351,7 +353,7 @@ Value Tracer::node_view(const Step& step) {
   std::vector<Value> tries, waits, items, needs;
   for (std::size_t i = 0; i < span.tries.size(); ++i) {
     const TrySpan& one = span.tries[i];
-    tries.push_back(try_view(one, world_of(step, span, one), span_id(span, one))
+    tries.push_back(try_view(one, external_effect_of(step, span, one), span_id(span, one))
                         .with("result_type", try_result_type(span, i)));
   }
   for (const WaitSpan& wait : span.waits) {
@@ -360,12 +362,12 @@ Value Tracer::node_view(const Step& step) {
     if (!id.empty()) id.insert(0, s_.job.text + ".");
     waits.push_back(wait_view(wait).with("approval", id.empty() ? Value() : Value(id)));
   }
-  for (const Step* part : below(step)) items.push_back(node_view(*part));
+  for (const Step* part : child_steps(step)) items.push_back(node_view(*part));
   if (!is_item) {
     for (std::uint32_t need : node.needs) needs.emplace_back(s_.plan->nodes[need].id);
   }
-  std::vector<Value> probes = sides_view(step, Role::probe);
-  std::vector<Value> undo = sides_view(step, Role::undo);
+  std::vector<Value> probes = side_views(step, Role::probe);
+  std::vector<Value> undo = side_views(step, Role::undo);
   Value result_type = result_type_of(span);
   if (step.result_type == ResultType::compensated || step.imported) {
     result_type = to_text(step.result_type);
@@ -378,7 +380,7 @@ Value Tracer::node_view(const Step& step) {
   const bool replayed = span.finished_seq > 0 && !record_.attempts.empty() &&
                         record_.attempts.back().from > span.finished_seq;
   return Value::object({{"changes", changes_of(span)},
-                        {"calls", Value::array(asked_views(step))},
+                        {"calls", Value::array(requested_call_views(step))},
                         {"compensation", undo.empty() ? Value() : undo.front()},
                         {"decisions", Value::array(span.decisions)},
                         {"dropped_by", dropped_by_ ? number(*dropped_by_) : Value()},
@@ -410,7 +412,7 @@ Value Tracer::node_view(const Step& step) {
                         {"turn", step.turn != kNoTurn ? number(step.turn) : Value()},
                         {"turn_call", step.is_loop_call() ? number(step.nth) : Value()},
                         {"waits", Value::array(std::move(waits))},
-                        {"world", world_of(step, span)}});
+                        {"world", external_effect_of(step, span)}});
 }
 
 // The span id under which the call was sent (base/trace_context.h).
@@ -437,24 +439,25 @@ Value effects_view(const std::vector<Event>& events, const TraceRecord& record) 
 
 // All calls that the answer of a turn requested, in its order, including calls that were refused
 // before they began.
-std::vector<Value> Tracer::asked_views(const Step& turn) {
+std::vector<Value> Tracer::requested_call_views(const Step& turn) {
   std::vector<Value> views;
   if (!turn.is_turn()) return views;
   const StepSpan& span = record_.steps[turn.id.text];
   const std::string began = span.started != nullptr ? span.started->invocation_id.text : "";
   const auto choice = record_.choices.find(turn.imported ? turn.imported->invocation.text : began);
   if (choice == record_.choices.end() || !choice->second["calls"].is_array()) return views;
-  const bool over =
+  const bool ended =
       dropped_by_ || is_terminal(s_.status) || s_.steps[turn.node].phase == StepPhase::done;
-  const std::vector<const Step*> begun = below(turn);
+  const std::vector<const Step*> started_calls = child_steps(turn);
   for (const Value& call : choice->second["calls"].items()) {
     const auto nth = static_cast<std::uint32_t>(views.size());
     const Value& refused = call["refused"];
-    const auto step = std::ranges::find(begun, nth, [](const Step* one) { return one->nth; });
-    const std::string_view status = !refused.is_null()    ? "refused"
-                                    : step != begun.end() ? status_of(**step)
-                                    : over                ? "not_run"
-                                                          : "pending";
+    const auto step =
+        std::ranges::find(started_calls, nth, [](const Step* one) { return one->nth; });
+    const std::string_view status = !refused.is_null()            ? "refused"
+                                    : step != started_calls.end() ? status_of(**step)
+                                    : ended                       ? "not_run"
+                                                                  : "pending";
     if (!refused.is_null()) refused_++;
     views.push_back(Value::object({{"call_id", call["id"]},
                                    {"error", refused},
@@ -466,16 +469,16 @@ std::vector<Value> Tracer::asked_views(const Step& turn) {
 }
 
 // The nodes of a plan, in its order, that had begun and that the next plan does not carry over.
-std::vector<Value> Tracer::let_go(const Value& carried) {
-  std::set<std::string_view> kept;
+std::vector<Value> Tracer::dropped_nodes(const Value& carried) {
+  std::set<std::string_view> carried_steps;
   if (carried.is_array()) {
-    for (const Value& one : carried.items()) kept.insert(one.text("step_id"));
+    for (const Value& one : carried.items()) carried_steps.insert(one.text("step_id"));
   }
   std::vector<Value> views;
   for (const Node& node : s_.plan->nodes) {
     const Step& step = s_.steps[node.index];
-    const bool begun = step.started || step.skipped || step.map || step.loop || step.imported;
-    if (begun && !kept.contains(step.id.text)) {
+    const bool has_begun = step.started || step.skipped || step.map || step.loop || step.imported;
+    if (has_begun && !carried_steps.contains(step.id.text)) {
       views.push_back(node_view(step));
     }
   }
@@ -492,7 +495,7 @@ std::vector<Value> Tracer::dropped_views(const std::vector<Event>& events) {
   for (const Event& event : events) {
     if (const auto* next = as<PlanGenerated>(event); next != nullptr && then.plan) {
       Tracer before(then, record_, then.plan_number + 1);
-      std::ranges::move(before.let_go(next->carried), std::back_inserter(views));
+      std::ranges::move(before.dropped_nodes(next->carried), std::back_inserter(views));
       tries_ += before.tries_;
       repeated_ += before.repeated_;
       refused_ += before.refused_;
@@ -551,7 +554,7 @@ Value Tracer::run(const std::vector<Event>& events) {
 
 Value trace_view(const State& state, const std::vector<Event>& events) {
   TraceRecord record;
-  for (const Event& event : events) record.take(event);
+  for (const Event& event : events) record.add(event);
   return Tracer(state, record).run(events);
 }
 

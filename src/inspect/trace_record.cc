@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "engine/heart/recorded_value.h"
-#include "inspect/shown.h"
+#include "inspect/field_json.h"
 
 namespace ae::engine {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 // A resolution recorded after the job ended, in the form of a decision.
 Value note_view(const Event& event, const OutcomeNoted& note) {
   return Value::object({{"at", to_text(note.at)},
-                        {"by", shown(note.by)},
+                        {"by", field_json(note.by)},
                         {"kind", "in_doubt"},
                         {"not_before", Value()},
                         {"payload", Value::object({{"idempotency_key", note.idempotency_key.text},
@@ -27,13 +27,13 @@ Value decision_view(const Event& event, const DecisionRecorded& decision) {
   Value payload = decision.payload.value;
   if (payload.is_array()) payload = Value::object({{"items", std::uint64_t{payload.size()}}});
   return Value::object({{"at", to_text(decision.at.value_or(event.created_at))},
-                        {"by", shown(decision.by)},
+                        {"by", field_json(decision.by)},
                         {"kind", decision.kind},
-                        {"not_before", shown(decision.not_before)},
+                        {"not_before", field_json(decision.not_before)},
                         {"payload", payload},
-                        {"reason", shown(decision.reason)},
+                        {"reason", field_json(decision.reason)},
                         {"seq", event.seq},
-                        {"state", shown(decision.state)}});
+                        {"state", field_json(decision.state)}});
 }
 
 }  // namespace
@@ -70,7 +70,7 @@ void TraceRecord::begin_attempt(const Event& event, const JobRunning& running) {
                       .opened_at = running.opened_at});
 }
 
-void TraceRecord::take_attempt(const Event& event) {
+void TraceRecord::add_attempt(const Event& event) {
   if (const auto* running = as<JobRunning>(event)) return begin_attempt(event, *running);
   switch (event.type) {
     case EventType::job_requeued:
@@ -90,8 +90,8 @@ void TraceRecord::take_attempt(const Event& event) {
   }
 }
 
-void TraceRecord::take_started(const Event& event, const ToolInvocationStarted& started,
-                               StepSpan& span) {
+void TraceRecord::add_started(const Event& event, const ToolInvocationStarted& started,
+                              StepSpan& span) {
   if (span.started == nullptr) span.started = &started;
   TrySpan& fresh = span.tries.emplace_back();
   fresh.started = &started;
@@ -100,20 +100,20 @@ void TraceRecord::take_started(const Event& event, const ToolInvocationStarted& 
   fresh.started_at = event.created_at;
 }
 
-void TraceRecord::take_finished(const Event& event, const ToolInvocationFinished& finished,
-                                StepSpan& span) {
+void TraceRecord::add_finished(const Event& event, const ToolInvocationFinished& finished,
+                               StepSpan& span) {
   if (finished.late == true) return;
-  for (TrySpan& mine : span.tries) {
-    if (mine.started->try_no != finished.try_no) continue;
-    mine.finished = &finished;
-    mine.finished_at = event.created_at;
+  for (TrySpan& span_try : span.tries) {
+    if (span_try.started->try_no != finished.try_no) continue;
+    span_try.finished = &finished;
+    span_try.finished_at = event.created_at;
   }
   if (finished.external_id) span.external_id = finished.external_id;
   if (finished.outcome == "success") span.result = finished.result.value;
 }
 
-void TraceRecord::take_decision(const Event& event, const DecisionRecorded& decision,
-                                StepSpan& span) {
+void TraceRecord::add_decision(const Event& event, const DecisionRecorded& decision,
+                               StepSpan& span) {
   if (decision.kind == "tool_choice") {
     choices[std::string(decision.payload.value.text("of"))] = decision.payload.value;
   }
@@ -123,8 +123,8 @@ void TraceRecord::take_decision(const Event& event, const DecisionRecorded& deci
   }
 }
 
-void TraceRecord::take_completed(const Event& event, const WaitCompleted& completed,
-                                 StepSpan& span) {
+void TraceRecord::add_completed(const Event& event, const WaitCompleted& completed,
+                                StepSpan& span) {
   for (WaitSpan& wait : span.waits) {
     if (wait.opened->correlation_key != completed.correlation_key) continue;
     wait.completed = &completed;
@@ -133,7 +133,7 @@ void TraceRecord::take_completed(const Event& event, const WaitCompleted& comple
 }
 
 // The choices of models in turns that were imported from another job.
-void TraceRecord::take_imported(const ForkImported& fork) {
+void TraceRecord::add_imported(const ForkImported& fork) {
   if (!fork.commands.is_array()) return;
   for (const Value& one : fork.commands.items()) {
     const Value* choice = one.find("choice");
@@ -141,17 +141,17 @@ void TraceRecord::take_imported(const ForkImported& fork) {
   }
 }
 
-void TraceRecord::take_value(const Event& event) {
-  const auto take = [&](const auto& recorded) {
+void TraceRecord::add_value(const Event& event) {
+  const auto add = [&](const auto& recorded) {
     const auto of = step_of_effect(recorded.effect_id, recorded_kind_of(event.type));
     if (of) steps[of->text].result = recorded.value.value;
   };
-  if (const auto* time = as<TimeRecorded>(event)) take(*time);
-  if (const auto* random = as<RandomRecorded>(event)) take(*random);
-  if (const auto* uuid = as<UuidRecorded>(event)) take(*uuid);
+  if (const auto* time = as<TimeRecorded>(event)) add(*time);
+  if (const auto* random = as<RandomRecorded>(event)) add(*random);
+  if (const auto* uuid = as<UuidRecorded>(event)) add(*uuid);
 }
 
-void TraceRecord::take_narrative(const Event& event, StepSpan& span) {
+void TraceRecord::add_narrative(const Event& event, StepSpan& span) {
   if (const auto* checked = as<ConfirmationChecked>(event)) span.checks.push_back(checked);
   if (const auto* progress = as<Progress>(event)) {
     for (TrySpan& one : span.tries) {
@@ -168,39 +168,39 @@ void TraceRecord::take_narrative(const Event& event, StepSpan& span) {
   }
 }
 
-void TraceRecord::take(const Event& event) {
-  take_attempt(event);
-  take_value(event);
+void TraceRecord::add(const Event& event) {
+  add_attempt(event);
+  add_value(event);
   const auto* decision = as<DecisionRecorded>(event);
   if (decision != nullptr && decision->kind == "budget") {
     budget.push_back(decision_view(event, *decision));
   }
-  if (const auto* fork = as<ForkImported>(event)) take_imported(*fork);
+  if (const auto* fork = as<ForkImported>(event)) add_imported(*fork);
   const std::string id(step_of(event));
   const EventKind* kind = event_kind(event.type);
   if (id.empty() || kind == nullptr) return;
-  if (kind->event_class == EventClass::narrative) return take_narrative(event, steps[id]);
-  take_of_step(event, steps[id]);
+  if (kind->event_class == EventClass::narrative) return add_narrative(event, steps[id]);
+  add_to_step(event, steps[id]);
 }
 
-void TraceRecord::take_of_step(const Event& event, StepSpan& span) {
+void TraceRecord::add_to_step(const Event& event, StepSpan& span) {
   if (span.node_id.empty()) span.node_id = node_of(event);
   if (event.type == EventType::node_started) span.started_at = event.created_at;
   if (event.type == EventType::command_emitted && !span.started_at) {
     span.started_at = event.created_at;
   }
-  if (const auto* started = as<ToolInvocationStarted>(event)) take_started(event, *started, span);
-  if (const auto* ended = as<ToolInvocationFinished>(event)) take_finished(event, *ended, span);
+  if (const auto* started = as<ToolInvocationStarted>(event)) add_started(event, *started, span);
+  if (const auto* ended = as<ToolInvocationFinished>(event)) add_finished(event, *ended, span);
   if (const auto* committed = as<CommandCommitted>(event)) {
     span.committed = committed;
     if (!committed->result.is_null()) span.result = committed->result.value;
   }
-  if (const auto* decision = as<DecisionRecorded>(event)) take_decision(event, *decision, span);
+  if (const auto* decision = as<DecisionRecorded>(event)) add_decision(event, *decision, span);
   if (const auto* changed = as<StateChanged>(event)) span.changes.push_back(changed);
   if (const auto* wait = as<WaitOpened>(event)) {
     span.waits.push_back({wait, event.created_at, nullptr, {}});
   }
-  if (const auto* completed = as<WaitCompleted>(event)) take_completed(event, *completed, span);
+  if (const auto* completed = as<WaitCompleted>(event)) add_completed(event, *completed, span);
   if (const auto* finished = as<NodeFinished>(event)) {
     span.finished_at = event.created_at;
     span.finished_seq = event.seq;

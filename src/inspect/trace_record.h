@@ -71,7 +71,7 @@ struct StepSpan {
 class TraceRecord {
  public:
   // REQUIRES: all earlier events of the log have been taken; the event outlives this object.
-  void take(const Event& event);
+  void add(const Event& event);
 
   std::vector<AttemptSpan> attempts;
   std::vector<Value> budget;                        // when it was exceeded or raised
@@ -80,18 +80,18 @@ class TraceRecord {
   std::unordered_map<std::string, Value> choices;
 
  private:
-  void take_attempt(const Event& event);
+  void add_attempt(const Event& event);
   void begin_attempt(const Event& event, const JobRunning& running);
   void end_attempt(const Event& event, std::string_view how);
-  static void take_narrative(const Event& event, StepSpan& span);
-  void take_value(const Event& event);
-  void take_imported(const ForkImported& fork);
-  void take_of_step(const Event& event, StepSpan& span);
-  void take_started(const Event& event, const ToolInvocationStarted& started, StepSpan& span);
-  static void take_finished(const Event& event, const ToolInvocationFinished& finished,
-                            StepSpan& span);
-  void take_decision(const Event& event, const DecisionRecorded& decision, StepSpan& span);
-  static void take_completed(const Event& event, const WaitCompleted& completed, StepSpan& span);
+  static void add_narrative(const Event& event, StepSpan& span);
+  void add_value(const Event& event);
+  void add_imported(const ForkImported& fork);
+  void add_to_step(const Event& event, StepSpan& span);
+  void add_started(const Event& event, const ToolInvocationStarted& started, StepSpan& span);
+  static void add_finished(const Event& event, const ToolInvocationFinished& finished,
+                           StepSpan& span);
+  void add_decision(const Event& event, const DecisionRecorded& decision, StepSpan& span);
+  static void add_completed(const Event& event, const WaitCompleted& completed, StepSpan& span);
   // The attempt that wrote the event.
   std::string attempt_of(const Event& event) const;
 };

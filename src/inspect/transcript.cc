@@ -14,7 +14,7 @@
 #include "engine/heart/recorded_value.h"
 #include "engine/loop/loop.h"
 #include "engine/state/view_values.h"
-#include "inspect/shown.h"
+#include "inspect/field_json.h"
 #include "inspect/view.h"
 #include "json/json.h"
 #include "plan/model_calls.h"
@@ -33,7 +33,7 @@ class Transcript {
  private:
   using Members = std::vector<Member>;
 
-  void take(const Event& event);
+  void add_event(const Event& event);
   void add(std::string_view kind, std::string_view step_id, Members members);
   // The value; null if it was erased, and then `as` is listed in the entry's `redacted`.
   Value value(const Erasable& field, std::string_view as);
@@ -42,50 +42,50 @@ class Transcript {
   Value call_id_of(const Step* step);
 
   // Each overload adds the entries of an event of its type.
-  void tell(const JobCreated& event);
-  void tell(const PlanGenerated& event);
-  void tell(const ForkImported& event);
-  void tell(const ToolInvocationStarted& event);
-  void tell(const ToolInvocationFinished& event);
-  void tell(const CommandCommitted& event);
-  void tell(const DecisionRecorded& event);
-  void tell(const NodeFinished& event);
-  void tell(const WaitOpened& event);
-  void tell(const WaitCompleted& event);
-  void tell(const AgentMessage& event);
-  void tell(const TimeRecorded& event) {
-    recorded(RecordedKind::time, event.effect_id, event.value);
+  void add_entries(const JobCreated& event);
+  void add_entries(const PlanGenerated& event);
+  void add_entries(const ForkImported& event);
+  void add_entries(const ToolInvocationStarted& event);
+  void add_entries(const ToolInvocationFinished& event);
+  void add_entries(const CommandCommitted& event);
+  void add_entries(const DecisionRecorded& event);
+  void add_entries(const NodeFinished& event);
+  void add_entries(const WaitOpened& event);
+  void add_entries(const WaitCompleted& event);
+  void add_entries(const AgentMessage& event);
+  void add_entries(const TimeRecorded& event) {
+    add_recorded_value(RecordedKind::time, event.effect_id, event.value);
   }
-  void tell(const RandomRecorded& event) {
-    recorded(RecordedKind::random, event.effect_id, event.value);
+  void add_entries(const RandomRecorded& event) {
+    add_recorded_value(RecordedKind::random, event.effect_id, event.value);
   }
-  void tell(const UuidRecorded& event) {
-    recorded(RecordedKind::uuid, event.effect_id, event.value);
+  void add_entries(const UuidRecorded& event) {
+    add_recorded_value(RecordedKind::uuid, event.effect_id, event.value);
   }
-  void tell(const OutcomeNoted& event);
-  void tell(const JobCompleted& event);
-  void tell(const JobFailed& event);
-  void tell(const JobCancelled& event);
-  void tell(const auto&) {}
+  void add_entries(const OutcomeNoted& event);
+  void add_entries(const JobCompleted& event);
+  void add_entries(const JobFailed& event);
+  void add_entries(const JobCancelled& event);
+  void add_entries(const auto&) {}
 
-  void imported_turn(const ForkImported& fork, const Value& entry);
-  void imported_call(const ForkImported& fork, const Value& entry);
-  void imported_arguments(const ForkImported& fork, const Value& entry);
-  void messages(std::string_view step_id, const Value& arguments);
-  void sent(std::string_view step_id, const Value* arguments, bool first);
-  struct Answer {
+  void add_imported_turn(const ForkImported& fork, const Value& entry);
+  void add_imported_call(const ForkImported& fork, const Value& entry);
+  void add_imported_arguments(const ForkImported& fork, const Value& entry);
+  void add_messages(std::string_view step_id, const Value& arguments);
+  void add_request(std::string_view step_id, const Value* arguments, bool first);
+  struct AnswerInfo {
     std::string_view model;
     const Value& answer;
     std::string_view outcome = "success";
     bool late = false;
   };
-  void answered(std::string_view step_id, const Answer& got, Members more = {});
-  void chosen(std::string_view step_id, const Value& choice);
-  void approval(const DecisionRecorded& event);
-  void approval_closed(const WaitCompleted& event, std::string_view state);
-  void recorded(RecordedKind records, std::string_view effect_id, const Erasable& value);
+  void add_answer(std::string_view step_id, const AnswerInfo& info, Members more = {});
+  void add_tool_choice(std::string_view step_id, const Value& choice);
+  void add_approval(const DecisionRecorded& event);
+  void add_approval_end(const WaitCompleted& event, std::string_view state);
+  void add_recorded_value(RecordedKind records, std::string_view effect_id, const Erasable& value);
   void note_error(std::string_view step_id, const std::string& node_id, std::string_view code);
-  void ended(std::string_view status, Members members);
+  void add_end(std::string_view status, Members members);
 
   // A call; the key in `calls_` is its invocation.
   struct Call {
@@ -97,7 +97,7 @@ class Transcript {
     Value usage;        // of an answer: as the answer reports it
   };
   static constexpr std::size_t kNotOnPage = SIZE_MAX;
-  void change(std::size_t entry, Members members);
+  void update(std::size_t entry, Members members);
   void count(const Value& usage);
 
   const TranscriptPage page_;
@@ -140,7 +140,7 @@ std::string node_name(const Value& node_id) {
 }
 
 // The results that a fork imports; null: erased.
-const Value& known_results(const ForkImported& fork) {
+const Value& available_results(const ForkImported& fork) {
   static const Value none{};
   return fork.results.erased ? none : fork.results.value;
 }
@@ -193,7 +193,7 @@ void Transcript::add(std::string_view kind, std::string_view step_id, Members me
   full_ = entries_.size() >= page_.limit || bytes_ >= page_.bytes_max;
 }
 
-void Transcript::change(std::size_t entry, Members members) {
+void Transcript::update(std::size_t entry, Members members) {
   if (entry >= entries_.size()) return;
   Value& changed = entries_[entry];
   for (auto& [name, value] : members) {
@@ -210,18 +210,18 @@ Value Transcript::value(const Erasable& field, std::string_view as) {
 }
 
 Value Transcript::error(const std::optional<RecordedError>& error) {
-  if (!error || !error->message.erased) return shown(error);
+  if (!error || !error->message.erased) return field_json(error);
   redacted_.emplace_back("error.message");
-  return shown(error).with("message", Value());
+  return field_json(error).with("message", Value());
 }
 
 // ---------------------------------------------------------------- job, plans, origin
 
-void Transcript::tell(const JobCreated& event) {
+void Transcript::add_entries(const JobCreated& event) {
   add("input", {}, {{"input", value(event.input, "input")}});
 }
 
-void Transcript::tell(const PlanGenerated& event) {
+void Transcript::add_entries(const PlanGenerated& event) {
   if (event_->seq == 2) return;
   std::vector<Value> nodes;
   const Value& graph = event.task_graph["nodes"];
@@ -231,55 +231,55 @@ void Transcript::tell(const PlanGenerated& event) {
   add("plan", {},
       {{"nodes", Value::array(std::move(nodes))},
        {"plan_number", number(s_.plan_number)},
-       {"planned_by", shown(event.planned_by)}});
+       {"planned_by", field_json(event.planned_by)}});
 }
 
-void Transcript::tell(const ForkImported& event) {
+void Transcript::add_entries(const ForkImported& event) {
   const Value& commands = event.commands;
   imported_ = true;
   for (std::size_t i = 0; commands.is_array() && i < commands.size(); ++i) {
     const Value& entry = commands.items()[i];
     if (entry["turn"].is_integer() && entry["turn_call"].is_null()) {
-      imported_turn(event, entry);
+      add_imported_turn(event, entry);
     } else {
-      imported_call(event, entry);
+      add_imported_call(event, entry);
     }
   }
   imported_ = false;
   answers_.clear();
 }
 
-void Transcript::imported_turn(const ForkImported& fork, const Value& entry) {
+void Transcript::add_imported_turn(const ForkImported& fork, const Value& entry) {
   const std::string id(entry.text("step_id"));
   const Value none{};
   const bool erased = fork.results.erased;
-  const Value& results = known_results(fork);
+  const Value& results = available_results(fork);
   const Value& arguments = results[id + "/arguments"];
   const Value* answer = erased ? &none : results.find(id);
   if (answer == nullptr || (!erased && !arguments.is_object())) return;
   const std::int64_t turn = entry["turn"].as_int();
   turns_[{node_name(entry["node_id"]), turn}] = id;
-  sent(id, erased ? nullptr : &arguments, turn == 0);
+  add_request(id, erased ? nullptr : &arguments, turn == 0);
   if (erased) redacted_.emplace_back("text");
-  answered(id, {.model = entry.text("tool"), .answer = *answer});
-  chosen(id, entry["choice"]);
+  add_answer(id, {.model = entry.text("tool"), .answer = *answer});
+  add_tool_choice(id, entry["choice"]);
 }
 
-void Transcript::imported_call(const ForkImported& fork, const Value& entry) {
+void Transcript::add_imported_call(const ForkImported& fork, const Value& entry) {
   const std::string id(entry.text("step_id"));
   const Value none{};
   const bool erased = fork.results.erased && entry["tool"].is_string();
-  const Value* given = erased ? &none : known_results(fork).find(id);
-  if (entry["skipped"] == Value(true) || given == nullptr || entry["over"] == Value(true)) return;
+  const Value* result = erased ? &none : available_results(fork).find(id);
+  if (entry["skipped"] == Value(true) || result == nullptr || entry["over"] == Value(true)) return;
   const std::string_view tool = entry.text("tool");
-  const Value& failure = (*given)["error"];
-  const bool failed = given->is_object() && given->size() == 1 && failure.is_object() &&
+  const Value& failure = (*result)["error"];
+  const bool failed = result->is_object() && result->size() == 1 && failure.is_object() &&
                       entry.text("result_type").ends_with("failure");
   if (is_model(tool) && !failed) {
     if (erased) redacted_.emplace_back("text");
-    return answered(id, {.model = tool, .answer = *given});
+    return add_answer(id, {.model = tool, .answer = *result});
   }
-  if (entry["turn_call"].is_integer()) imported_arguments(fork, entry);
+  if (entry["turn_call"].is_integer()) add_imported_arguments(fork, entry);
   if (erased) redacted_.emplace_back("result");
   add("result", id,
       {{"definite", Value()},
@@ -287,20 +287,20 @@ void Transcript::imported_call(const ForkImported& fork, const Value& entry) {
        {"error", failed ? failure : Value()},
        {"late", false},
        {"outcome", failed ? "failure" : "success"},
-       {"result", failed ? Value() : *given},
+       {"result", failed ? Value() : *result},
        {"tool", or_null(tool)},
        {"try", Value()}});
 }
 
 // The arguments of a loop's call: from the answer of its turn, or as edited by an approval.
-void Transcript::imported_arguments(const ForkImported& fork, const Value& entry) {
+void Transcript::add_imported_arguments(const ForkImported& fork, const Value& entry) {
   const std::string id(entry.text("step_id"));
   const auto turn = turns_.find({node_name(entry["node_id"]), entry["turn"].as_int()});
   const Value none{};
   const Value& calls = turn == turns_.end() ? none : answers_[turn->second]["tool_calls"];
   const auto nth = static_cast<std::size_t>(entry["turn_call"].as_int());
   const Value call = calls.is_array() && nth < calls.size() ? calls.items()[nth] : Value();
-  const Value* edited = known_results(fork).find(id + "/edited");
+  const Value* edited = available_results(fork).find(id + "/edited");
   if (fork.results.erased) {
     for (const char* name : {"arguments", "call_id"}) redacted_.emplace_back(name);
   }
@@ -316,7 +316,7 @@ void Transcript::imported_arguments(const ForkImported& fork, const Value& entry
 // ---------------------------------------------------------------- calls
 
 // The messages of a model call that no earlier entry has: the prompt and the budget notice.
-void Transcript::messages(std::string_view step_id, const Value& arguments) {
+void Transcript::add_messages(std::string_view step_id, const Value& arguments) {
   const auto add_message = [&](const Value& message, std::string_view origin) {
     add("message", step_id,
         {{"content", message["content"]}, {"from", message["role"]}, {"origin", origin}});
@@ -330,14 +330,14 @@ void Transcript::messages(std::string_view step_id, const Value& arguments) {
 
 // The arguments of a model call; nullptr: erased. `first`: they contain the prompt; those of a
 // later turn contain at most a notice.
-void Transcript::sent(std::string_view step_id, const Value* arguments, bool first) {
-  if (arguments != nullptr) return messages(step_id, *arguments);
+void Transcript::add_request(std::string_view step_id, const Value* arguments, bool first) {
+  if (arguments != nullptr) return add_messages(step_id, *arguments);
   if (!first) return;
   redacted_.emplace_back("content");
   add("message", step_id, {{"content", Value()}, {"from", "user"}, {"origin", "prompt"}});
 }
 
-void Transcript::tell(const ToolInvocationStarted& event) {
+void Transcript::add_entries(const ToolInvocationStarted& event) {
   const std::string& id = event.step_id.text;
   const std::string& tool = event.tool_name;
   calls_.try_emplace(event.invocation_id.text, Call{id, event.node_id, tool});
@@ -357,7 +357,7 @@ void Transcript::tell(const ToolInvocationStarted& event) {
   const bool turn = of != nullptr && of->is_turn();
   if (turn) turns_[{event.node_id, of->turn}] = id;
   const Value* const arguments = event.arguments.erased ? nullptr : &event.arguments.value;
-  if (event.try_no == 1) sent(id, arguments, !turn || of->turn == 0);
+  if (event.try_no == 1) add_request(id, arguments, !turn || of->turn == 0);
   add("model_call", id, {{"model", model_of(tool)}, {"try", event.try_no}});
 }
 
@@ -385,55 +385,55 @@ void Transcript::count(const Value& usage) {
   }
 }
 
-void Transcript::answered(std::string_view step_id, const Answer& got, Members more) {
-  const Value& answer = got.answer;
-  const bool ok = got.outcome == "success";
+void Transcript::add_answer(std::string_view step_id, const AnswerInfo& info, Members more) {
+  const Value& answer = info.answer;
+  const bool ok = info.outcome == "success";
   const Step* const of = step(step_id);
   Value usage = ok ? answer["usage"] : Value();
-  if (ok && got.late) {  // it is not committed
+  if (ok && info.late) {  // it is not committed
     if (of != nullptr) usage = with_cost(s_.tool_of(*of), std::move(usage));
     count(usage);
   }
-  if (ok && !got.late && of != nullptr && of->is_turn()) answers_[std::string(step_id)] = answer;
+  if (ok && !info.late && of != nullptr && of->is_turn()) answers_[std::string(step_id)] = answer;
   if (imported_) {
     for (const char* name : {"definite", "duration_us", "error", "try"}) {
       more.emplace_back(name, Value());
     }
     more.emplace_back("late", false);
   }
-  more.emplace_back("answered_by", ok && got.late ? answer["model"] : Value());
+  more.emplace_back("answered_by", ok && info.late ? answer["model"] : Value());
   more.emplace_back("cost_micros", usage["cost_micros"]);
   more.emplace_back("finish_reason", answer["finish_reason"]);
-  more.emplace_back("model", is_model(got.model) ? Value(model_of(got.model)) : Value());
-  more.emplace_back("outcome", got.outcome);
+  more.emplace_back("model", is_model(info.model) ? Value(model_of(info.model)) : Value());
+  more.emplace_back("outcome", info.outcome);
   more.emplace_back("refusal", answer["refusal"]);
   more.emplace_back("text", answer["text"]);
   more.emplace_back("tool_calls", answer["tool_calls"]);
   more.emplace_back("usage", usage);
   add("answer", step_id, std::move(more));
-  if (ok && !got.late && !imported_) answered_[std::string(step_id)] = {added_, std::move(usage)};
+  if (ok && !info.late && !imported_) answered_[std::string(step_id)] = {added_, std::move(usage)};
 }
 
 // Adds model and usage of an answer, and the result of a call that an operator or a probe resolved.
-void Transcript::tell(const CommandCommitted& event) {
+void Transcript::add_entries(const CommandCommitted& event) {
   const std::string& id = event.step_id.text;
   if (auto answer = answered_.extract(id)) {
     const Value& usage = event.usage.is_object() ? event.usage : answer.mapped().usage;
     count(usage);
-    change(answer.mapped().entry, {{"answered_by", shown(event.llm_model)},
+    update(answer.mapped().entry, {{"answered_by", field_json(event.llm_model)},
                                    {"cost_micros", usage["cost_micros"]},
                                    {"usage", usage}});
   }
   if (auto resolution = resolved_.extract(id)) {
     const bool erased = event.result.erased;
-    change(
+    update(
         resolution.mapped().entry,
         {{"redacted", Value::array(erased ? std::vector<Value>{"result"} : std::vector<Value>())},
          {"result", erased ? Value() : event.result.value}});
   }
 }
 
-void Transcript::tell(const ToolInvocationFinished& event) {
+void Transcript::add_entries(const ToolInvocationFinished& event) {
   const std::string& id = event.step_id.text;
   const std::string& outcome = event.outcome;
   const auto known = calls_.find(event.invocation_id.text);
@@ -441,15 +441,15 @@ void Transcript::tell(const ToolInvocationFinished& event) {
   const std::string_view tool = call.tool;
   const bool late = event.late == true;
   Members members{{"definite", event.definite == true},
-                  {"duration_us", shown(event.duration_us)},
+                  {"duration_us", field_json(event.duration_us)},
                   {"late", late},
                   {"try", event.try_no}};
   if (event.error) note_error(id, call.node_id, event.error->code);
   if (is_model(tool)) {
     const Value answer = value(event.result, "text");
     members.emplace_back("error", error(event.error));
-    const Answer got{.model = tool, .answer = answer, .outcome = outcome, .late = late};
-    return answered(id, got, std::move(members));
+    const AnswerInfo info{.model = tool, .answer = answer, .outcome = outcome, .late = late};
+    return add_answer(id, info, std::move(members));
   }
   const Value result = value(event.result, "result");
   members.emplace_back("error", error(event.error));
@@ -470,12 +470,12 @@ void Transcript::tell(const ToolInvocationFinished& event) {
 }
 
 // The refused calls of an answer, and the repair message for an unusable answer.
-void Transcript::chosen(std::string_view step_id, const Value& choice) {
+void Transcript::add_tool_choice(std::string_view step_id, const Value& choice) {
   if (!choice.is_object()) return;
   const std::string id(step_id);
   const Value& calls = choice["calls"];
-  const auto kept = answers_.find(id);
-  const Value answer = kept == answers_.end() ? Value() : kept->second;
+  const auto found = answers_.find(id);
+  const Value answer = found == answers_.end() ? Value() : found->second;
   if (!imported_) answers_.erase(id);
   const Value& requested = answer["tool_calls"];
   std::vector<Value>& ids = call_ids_[id];
@@ -485,14 +485,14 @@ void Transcript::chosen(std::string_view step_id, const Value& choice) {
     ids.push_back(call["id"]);
     if (call["refused"].is_null()) continue;
     const bool known = requested.is_array() && nth < requested.size();
-    const Value wanted = known ? requested.items()[nth] : Value();
+    const Value request = known ? requested.items()[nth] : Value();
     if (answer.is_null()) redacted_.emplace_back("arguments");
     if (call["id"].is_null()) {  // the choice was erased
       for (const char* name : {"call_id", "refused.message", "tool"}) redacted_.emplace_back(name);
     }
     add("tool_call", step_id,
         {{"arguments",
-          wanted.find("malformed") != nullptr ? wanted["malformed"] : wanted["arguments"]},
+          request.find("malformed") != nullptr ? request["malformed"] : request["arguments"]},
          {"call_id", call["id"]},
          {"effect_class", Value()},
          {"refused", call["refused"]},
@@ -510,78 +510,79 @@ void Transcript::chosen(std::string_view step_id, const Value& choice) {
   }
 }
 
-void Transcript::recorded(RecordedKind records, std::string_view effect_id,
-                          const Erasable& recorded) {
+void Transcript::add_recorded_value(RecordedKind records, std::string_view effect_id,
+                                    const Erasable& recorded) {
   const auto of = step_of_effect(effect_id, records);
   if (!of) return;
-  const Step* made = step(of->text);
-  const Value given = value(recorded, "result");
+  const Step* recorded_step = step(of->text);
+  const Value result = value(recorded, "result");
   add("result", of->text,
       {{"definite", Value()},
        {"duration_us", Value()},
        {"error", Value()},
        {"late", false},
        {"outcome", "success"},
-       {"result", given},
-       {"tool", made != nullptr ? Value(s_.tool_of(*made).name) : Value(to_text(records))},
+       {"result", result},
+       {"tool", recorded_step != nullptr ? Value(s_.tool_of(*recorded_step).name)
+                                         : Value(to_text(records))},
        {"try", Value()}});
 }
 
 // ---------------------------------------------------------------- decisions and waits
 
-void Transcript::approval(const DecisionRecorded& event) {
+void Transcript::add_approval(const DecisionRecorded& event) {
   if (event.payload.erased) redacted_.emplace_back("arguments");
-  const Value& payload = event.payload.left();
+  const Value& payload = event.payload.value_or_retained();
   add("approval", step_of(*event_),
       {{"arguments", event.payload.erased ? Value() : payload["arguments"]},
-       {"by", shown(event.by)},
+       {"by", field_json(event.by)},
        {"expires_at", payload["expires_at"]},
-       {"note", shown(event.reason)},
+       {"note", field_json(event.reason)},
        {"state", or_empty(event.state)},
        {"tool", payload["tool"]}});
 }
 
-void Transcript::approval_closed(const WaitCompleted& event, std::string_view state) {
+void Transcript::add_approval_end(const WaitCompleted& event, std::string_view state) {
   add("approval", event.step_id.text,
       {{"arguments", Value()},
-       {"by", shown(event.by)},
+       {"by", field_json(event.by)},
        {"expires_at", Value()},
        {"note", Value()},
        {"state", state},
        {"tool", Value()}});
 }
 
-void Transcript::tell(const DecisionRecorded& event) {
+void Transcript::add_entries(const DecisionRecorded& event) {
   const std::string id(step_of(*event_));
   if (event.kind == "tool_choice") {  // the loop's decision about the answer of a turn
-    const Value& choice = event.payload.left();
+    const Value& choice = event.payload.value_or_retained();
     const auto call = calls_.find(std::string(choice.text("of")));
-    return call == calls_.end() ? void() : chosen(call->second.step_id, choice);
+    return call == calls_.end() ? void() : add_tool_choice(call->second.step_id, choice);
   }
-  if (event.kind == "approval") return approval(event);
+  if (event.kind == "approval") return add_approval(event);
   if (event.kind == "budget") {
     const Value payload = value(event.payload, "payload");
     return add("budget", id,
-               {{"by", shown(event.by)},
-                {"note", shown(event.reason)},
+               {{"by", field_json(event.by)},
+                {"note", field_json(event.reason)},
                 {"payload", payload},
-                {"state", shown(event.state)}});
+                {"state", field_json(event.state)}});
   }
   if (event.kind != "in_doubt") return;
   add("resolution", id,
-      {{"by", shown(event.by)},
-       {"note", shown(event.reason)},
-       {"resolution", shown(event.state)},
+      {{"by", field_json(event.by)},
+       {"note", field_json(event.reason)},
+       {"resolution", field_json(event.state)},
        {"result", Value()}});
   if (event.state == "happened") resolved_[id] = {added_, {}};
 }
 
-void Transcript::tell(const OutcomeNoted& event) {
+void Transcript::add_entries(const OutcomeNoted& event) {
   const Value result = value(event.result, "result");
   const Value note = value(event.note, "note");
   add("resolution", event.step_id.text,
       {{"result", result},
-       {"by", shown(event.by)},
+       {"by", field_json(event.by)},
        {"note", note},
        {"resolution", event.resolution}});
 }
@@ -592,7 +593,7 @@ void Transcript::note_error(std::string_view step_id, const std::string& node_id
   errors_["/" + node_id] = code;
 }
 
-void Transcript::tell(const NodeFinished& event) {
+void Transcript::add_entries(const NodeFinished& event) {
   const std::string& id = event.step_id.text;
   if (event.skipped == true) return add("skipped", id, {});
   if (!event.error) return;
@@ -606,47 +607,47 @@ void Transcript::tell(const NodeFinished& event) {
   add("failed", id, {{"error", failure}});
 }
 
-void Transcript::tell(const WaitOpened& event) {
+void Transcript::add_entries(const WaitOpened& event) {
   const std::string& key = event.correlation_key;
   for (const char* ours : {"approval/", "resolve/", "input/"}) {
     if (key.starts_with(ours)) return;  // covered by other entries
   }
   add("wait", event.step_id.text,
-      {{"channel", shown(event.channel)},
+      {{"channel", field_json(event.channel)},
        {"correlation_key", key},
-       {"due_at", shown(event.due_at)},
-       {"expires_at", shown(event.expires_at)},
+       {"due_at", field_json(event.due_at)},
+       {"expires_at", field_json(event.expires_at)},
        {"wait_type", event.wait_type}});
 }
 
-void Transcript::tell(const WaitCompleted& event) {
+void Transcript::add_entries(const WaitCompleted& event) {
   const std::string& key = event.correlation_key;
   if (key.starts_with("resolve/")) return;
   if (key.starts_with("approval/")) {
-    if (event.outcome == "timed_out") return approval_closed(event, "expired");
-    if (event.outcome == "cancelled") return approval_closed(event, "withdrawn");
+    if (event.outcome == "timed_out") return add_approval_end(event, "expired");
+    if (event.outcome == "cancelled") return add_approval_end(event, "withdrawn");
     return;
   }
   const Value payload = value(event.payload, "payload");
   add("reply", event.step_id.text,
-      {{"by", shown(event.by)},
+      {{"by", field_json(event.by)},
        {"correlation_key", key},
        {"outcome", event.outcome},
        {"payload", payload},
        {"wait_type", event.wait_type}});
 }
 
-void Transcript::tell(const AgentMessage& event) {
+void Transcript::add_entries(const AgentMessage& event) {
   const Value payload = value(event.payload, "payload");
   add("received", {},
       {{"payload", payload},
-       {"by", shown(event.by)},
+       {"by", field_json(event.by)},
        {"channel", or_null(event.channel)},
-       {"correlation_key", shown(event.correlation_key)}});
+       {"correlation_key", field_json(event.correlation_key)}});
 }
 
 // `members`: the present ones of by, error, reason and result.
-void Transcript::ended(std::string_view status, Members members) {
+void Transcript::add_end(std::string_view status, Members members) {
   for (const char* name : {"by", "error", "reason", "result"}) {
     if (std::ranges::find(members, name, &Member::first) == members.end()) {
       members.emplace_back(name, Value());
@@ -656,31 +657,31 @@ void Transcript::ended(std::string_view status, Members members) {
   add("end", {}, std::move(members));
 }
 
-void Transcript::tell(const JobCompleted& event) {
-  ended("completed", {{"result", value(event.result, "result")}});
+void Transcript::add_entries(const JobCompleted& event) {
+  add_end("completed", {{"result", value(event.result, "result")}});
 }
 
-void Transcript::tell(const JobFailed& event) {
+void Transcript::add_entries(const JobFailed& event) {
   const Value message = value(event.error, "error.message");
-  ended("failed", {{"error", Value::object({{"code", event.code}, {"message", message}})}});
+  add_end("failed", {{"error", Value::object({{"code", event.code}, {"message", message}})}});
 }
 
-void Transcript::tell(const JobCancelled& event) {
-  ended("cancelled", {{"by", shown(event.by)}, {"reason", shown(event.reason)}});
+void Transcript::add_entries(const JobCancelled& event) {
+  add_end("cancelled", {{"by", field_json(event.by)}, {"reason", field_json(event.reason)}});
 }
 
 // ---------------------------------------------------------------- dispatch
 
-void Transcript::take(const Event& event) {
+void Transcript::add_event(const Event& event) {
   event_ = &event;
   of_event_ = 0;
   redacted_.clear();
-  std::visit([this](const auto& body) { tell(body); }, event.body);
+  std::visit([this](const auto& body) { add_entries(body); }, event.body);
 }
 
 Status Transcript::add(const Event& event) {
   AE_TRY(apply(s_, event, plans_));
-  take(event);
+  add_event(event);
   return {};
 }
 

@@ -9,7 +9,8 @@
 namespace ae::engine::testing {
 namespace {
 
-Value shown(const JobId& job, const std::vector<Event>& log, const TranscriptPage& page = {}) {
+Value transcript_of(const JobId& job, const std::vector<Event>& log,
+                    const TranscriptPage& page = {}) {
   TranscriptBuilder transcribing(job, page, uncached_plan_source());
   for (const Event& event : log) {
     const Status added = transcribing.add(event);
@@ -17,8 +18,8 @@ Value shown(const JobId& job, const std::vector<Event>& log, const TranscriptPag
   }
   return std::move(transcribing).take();
 }
-Value shown(const JobFixture& job, const TranscriptPage& page = {}) {
-  return shown(job.state.job, job.log, page);
+Value transcript_of(const JobFixture& job, const TranscriptPage& page = {}) {
+  return transcript_of(job.state.job, job.log, page);
 }
 
 // "kind@node" of each entry, with its most important member.
@@ -79,7 +80,7 @@ AE_TEST("transcript/a loop: prompts, answers, calls with results, in order") {
   job.claim().ok("chat/0",
                  tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "nope", "{'z': 1}"}}));
   job.ok("chat/0/0", "'found'").ok("chat/1", text_answer("Done"));
-  const Value all = shown(job);
+  const Value all = transcript_of(job);
   EXPECT_EQ(words(all), (Words{R"(input)", R"(message "prompt" "system" "Be kind")",
                                R"(message "prompt" "user" "Hello")", R"(model_call "main")",
                                R"(answer "")", R"(tool_call "nope" {"z":1})",
@@ -107,7 +108,7 @@ AE_TEST("transcript/a loop: prompts, answers, calls with results, in order") {
 AE_TEST("transcript/a repair and a failed try of a model are entries") {
   JobFixture job = loop_job(", 'repair': 1, 'schema': {'type': 'object'}");
   job.claim().fails("chat/0", "http_503").after(20s).ok("chat/0", text_answer("no JSON"));
-  const Value all = shown(job);
+  const Value all = transcript_of(job);
   EXPECT_EQ(entry(all, "answer")["error"].text("code"), "http_503");
   EXPECT_EQ(entry(all, "answer")["outcome"], Value("failure"));
   EXPECT_EQ(entry(all, "model_call", 1)["try"], Value(2));
@@ -122,7 +123,7 @@ AE_TEST("transcript/a map of model calls names the item of each") {
       " [{'role':'user', 'content':'Say ${ .item }'}]}}}]",
       {.more = kTools, .input = "{'list':[1,2]}"});
   job.claim().ok("m/1", text_answer("two")).ok("m/0", text_answer("one"));
-  const Value all = shown(job);
+  const Value all = transcript_of(job);
   EXPECT_EQ(entry(all, "answer")["text"], Value("two"));
   EXPECT_EQ(entry(all, "answer")["item"], Value(1));
   EXPECT_EQ(entry(all, "message")["content"], Value("Say 1"));
@@ -137,11 +138,11 @@ AE_TEST("transcript/a plan without a model shows its calls, and what was not run
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'signal', 'key':'go'}},"
       " {'id':'c', 'kind':'tool', 'tool':'once', 'needs':['w']}]");
   job.claim().ok("a", "2").signal("go", "'yes'").fails("c", "http_400");
-  EXPECT_EQ(words(shown(job)),
+  EXPECT_EQ(words(transcript_of(job)),
             (Words{R"(input)", R"(tool_call "look" {"q":1})", R"(result "success" 2)", "skipped",
                    "wait", R"(reply "signalled" "yes")", R"(tool_call "once" {})",
                    R"(result "failure")", R"(end "failed")"}));
-  EXPECT_EQ(entry(shown(job), "end")["error"].text("code"), "http_400");
+  EXPECT_EQ(entry(transcript_of(job), "end")["error"].text("code"), "http_400");
 }
 
 AE_TEST(
@@ -151,7 +152,7 @@ AE_TEST(
       "[{'id':'a', 'kind':'tool', 'tool':'put'}, {'id':'b', 'kind':'tool', 'tool':'put'}]");
   job.claim().fails("a", "connect").after(20s).fails("a", "connect").after(20s).ok("a").ok("b");
   ASSERT_EQ(job.status(), "completed") << job.log_text();
-  const Value totals = shown(job)["totals"];
+  const Value totals = transcript_of(job)["totals"];
   EXPECT_EQ(totals["tool_calls"], Value(4));
   EXPECT_EQ(totals["repeated"], Value(2));
   const Value traced = trace_view(job.state, job.log)["totals"];
@@ -162,12 +163,12 @@ AE_TEST(
 AE_TEST("transcript/an unknown outcome and who resolved it are entries") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':1}}]");
   job.claim().unknown("a");
-  const Value before = shown(job);
+  const Value before = transcript_of(job);
   EXPECT_EQ(entry(before, "result")["outcome"], Value("unknown"));
   EXPECT_EQ(entry(before, "result")["definite"], Value(false));
   EXPECT_EQ(before["ended"], Value(false));
   job.resolve("a", "happened");
-  EXPECT_EQ(entry(shown(job), "resolution")["resolution"], Value("happened"));
+  EXPECT_EQ(entry(transcript_of(job), "resolution")["resolution"], Value("happened"));
 }
 
 AE_TEST("transcript/an approval has its request and its answer") {
@@ -175,7 +176,7 @@ AE_TEST("transcript/an approval has its request and its answer") {
   job.claim().ok("chat/0",
                  tool_calls_answer({{"a", "refund", "{'n': 5}"}, {"b", "refund", "{'n': 6}"}}));
   job.approve("chat/0/0").reject("chat/0/1");
-  const Value all = shown(job);
+  const Value all = transcript_of(job);
   EXPECT_EQ(entry(all, "approval")["state"], Value("requested"));
   EXPECT_EQ(entry(all, "approval")["tool"], Value("refund"));
   EXPECT_EQ(entry(all, "approval")["arguments"], json("{'n':5}"));
@@ -194,8 +195,8 @@ AE_TEST("transcript/a question of a tool and its answer are entries") {
                            .definite = true,
                            .result = json("{'requests':{'how':{'message':'How many?', 'mode':"
                                           "'form', 'schema':{'type':'object'}}}}")});
-  EXPECT_EQ(entry(shown(job), "question")["message"], Value("How many?"));
-  EXPECT_EQ(entry(shown(job), "question")["tool"], Value("pay"));
+  EXPECT_EQ(entry(transcript_of(job), "question")["message"], Value("How many?"));
+  EXPECT_EQ(entry(transcript_of(job), "question")["tool"], Value("pay"));
 }
 
 AE_TEST("transcript/a planner: its prompt, its answer, its plan and the calls of that") {
@@ -207,7 +208,7 @@ AE_TEST("transcript/a planner: its prompt, its answer, its plan and the calls of
   const Value nodes = Value::object({{"nodes", json("[{'id':'find', 'tool':'look'}]")}});
   job.claim().ok("planner/0", canonical(Value::object({{"text", canonical(nodes)}})));
   job.ok("find", "7");
-  const Value all = shown(job);
+  const Value all = transcript_of(job);
   EXPECT_EQ(entry(all, "message")["content"], Value("Plan it"));
   EXPECT_EQ(entry(all, "answer")["node_id"], Value("planner"));
   EXPECT_EQ(entry(all, "answer")["turn"], Value(0));
@@ -227,7 +228,7 @@ AE_TEST("transcript/a fork has the turns of its origin, marked as imported") {
   ASSERT_TRUE(fork);
   JobFixture job(*fork, "job-2");
   job.claim().ok("chat/1", text_answer("Done"));
-  const Value all = shown(job);
+  const Value all = transcript_of(job);
   EXPECT_EQ(words(all), (Words{R"(input)", R"(message "prompt" "system" "Be kind")",
                                R"(message "prompt" "user" "Hello")", R"(answer "")",
                                R"(tool_call "put" {"v":1})", R"(result "success" "one")",
@@ -252,7 +253,7 @@ AE_TEST("transcript/a fork whose imported values were erased has the same entrie
     return event.type == EventType::fork_imported && field == "results";
   });
   const auto log = stored.opened(job.state.job).events;
-  const Value all = shown(job.state.job, log);
+  const Value all = transcript_of(job.state.job, log);
   EXPECT_EQ(canonical(all).find("secret"), std::string::npos);
   EXPECT_EQ(words(all), (Words{R"(input)", R"(message "prompt" "user")", R"(answer)",
                                R"(tool_call "put")", R"(result "success")", R"(model_call "main")",
@@ -278,7 +279,7 @@ AE_TEST(
            (field == "result" && event.type == EventType::tool_invocation_finished);
   });
   const auto log = stored.opened(job.state.job).events;
-  const Value all = shown(job.state.job, log);
+  const Value all = transcript_of(job.state.job, log);
   EXPECT_EQ(canonical(all).find("secret"), std::string::npos);
   EXPECT_EQ(entry(all, "input")["input"], Value());
   EXPECT_EQ(entry(all, "input")["redacted"], json("['input']"));
@@ -317,7 +318,7 @@ JobFixture answered_late() {
 AE_TEST("transcript/totals count a late answer of a model once, with its own tokens and cost") {
   const JobFixture job = answered_late();
   ASSERT_EQ(job.status(), "completed") << job.log_text();
-  const Value all = shown(job);
+  const Value all = transcript_of(job);
   const Value late = entry(all, "answer", 2);
   EXPECT_EQ(late["late"], Value(true)) << canonical(all);
   EXPECT_EQ(late["text"], Value("Late"));
@@ -333,17 +334,17 @@ AE_TEST("transcript/totals count a late answer of a model once, with its own tok
 AE_TEST("transcript/the result of a resolved call is in its resolution") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay', 'args':{'n':1}}]");
   job.claim().unknown("a").resolve("a", "happened", "{'paid': true}");
-  EXPECT_EQ(entry(shown(job), "resolution")["result"], json("{'paid':true}"));
+  EXPECT_EQ(entry(transcript_of(job), "resolution")["result"], json("{'paid':true}"));
 }
 
 // Reads the pages event by event: each page is built from all events and holds only the entries of
 // its event.
 Value event_by_event(const JobFixture& job) {
-  Value all = shown(job);
+  Value all = transcript_of(job);
   std::vector<Value> joined;
   std::uint64_t after = 0;
   for (Value next(0); !next.is_null();) {
-    const Value page = shown(job, {.after = after, .bytes_max = 1});
+    const Value page = transcript_of(job, {.after = after, .bytes_max = 1});
     EXPECT_EQ(page["totals"], all["totals"]);
     for (const Value& one : page["entries"].items()) joined.push_back(one);
     next = page["next"];
@@ -388,14 +389,14 @@ JobFixture planned() {
 AE_TEST("transcript/entries of one event a page are those of the whole, whatever the job is") {
   for (const JobFixture& job : {planned(), mapped(), answered_late(), forked()}) {
     ASSERT_TRUE(is_terminal(job.state.status)) << job.log_text();
-    const Value all = shown(job);
+    const Value all = transcript_of(job);
     EXPECT_GT(all["entries"].size(), 6u);
     EXPECT_EQ(event_by_event(job), all);
     // After each event the page equals that of the log up to it.
     for (std::size_t n = 1; n <= job.log.size(); ++n) {
       const std::vector<Event> part(job.log.begin(),
                                     job.log.begin() + static_cast<std::ptrdiff_t>(n));
-      EXPECT_EQ(shown(job.state.job, part)["seq"], Value(n));
+      EXPECT_EQ(transcript_of(job.state.job, part)["seq"], Value(n));
     }
   }
 }
@@ -406,12 +407,12 @@ AE_TEST("transcript/a page ends before its bytes exceed the limit, and one large
       " {'id':'b', 'kind':'tool', 'tool':'look', 'needs':['a'], 'args':{'q':2}}]");
   const std::string large = "'" + std::string(5000, 'x') + "'";
   job.claim().ok("a", large).ok("b", "2");
-  const Value all = shown(job);
+  const Value all = transcript_of(job);
   std::vector<Value> joined;
   std::vector<std::size_t> sizes;
   std::uint64_t after = 0;
   for (int pages = 0; pages < 100; ++pages) {
-    const Value page = shown(job, {.after = after, .bytes_max = 2000});
+    const Value page = transcript_of(job, {.after = after, .bytes_max = 2000});
     sizes.push_back(canonical(page["entries"]).size());
     if (sizes.back() > 2000) {
       EXPECT_EQ(page["entries"].size(), 1u);
@@ -438,12 +439,12 @@ AE_TEST("transcript/pages join to the whole, and the entries of one event stay t
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "nope"}}));
   job.ok("chat/0/0", "1").ok("chat/1", text_answer("Done"));
-  const Value all = shown(job);
+  const Value all = transcript_of(job);
   for (const std::size_t limit : {1u, 2u, 3u, 100u}) {
     std::vector<Value> joined;
     std::uint64_t after = 0;
     for (int pages = 0; pages < 100; ++pages) {
-      const Value page = shown(job, {.after = after, .limit = limit});
+      const Value page = transcript_of(job, {.after = after, .limit = limit});
       EXPECT_EQ(page["totals"], all["totals"]);
       for (const Value& one : page["entries"].items()) joined.push_back(one);
       if (page["next"].is_null()) break;

@@ -42,14 +42,14 @@ Chain chain_of(const VerifyInput& input) {
       return {failed_proof("event " + std::to_string(seq + 1) + " is missing"), "altered"};
     }
     if (event.prev_hash != previous) {
-      return {failed_proof(at(event) + " does not follow the event before it"), "altered"};
+      return {failed_proof(event_label(event) + " does not follow the event before it"), "altered"};
     }
     previous = event.hash;
     seq = event.seq;
   }
-  if (input.refused) {
-    const bool newer = input.refused->code == Code::needs_version;
-    return {failed_proof("after event " + std::to_string(seq) + ": " + input.refused->message),
+  if (input.open_error) {
+    const bool newer = input.open_error->code == Code::needs_version;
+    return {failed_proof("after event " + std::to_string(seq) + ": " + input.open_error->message),
             newer ? "unsigned" : "altered"};
   }
   if (input.last_seq && seq < *input.last_seq) {
@@ -107,7 +107,7 @@ Chain signed_chain(const VerifyInput& input, const Head& head, Chain chain) {
 // ---------------------------------------------------------------- verifier
 
 // The unknown calls that a terminal event lists; null: none.
-Value doubts_of(const Event& event) {
+Value unknown_calls_of(const Event& event) {
   return std::visit(
       [](const auto& body) -> Value {
         if constexpr (requires { body.in_doubt; }) return body.in_doubt;
@@ -118,8 +118,8 @@ Value doubts_of(const Event& event) {
 
 std::string inbox_error(const JobId& job,
                         const std::vector<std::pair<std::string, std::string>>& inbox) {
-  for (const auto& [id, act] : inbox) {
-    if (!read_side_record(inbox_location(job, id), act)) {
+  for (const auto& [id, request] : inbox) {
+    if (!read_side_record(inbox_location(job, id), request)) {
       return "the act " + id + " in the inbox is not what was written";
     }
   }
@@ -135,16 +135,16 @@ class Verifier {
   Verification take();
 
  private:
-  void look_at(const Event& event);
-  void end_walk();
-  std::string compare_checkpoint(const Event& event) const;
-  std::string compare_doubts(const Event& event) const;
+  void check_event(const Event& event);
+  void finish_events();
+  std::string check_checkpoint(const Event& event) const;
+  std::string check_unknown_calls(const Event& event) const;
   void conclude_replay();
   void conclude_ledger();
-  void note_ends(const Event& event);
+  void add_step_ends(const Event& event);
   void execution_hash();
   void signature(Chain& chain);
-  void compare_row();
+  void check_row();
   bool any_redacted() const {
     return std::ranges::any_of(in_.events,
                                [](const Event& event) { return !erased_fields(event).empty(); });
@@ -156,11 +156,11 @@ class Verifier {
   State state_;
   LedgerProof ledger_{in_.job};
   ReplayProof replay_;
-  std::string ledger_wrong_, replay_wrong_;
+  std::string ledger_error_, replay_error_;
   std::size_t next_ = 0;  // index of the next event
-  bool walked_ = false;
-  std::optional<IncrementalFold> again_;
-  std::vector<std::string> plans_seen_;  // hashes, in order
+  bool events_done_ = false;
+  std::optional<IncrementalFold> second_fold_;
+  std::vector<std::string> plan_hashes_;  // in order
   struct End {
     StepId step;
     std::string path, result_type;
@@ -170,7 +170,7 @@ class Verifier {
 
 // A checkpoint of this event equals the state after it, if this version of the fold made the
 // checkpoint.
-std::string Verifier::compare_checkpoint(const Event& event) const {
+std::string Verifier::check_checkpoint(const Event& event) const {
   if (!in_.checkpoint || in_.checkpoint->first != event.seq || !state_.plan) return {};
   const auto& [seq, bytes] = *in_.checkpoint;
   const auto restored = restore(in_.job, seq, bytes, plans_);
@@ -181,7 +181,7 @@ std::string Verifier::compare_checkpoint(const Event& event) const {
 
 // A terminal event lists exactly the calls whose outcome the log leaves unknown, each once. A
 // job_completed of schema 1 was written by a version that listed none.
-std::string Verifier::compare_doubts(const Event& event) const {
+std::string Verifier::check_unknown_calls(const Event& event) const {
   const bool lists = event.type == EventType::job_failed ||
                      event.type == EventType::job_cancelled ||
                      (event.type == EventType::job_completed && event.schema >= 2);
@@ -192,51 +192,52 @@ std::string Verifier::compare_doubts(const Event& event) const {
   };
   std::vector<std::string> unknown, listed;
   for (const Value& key : state_.unknown_call_keys()) unknown.push_back(key.as_string());
-  if (const Value in_doubt = doubts_of(event); in_doubt.is_array()) {
+  if (const Value in_doubt = unknown_calls_of(event); in_doubt.is_array()) {
     for (const Value& key : in_doubt.items()) {
       listed.push_back(key.is_string() ? key.as_string() : canonical(key));
     }
   }
   if (sorted(std::move(unknown)) == sorted(std::move(listed))) return {};
-  return at(event) + " lists other calls than those whose outcome the log leaves unknown";
+  return event_label(event) + " lists other calls than those whose outcome the log leaves unknown";
 }
 
 // Checks one event.
-void Verifier::look_at(const Event& event) {
-  if (ledger_wrong_.empty()) ledger_wrong_ = ledger_.event(event);
-  if (ledger_wrong_.empty()) ledger_wrong_ = compare_doubts(event);
-  if (replay_wrong_.empty() && state_.plan) replay_wrong_ = replay_.before(state_, event);
+void Verifier::check_event(const Event& event) {
+  if (ledger_error_.empty()) ledger_error_ = ledger_.add_event(event);
+  if (ledger_error_.empty()) ledger_error_ = check_unknown_calls(event);
+  if (replay_error_.empty() && state_.plan) replay_error_ = replay_.check_before(state_, event);
   auto applied = apply(state_, event, plans_);
   if (!applied) {
     out_.state_machine = failed_proof(applied.error().message);
-    if (replay_wrong_.empty()) replay_wrong_ = "nothing can be replayed past a " + at(event);
+    if (replay_error_.empty())
+      replay_error_ = "nothing can be replayed past a " + event_label(event);
     return;
   }
-  note_ends(event);
-  if (replay_wrong_.empty()) replay_wrong_ = ReplayProof::after(state_, event);
-  if (replay_wrong_.empty()) replay_wrong_ = compare_checkpoint(event);
+  add_step_ends(event);
+  if (replay_error_.empty()) replay_error_ = ReplayProof::check_after(state_, event);
+  if (replay_error_.empty()) replay_error_ = check_checkpoint(event);
 }
 
-void Verifier::end_walk() {
-  walked_ = true;
-  if (in_.checkpoint && replay_wrong_.empty() && in_.checkpoint->first > in_.events.size()) {
-    replay_wrong_ = "the checkpoint is of event " + std::to_string(in_.checkpoint->first) +
+void Verifier::finish_events() {
+  events_done_ = true;
+  if (in_.checkpoint && replay_error_.empty() && in_.checkpoint->first > in_.events.size()) {
+    replay_error_ = "the checkpoint is of event " + std::to_string(in_.checkpoint->first) +
                     ", which the log does not have";
   }
   conclude_ledger();
-  if (replay_wrong_.empty()) again_.emplace(in_.job, in_.events, plans_);
+  if (replay_error_.empty()) second_fold_.emplace(in_.job, in_.events, plans_);
 }
 
 void Verifier::conclude_ledger() {
-  std::string wrong = std::move(ledger_wrong_);
-  if (wrong.empty()) wrong = ledger_.at_end();
-  if (wrong.empty()) wrong = ledger_.effects(in_.effects);
-  if (wrong.empty()) wrong = ledger_.entries(in_.ledger);
-  if (wrong.empty()) wrong = ledger_.missing(in_);
-  if (wrong.empty()) wrong = inbox_error(in_.job, in_.inbox);
+  std::string error = std::move(ledger_error_);
+  if (error.empty()) error = ledger_.check_end();
+  if (error.empty()) error = ledger_.check_effects(in_.effects);
+  if (error.empty()) error = ledger_.check_entries(in_.ledger);
+  if (error.empty()) error = ledger_.check_missing(in_);
+  if (error.empty()) error = inbox_error(in_.job, in_.inbox);
   out_.pending = ledger_.pending();
-  if (!wrong.empty()) {
-    out_.ledger = failed_proof("ledger: derived; " + wrong);
+  if (!error.empty()) {
+    out_.ledger = failed_proof("ledger: derived; " + error);
     return;
   }
   std::string detail = "ledger: derived; " + counted(ledger_.invocations(), "call") + ", " +
@@ -259,7 +260,7 @@ void Verifier::conclude_ledger() {
 }
 
 void Verifier::conclude_replay() {
-  if (!replay_wrong_.empty()) {
+  if (!replay_error_.empty()) {
     // A value that an expression read may have been erased; only a complete log can be compared in
     // full.
     if (out_.state_machine.ok && any_redacted()) {
@@ -267,11 +268,11 @@ void Verifier::conclude_replay() {
       if (state_.blind_erased) out_.replay.detail += "; " + std::string(kBlindErased);
       return;
     }
-    out_.replay = failed_proof(replay_wrong_);
+    out_.replay = failed_proof(replay_error_);
     return;
   }
-  const auto again = std::move(*again_).take();
-  if (!again || !(state_view(*again) == state_view(state_))) {
+  const auto second = std::move(*second_fold_).take();
+  if (!second || !(state_view(*second) == state_view(state_))) {
     out_.replay = failed_proof("folding the log twice gives two states");
     return;
   }
@@ -281,18 +282,18 @@ void Verifier::conclude_replay() {
 }
 
 // Called after the event is applied.
-void Verifier::note_ends(const Event& event) {
-  const auto note = [&](const StepId& id, std::string_view result_type) {
+void Verifier::add_step_ends(const Event& event) {
+  const auto add = [&](const StepId& id, std::string_view result_type) {
     const auto step = state_.by_id.find(id);
     if (step == state_.by_id.end() || result_type.empty()) return;
     ends_.push_back({id, state_.path_of(state_.steps[step->second]), std::string(result_type)});
   };
-  if (const auto* plan = as<PlanGenerated>(event)) plans_seen_.push_back(to_hex(plan->plan_hash));
-  if (const auto* end = as<NodeFinished>(event)) note(end->step_id, end->result_type);
+  if (const auto* plan = as<PlanGenerated>(event)) plan_hashes_.push_back(to_hex(plan->plan_hash));
+  if (const auto* end = as<NodeFinished>(event)) add(end->step_id, end->result_type);
   const auto* fork = as<ForkImported>(event);
   if (fork == nullptr) return;
   for (const Value& entry : fork->commands.items()) {
-    note(StepId(std::string(entry.text("step_id"))), entry.text("result_type"));
+    add(StepId(std::string(entry.text("step_id"))), entry.text("result_type"));
   }
 }
 
@@ -300,9 +301,10 @@ void Verifier::execution_hash() {
   std::vector<std::pair<std::string, std::string>> steps;
   for (End& end : ends_) {
     const auto step = state_.by_id.find(end.step);
-    const bool undone = step != state_.by_id.end() &&
-                        state_.steps[step->second].result_type == ResultType::compensated;
-    steps.emplace_back(std::move(end.path), undone ? "compensated" : std::move(end.result_type));
+    const bool compensated = step != state_.by_id.end() &&
+                             state_.steps[step->second].result_type == ResultType::compensated;
+    steps.emplace_back(std::move(end.path),
+                       compensated ? "compensated" : std::move(end.result_type));
   }
   if (!state_.plan) {
     out_.execution_hash = failed_proof("the log holds no plan");
@@ -310,7 +312,7 @@ void Verifier::execution_hash() {
   }
   std::ranges::sort(steps);
   std::string text = "aetheris.execution.v1\n";
-  for (const std::string& plan : plans_seen_) text.append(plan).append("\n");
+  for (const std::string& plan : plan_hashes_) text.append(plan).append("\n");
   for (const auto& [path, result_type] : steps) {
     text.append(path).append(" ").append(result_type).append("\n");
   }
@@ -333,7 +335,7 @@ void Verifier::signature(Chain& chain) {
 
 // The row is a copy used to find and run jobs; a wrong row does not damage the log, but the job may
 // not be found or run.
-void Verifier::compare_row() {
+void Verifier::check_row() {
   if (!in_.row || !out_.state_machine.ok || in_.events.empty()) return;
   const auto differs = [&](std::string_view what, std::string_view row, std::string_view log) {
     if (row == log || !out_.state_machine.ok) return;
@@ -342,23 +344,23 @@ void Verifier::compare_row() {
                                       "\"; `aetheris rebuild` rebuilds the row");
   };
   const auto* created = as<JobCreated>(in_.events.front());
-  const JobCreated born = created != nullptr ? *created : JobCreated();
+  const JobCreated job_created = created != nullptr ? *created : JobCreated();
   differs("status", in_.row->status, to_text(state_.status));
-  differs("agent", in_.row->agent, born.agent);
-  differs("idempotency_key", in_.row->idempotency_key, or_empty(born.idempotency_key));
+  differs("agent", in_.row->agent, job_created.agent);
+  differs("idempotency_key", in_.row->idempotency_key, or_empty(job_created.idempotency_key));
   std::vector<Member> labels;
   for (const auto& [name, value] : in_.row->labels) labels.emplace_back(name, value);
-  const Value logged = born.labels.is_object() ? born.labels : Value::object({});
+  const Value logged = job_created.labels.is_object() ? job_created.labels : Value::object({});
   const auto hex = [](const std::optional<Hash>& hash) { return hash ? to_hex(*hash) : ""; };
   // Compared as numbers: a damaged row may hold a time without a text form.
   const Instant created_at = in_.events.front().created_at;
-  if (in_.row->created_at && differ_too_much(*in_.row->created_at, created_at)) {
+  if (in_.row->created_at && exceeds_time_skew(*in_.row->created_at, created_at)) {
     differs("created_at", std::to_string(in_.row->created_at->us), std::to_string(created_at.us));
   }
   if (in_.row->request_hash && in_.row->computed_request_hash) {
     differs("request_hash", hex(in_.row->request_hash), hex(in_.row->computed_request_hash));
   }
-  if (in_.row->commits && !in_.refused) {
+  if (in_.row->commits && !in_.open_error) {
     differs("commits", std::to_string(*in_.row->commits), std::to_string(in_.row->commits_read));
   }
   differs("labels", canonical(Value::object(std::move(labels))), canonical(logged));
@@ -376,19 +378,19 @@ Verifier::Verifier(const VerifyInput& input, const PlanSource& plans) : in_(inpu
 
 bool Verifier::next() {
   if (next_ < in_.events.size() && out_.state_machine.ok) {
-    look_at(in_.events[next_++]);
+    check_event(in_.events[next_++]);
     return true;
   }
-  if (!walked_) {
-    end_walk();
+  if (!events_done_) {
+    finish_events();
     return true;
   }
-  return again_ && again_->next();
+  return second_fold_ && second_fold_->next();
 }
 
 Verification Verifier::take() {
   conclude_replay();
-  compare_row();
+  check_row();
   execution_hash();
   out_.ok = out_.event_chain.ok && out_.execution_hash.ok && out_.ledger.ok && out_.replay.ok &&
             out_.state_machine.ok;

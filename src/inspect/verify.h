@@ -43,16 +43,16 @@ namespace ae::engine {
 // Earlier builds stored the store's clock in a row's times instead of the events' times. Maximum
 // difference that is accepted.
 constexpr Duration kRowTimeSkewMax = std::chrono::hours(24);
-inline bool differ_too_much(Instant row, Instant log) {
+inline bool exceeds_time_skew(Instant row, Instant log) {
   const auto one = static_cast<std::uint64_t>(row.us), other = static_cast<std::uint64_t>(log.us);
-  const std::uint64_t apart = row.us > log.us ? one - other : other - one;
-  return apart > static_cast<std::uint64_t>(kRowTimeSkewMax.count());
+  const std::uint64_t difference = row.us > log.us ? one - other : other - one;
+  return difference > static_cast<std::uint64_t>(kRowTimeSkewMax.count());
 }
 
 struct VerifyInput {
   JobId job;
-  std::vector<Event> events;     // from `open`, commit by commit
-  std::optional<Error> refused;  // the error of `open` for the next commit, if it failed
+  std::vector<Event> events;        // from `open`, commit by commit
+  std::optional<Error> open_error;  // the error of `open` for the next commit, if it failed
   // The last event, according to the job's row.
   std::optional<std::uint64_t> last_seq;
   std::optional<Hash> head;

@@ -174,7 +174,7 @@ AE_TEST("verify/no events prove nothing") {
 AE_TEST("verify/a log of a newer program is not called altered") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   VerifyInput input = input_of(job);
-  input.refused = Error{Code::needs_version, "event 3 is newer"};
+  input.open_error = Error{Code::needs_version, "event 3 is newer"};
   EXPECT_FALSE(verified(input).ok);
   EXPECT_EQ(verified(input).head, "unsigned");
 }
@@ -288,16 +288,16 @@ AE_TEST("verify/a second success breaks the ledger") {
   input.events.push_back(again);
   EXPECT_FALSE(verified(input).ledger.ok);
 
-  VerifyInput said = input_of(job);
-  Event happened = *std::ranges::find(said.events, EventType::command_committed, &Event::type);
+  VerifyInput resolved = input_of(job);
+  Event happened = *std::ranges::find(resolved.events, EventType::command_committed, &Event::type);
   const auto& before = std::get<CommandCommitted>(happened.body);
   happened.body = CommandCommitted{.command_id = before.command_id,
                                    .node_id = before.node_id,
                                    .result = Value("another"),
                                    .step_id = before.step_id};
-  happened.seq = said.events.size() + 1;
-  said.events.push_back(happened);
-  const Verification all = verified(said);
+  happened.seq = resolved.events.size() + 1;
+  resolved.events.push_back(happened);
+  const Verification all = verified(resolved);
   EXPECT_FALSE(all.ledger.ok);
   EXPECT_NE(all.ledger.detail.find("is a second success"), std::string::npos) << all.ledger.detail;
 }
@@ -414,13 +414,13 @@ AE_TEST("verify/effects agree with the log, or are late") {
 
 AE_TEST("verify/what is redacted cannot be compared, and is not called wrong") {
   const JobFixture job = rich_job();
-  Erasable gone = Value::object({{"$redacted", std::string(64, 'a')}});
-  gone.erased = true;
-  VerifyInput input = with<JobCreated>(job, [&](auto& created) { created.input = gone; });
+  Erasable erased = Value::object({{"$redacted", std::string(64, 'a')}});
+  erased.erased = true;
+  VerifyInput input = with<JobCreated>(job, [&](auto& created) { created.input = erased; });
   const Verification all = verified(input);
   EXPECT_TRUE(all.ok) << canonical(all.to_json());
   EXPECT_NE(all.replay.detail.find("redacted"), std::string::npos);
-  EXPECT_TRUE(verified(with<Started>(job, [&](auto& call) { call.arguments = gone; })).ok);
+  EXPECT_TRUE(verified(with<Started>(job, [&](auto& call) { call.arguments = erased; })).ok);
 }
 
 AE_TEST("verify/a job whose call happened and gave nothing is read from its store as it was") {

@@ -37,17 +37,17 @@ Value budget_view(const Budget& budget) {
   if (!budget.is_tracked()) return {};
   std::vector<Member> limits;
   for (const Limit limit : kCountedLimits) {
-    const auto& most = budget.limits.max_of(limit);
+    const auto& max = budget.limits.max_of(limit);
     const bool cost = limit == Limit::cost;
-    limits.emplace_back(cost ? "cost_micros" : to_text(limit), most ? number(*most) : Value());
+    limits.emplace_back(cost ? "cost_micros" : to_text(limit), max ? number(*max) : Value());
   }
   limits.emplace_back("soft", budget.limits.soft > 0 ? number(budget.limits.soft) : Value());
   limits.emplace_back("wall",
                       budget.limits.wall ? Value(ae::to_text(*budget.limits.wall)) : Value());
   Value exceeded;
   if (budget.exceeded) {
-    exceeded = Value::object(
-        {{"asked", number(budget.exceeded->asked)}, {"limit", to_text(budget.exceeded->limit)}});
+    exceeded = Value::object({{"asked", number(budget.exceeded->requested)},
+                              {"limit", to_text(budget.exceeded->limit)}});
   }
   return Value::object({{"exceeded", exceeded},
                         {"limits", Value::object(std::move(limits))},
@@ -67,10 +67,10 @@ Value raise_command(const State& state) {
     return budget.limits.wall ? Value(command + "wall " + ae::to_text(*budget.limits.wall * 2))
                               : Value();
   }
-  const auto& most = budget.limits.max_of(limit);
-  if (!most) return {};
+  const auto& max = budget.limits.max_of(limit);
+  if (!max) return {};
   const std::uint64_t amount =
-      std::min(std::max(*most * 2, budget.used(limit) + budget.exceeded->asked), kBudgetMax);
+      std::min(std::max(*max * 2, budget.used(limit) + budget.exceeded->requested), kBudgetMax);
   std::string name(to_text(limit));
   std::ranges::replace(name, '_', '-');
   return command + name + " " + (limit == Limit::cost ? cost_text(amount) : std::to_string(amount));
@@ -153,9 +153,9 @@ Value approval_view(const Approval& approval) {
 // Messages and early signals without an open wait.
 Value buffered_view(const std::map<std::string, std::deque<BufferedMessage>>& all) {
   std::vector<Member> members;
-  for (const auto& [name, kept] : all) {
+  for (const auto& [name, messages] : all) {
     std::vector<Value> values;
-    for (const BufferedMessage& one : kept) {
+    for (const BufferedMessage& one : messages) {
       values.push_back(Value::object({{"by", or_null(one.by)},
                                       {"id", one.id},
                                       {"payload", one.payload},
@@ -365,16 +365,16 @@ std::string_view placeholder_for(std::string_view type) {
 // an MCP server and may contain anything.
 std::string form_template(const Value& schema) {
   if (!schema["required"].is_array()) return "{…}";
-  std::set<std::string_view> shown;
+  std::set<std::string_view> names;
   std::string form;
   for (const Value& name : schema["required"].items()) {
-    if (!name.is_string() || shown.contains(name.as_string())) continue;
+    if (!name.is_string() || names.contains(name.as_string())) continue;
     if (!form.empty()) form += ',';
-    if (shown.size() == kFieldsShown || name.as_string().size() > kFieldNameShown) {
+    if (names.size() == kFieldsShown || name.as_string().size() > kFieldNameShown) {
       form += "…";
       break;
     }
-    shown.insert(name.as_string());
+    names.insert(name.as_string());
     form.append(canonical(name)).append(":");
     form.append(placeholder_for(schema["properties"][name.as_string()].text("type")));
   }
@@ -387,10 +387,10 @@ Value wait_view(const State& state, const std::string& key, const Wait& wait) {
   std::vector<Value> commands;
   if (const std::string id = state.approval_id(wait); !id.empty()) {
     command = "aetheris approve " + state.job.text + "." + id;
-    const Member* asks = wait.question && step.call ? open_question(*step.call) : nullptr;
-    if (asks && asks->second.text("mode") == "form") {
-      command =
-          command.as_string() + " --arguments " + shell_word(form_template(asks->second["schema"]));
+    const Member* question = wait.question && step.call ? open_question(*step.call) : nullptr;
+    if (question && question->second.text("mode") == "form") {
+      command = command.as_string() + " --arguments " +
+                shell_word(form_template(question->second["schema"]));
     }
     commands = {command, Value("aetheris reject " + state.job.text + "." + id)};
   } else if (wait.type == WaitType::message) {
@@ -740,7 +740,7 @@ Value state_view(const State& state) {
 }
 
 std::vector<Value> approvals_view(const State& state) {
-  std::vector<std::pair<std::uint32_t, Value>> asked;
+  std::vector<std::pair<std::uint32_t, Value>> entries;
   if (state.ending || is_terminal(state.status)) return {};
   for (const auto& [key, wait] : state.waits) {
     const std::string id = state.approval_id(wait);
@@ -748,9 +748,9 @@ std::vector<Value> approvals_view(const State& state) {
     const Step& step = state.steps[wait.step];
     const Node& node = state.node_of(step);
     const Approval* call = wait.approval ? step.approval.get() : nullptr;
-    const Member* asks = wait.question && step.call ? open_question(*step.call) : nullptr;
+    const Member* question = wait.question && step.call ? open_question(*step.call) : nullptr;
     const bool data = !call && !wait.question && node.accepts_data;
-    asked.emplace_back(
+    entries.emplace_back(
         wait.step, Value::object({{"answer", data ? "data" : "decision"},
                                   {"arguments", call ? call->arguments : Value()},
                                   {"arguments_hash", call ? Value(call->arguments_hash) : Value()},
@@ -766,7 +766,7 @@ std::vector<Value> approvals_view(const State& state) {
                                   {"labels", state.labels},
                                   {"node_id", node.id},
                                   {"opened_at", to_text(wait.opened_at)},
-                                  {"question", asks ? asks->second : Value()},
+                                  {"question", question ? question->second : Value()},
                                   {"reason", or_null(wait.reason)},
                                   {"step_id", step.id.text},
                                   {"tool", call            ? Value(call->tool)
@@ -779,12 +779,12 @@ std::vector<Value> approvals_view(const State& state) {
                                                                    : Value()}}));
   }
   for (const std::uint32_t step : escalated_steps(state)) {
-    asked.emplace_back(step, confirmation_view(state, step));
+    entries.emplace_back(step, confirmation_view(state, step));
   }
-  std::ranges::stable_sort(asked, {}, [](const auto& entry) { return entry.first; });
+  std::ranges::stable_sort(entries, {}, [](const auto& entry) { return entry.first; });
   std::vector<Value> views;
-  views.reserve(asked.size());
-  for (auto& [step, view] : asked) views.push_back(std::move(view));
+  views.reserve(entries.size());
+  for (auto& [step, view] : entries) views.push_back(std::move(view));
   return views;
 }
 
@@ -799,7 +799,7 @@ Value job_view(const State& state) {
   }
   const bool waiting = state.status == JobStatus::waiting && !waits.empty();
   const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
-  const bool over = is_terminal(state.status);
+  const bool ended = is_terminal(state.status);
   return Value::object(
       {{"agent", state.agent},
        {"attempt", number(state.epoch)},
@@ -818,7 +818,7 @@ Value job_view(const State& state) {
        {"input", state.input},
        {"labels", state.labels},
        {"needs_version", Value()},
-       {"next_due", over ? Value() : or_null(state.next_due())},
+       {"next_due", ended ? Value() : or_null(state.next_due())},
        {"not_before", or_null(state.not_before)},
        {"parked", parked_view(state, in_doubt)},
        {"pausing", pausing_view(state)},
@@ -831,7 +831,7 @@ Value job_view(const State& state) {
        {"settling", Value::array(settling_view(state))},
        {"status", to_text(state.status)},
        {"trace_id", trace_of(state.job, state.traceparent, state.tracestate).trace_id},
-       {"uncompensated", steps_list(state, over && state.status != JobStatus::completed
+       {"uncompensated", steps_list(state, ended && state.status != JobStatus::completed
                                                ? not_undone(state)
                                                : std::vector<std::uint32_t>())},
        {"updated_at", to_text(state.updated_at)},

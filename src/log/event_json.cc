@@ -41,20 +41,20 @@ void from_json(const Value& json, RecordedError& error) {
 }
 
 template <class T>
-void take(const Value& json, T& member) {
+void read_member(const Value& json, T& member) {
   from_json(json, member);
 }
 template <class T>
-void take(const Value& json, std::optional<T>& member) {
+void read_member(const Value& json, std::optional<T>& member) {
   from_json(json, member.emplace());
 }
 
 template <class Event>
-EventBody made_of(const Value& payload) {
+EventBody event_as(const Value& payload) {
   Event event;
   visit_fields(event, [&payload](auto field, auto& member) {
     const Value* json = payload.find(field.name());
-    if (json != nullptr && (!json->is_null() || field.accepts_null())) take(*json, member);
+    if (json != nullptr && (!json->is_null() || field.accepts_null())) read_member(*json, member);
   });
   return event;
 }
@@ -84,7 +84,7 @@ Result<EventBody> event_from_json(const EventKind& kind, const Value& payload) {
   switch (kind.type) {
 #define AE_EVENT(Struct, name, number, event_class, schema, ...) \
   case EventType::name:                                          \
-    return made_of<Struct>(payload);
+    return event_as<Struct>(payload);
 #include "log/define_events.h"
   }
   return UnknownEvent{kind.type, std::string(kind.name), payload};

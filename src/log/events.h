@@ -30,9 +30,9 @@ struct Erasable {
   Erasable(Value v) : value(std::move(v)) {}
   bool is_null() const { return value.is_null(); }
   // The value, or its retained part.
-  const Value& left() const {
-    const Value* left = erased ? value.find("left") : nullptr;
-    return left != nullptr ? *left : value;
+  const Value& value_or_retained() const {
+    const Value* retained = erased ? value.find("left") : nullptr;
+    return retained != nullptr ? *retained : value;
   }
   bool operator==(const Erasable&) const = default;
 };

@@ -86,7 +86,7 @@ Result<Header> read_header(ByteReader& in) {
 struct ValueSpan {
   std::string field;
   std::size_t begin = 0, end = 0;
-  std::string dropped;
+  std::string redacted_bytes;
 };
 
 // What is known of a stored field besides its value. Borrows from the body and from
@@ -101,26 +101,27 @@ struct PayloadMember {
 };
 
 // A member of a narrative event, which is stored with its name.
-struct NamedPart : PayloadMember {
+struct NamedMember : PayloadMember {
   std::string_view name;
-  Value shown;
+  Value json;
   bool is_value = false;
 };
 
 // Reads the bodies of events, one after the other, reusing its memory.
 class BodyReader {
  public:
-  BodyReader(const JobId& job, const BlobSource& blobs, const ValueLookup& known, bool wants_places)
-      : job_(job), blobs_(blobs), known_(known), wants_places_(wants_places) {}
+  BodyReader(const JobId& job, const BlobSource& blobs, const ValueLookup& lookup,
+             bool collects_spans)
+      : job_(job), blobs_(blobs), lookup_(lookup), collects_spans_(collects_spans) {}
 
   // Sets body and salts of the event, and appends payload' to the hashed text. REQUIRES: a kind,
   // unless it is narrative.
   Status read(const EventKind* kind, std::string_view body, Event& event, EventHasher& hasher) {
     size_ = body.size();
     in_ = ByteReader(body);
-    places_.clear();
+    value_spans_.clear();
     salts_.clear();
-    apart_.clear();
+    read_blobs_.clear();
     if (is_narrative(event.type)) {
       AE_TRY(read_named(kind, event, hasher));
     } else {
@@ -139,8 +140,8 @@ class BodyReader {
     return {};
   }
 
-  // The values that are not erased, in the order of the bytes. REQUIRES: wants_places.
-  const std::vector<ValueSpan>& places() const { return places_; }
+  // The values that are not erased, in the order of the bytes. REQUIRES: collects_spans.
+  const std::vector<ValueSpan>& value_spans() const { return value_spans_; }
 
  private:
   std::size_t at() const { return size_ - in_.left(); }
@@ -165,7 +166,7 @@ class BodyReader {
       visit_fields(typed, [&](auto field, auto& member) {
         if (field.number() != number) return;
         known = true;
-        status = read_one<E>(field, form, place_in(member), begin);
+        status = read_one<E>(field, form, content_slot(member), begin);
       });
       if (!known) return corrupt("an unknown field, number " + std::to_string(number));
       AE_TRY(std::move(status));
@@ -178,11 +179,11 @@ class BodyReader {
   }
 
   template <class T>
-  static T& place_in(std::optional<T>& member) {
+  static T& content_slot(std::optional<T>& member) {
     return member.emplace();
   }
   template <class T>
-  static T& place_in(T& member) {
+  static T& content_slot(T& member) {
     return member;
   }
 
@@ -192,9 +193,9 @@ class BodyReader {
     PayloadMember& part = parts_[field.number()];
     part.present = true;
     part.by_message = form == kByMessage && may_be_by_message(E::kType, field.name());
-    const bool left = form == kRetained && may_retain_value(E::kType, field.name());
-    if (form > form_max(kKind) && !part.by_message && !left) {
-      return wrong(field.name(), " has an unknown form");
+    const bool is_retained = form == kRetained && may_retain_value(E::kType, field.name());
+    if (form > form_max(kKind) && !part.by_message && !is_retained) {
+      return field_error(field.name(), " has an unknown form");
     }
     if constexpr (kKind == FieldKind::external_key) {
       part.form = form;
@@ -215,17 +216,17 @@ class BodyReader {
       member.message.erased = part.salt.empty();
     } else {
       const std::string_view why = read_field<kKind>(in_, member);
-      if (!why.empty()) return wrong(field.name(), why);
+      if (!why.empty()) return field_error(field.name(), why);
     }
     if (part.salt.empty()) return {};
     const std::string name =
         std::string(field.name()).append(kKind == FieldKind::error ? ".message" : "");
     salts_.emplace_back(name, to_hex(part.salt));
-    if (!wants_places_) return {};
-    std::string dropped;
-    put_byte(static_cast<std::uint8_t>(kRedacted << kFormShift | field.number()), dropped);
-    if constexpr (kKind == FieldKind::error) put_text(member.code, dropped);
-    note_place(name, part, begin, std::move(dropped));
+    if (!collects_spans_) return {};
+    std::string redacted_bytes;
+    put_byte(static_cast<std::uint8_t>(kRedacted << kFormShift | field.number()), redacted_bytes);
+    if constexpr (kKind == FieldKind::error) put_text(member.code, redacted_bytes);
+    add_value_span(name, part, begin, std::move(redacted_bytes));
     return {};
   }
 
@@ -242,18 +243,19 @@ class BodyReader {
       if constexpr (field.kind() == FieldKind::external_key) part = &parts_[field.number()];
     });
     if (!part->present) return {};
-    const std::string &step = typed.step_id.text, &own = typed.idempotency_key.text;
+    const std::string &step = typed.step_id.text, &idempotency_key = typed.idempotency_key.text;
     if (step.empty()) return corrupt("step_id is missing");
-    if (own.empty()) return corrupt("idempotency_key is missing");
+    if (idempotency_key.empty()) return corrupt("idempotency_key is missing");
     if (part->form != kKeyAsText) {
-      typed.external_key.text = derived_external_key(part->form, job_, step, own, event.attempt_id);
+      typed.external_key.text =
+          derived_external_key(part->form, job_, step, idempotency_key, event.attempt_id);
     }
-    const std::uint8_t form =
-        external_key_form(event.schema, typed.external_key.text, job_, step, own, event.attempt_id);
+    const std::uint8_t form = external_key_form(event.schema, typed.external_key.text, job_, step,
+                                                idempotency_key, event.attempt_id);
     if (form == part->form) return {};
-    return wrong("external_key", part->form == kKeyAsText
-                                     ? " spells out a key that follows from the event"
-                                     : " has another form than the writer's");
+    return field_error("external_key", part->form == kKeyAsText
+                                           ? " spells out a key that follows from the event"
+                                           : " has another form than the writer's");
   }
 
   // Types are valid by decoding. Checks that required fields are present and that absent members
@@ -268,7 +270,7 @@ class BodyReader {
       if (field.required() && (!part.present || null)) {
         status = corrupt(std::string(kind.name) + "." + std::string(field.name()) + " is missing");
       } else if (part.present && null) {
-        status = wrong(field.name(), " is null");
+        status = field_error(field.name(), " is null");
       } else if constexpr (field.kind() == FieldKind::error) {
         const bool text = !part.present || content_of(member).message.value.is_string() ||
                           is_redacted(content_of(member).message.value);
@@ -279,7 +281,7 @@ class BodyReader {
       }
       if constexpr (std::is_same_v<E, ToolInvocationStarted>) {
         if (status && part.by_message && !calls_model(typed)) {
-          status = wrong(field.name(), " is stored by message, and asks no model");
+          status = field_error(field.name(), " is stored by message, and asks no model");
         }
       }
     });
@@ -327,7 +329,7 @@ class BodyReader {
     if (kind == nullptr) event.unknown_name = type_name;
     hasher.begin(event);
     std::vector<Member> payload;
-    std::vector<NamedPart> parts;
+    std::vector<NamedMember> parts;
     while (in_.left() > 0) {
       const std::size_t begin = at();
       const std::string_view key = in_.text();
@@ -336,24 +338,24 @@ class BodyReader {
       if (form > (kNamedValue | kRedacted) || form == kRedacted || form == 3) {
         return corrupt("a member has an unknown form");
       }
-      NamedPart& part = parts.emplace_back();
+      NamedMember& part = parts.emplace_back();
       part.name = key;
       part.is_value = (form & kNamedValue) != 0;
       if (part.is_value) {
-        AE_TRY(read_value(form & 3, key, part, part.shown));
+        AE_TRY(read_value(form & 3, key, part, part.json));
       } else {
         AE_ASSIGN(const Content content, read_content(form & 3));
         part.text = content.text;
-        AE_ASSIGN(part.shown, read_json(content));
+        AE_ASSIGN(part.json, read_json(content));
       }
-      payload.emplace_back(key, part.shown);
+      payload.emplace_back(key, part.json);
       if (part.salt.empty()) continue;
       salts_.emplace_back(key, to_hex(part.salt));
-      if (!wants_places_) continue;
-      std::string dropped;
-      put_text(key, dropped);
-      put_byte(kNamedValue | kRedacted, dropped);
-      note_place(std::string(key), part, begin, std::move(dropped));
+      if (!collects_spans_) continue;
+      std::string redacted_bytes;
+      put_text(key, redacted_bytes);
+      put_byte(kNamedValue | kRedacted, redacted_bytes);
+      add_value_span(std::string(key), part, begin, std::move(redacted_bytes));
     }
     if (!in_.ok()) return corrupt("its bytes end too early");
     unknown.payload = Value::object(std::move(payload));
@@ -369,34 +371,34 @@ class BodyReader {
     return {};
   }
 
-  static void mark_erased(const std::vector<NamedPart>&, UnknownEvent&) {}
+  static void mark_erased(const std::vector<NamedMember>&, UnknownEvent&) {}
   template <class E>
-  static void mark_erased(const std::vector<NamedPart>& parts, E& typed) {
+  static void mark_erased(const std::vector<NamedMember>& parts, E& typed) {
     visit_fields(typed, [&](auto field, auto& member) {
       if constexpr (field.kind() == FieldKind::value) {
-        const auto part = std::ranges::find(parts, field.name(), &NamedPart::name);
+        const auto part = std::ranges::find(parts, field.name(), &NamedMember::name);
         member.erased = part != parts.end() && part->salt.empty();
       }
     });
   }
 
   // Checks the payload against the table, and that absent members are not stored as null.
-  Status check_named(const EventKind& kind, const std::vector<NamedPart>& parts,
+  Status check_named(const EventKind& kind, const std::vector<NamedMember>& parts,
                      const Value& payload) const {
     AE_TRY(check_payload(kind, payload));
-    for (const NamedPart& part : parts) {
+    for (const NamedMember& part : parts) {
       const auto field = std::ranges::find(kind.fields, part.name, &Field::name);
-      if (part.shown.is_null() && !accepts_null(*field)) return wrong(part.name, " is null");
+      if (part.json.is_null() && !accepts_null(*field)) return field_error(part.name, " is null");
       if (part.is_value != holds_value(*field)) {
-        return wrong(part.name, " is stored as another kind of field");
+        return field_error(part.name, " is stored as another kind of field");
       }
     }
     return {};
   }
 
-  static void write_named_payload(const std::vector<NamedPart>& parts, std::string& out) {
+  static void write_named_payload(const std::vector<NamedMember>& parts, std::string& out) {
     char before = '{';
-    for (const NamedPart& part : parts) {
+    for (const NamedMember& part : parts) {
       out += std::exchange(before, ',');
       write_canonical_string(part.name, out);
       out += ':';
@@ -411,35 +413,35 @@ class BodyReader {
 
   // ---- contents
 
-  Status read_value(std::uint8_t form, std::string_view name, PayloadMember& part, Value& shown) {
+  Status read_value(std::uint8_t form, std::string_view name, PayloadMember& part, Value& json) {
     if (form == kRedacted) {
       part.commitment = hash_of(in_.bytes(kHashSize));
-      shown = Value::object({{"$redacted", to_hex(part.commitment)}});
+      json = Value::object({{"$redacted", to_hex(part.commitment)}});
       return {};
     }
     if (form == kRetained) {
       part.commitment = hash_of(in_.bytes(kHashSize));
       AE_ASSIGN(const Content content, read_content(kInline));
-      AE_ASSIGN(Value left, read_json(content));
-      if (!left.is_object())
-        return wrong(name, " is erased, and what is left of it is not an object");
-      shown = Value::object({{"$redacted", to_hex(part.commitment)}, {"left", std::move(left)}});
+      AE_ASSIGN(Value retained, read_json(content));
+      if (!retained.is_object())
+        return field_error(name, " is erased, and what is left of it is not an object");
+      json = Value::object({{"$redacted", to_hex(part.commitment)}, {"left", std::move(retained)}});
       return {};
     }
     part.salt = in_.bytes(kSaltSize);
-    if (form == kByMessage) return read_request(name, part, shown);
+    if (form == kByMessage) return read_request(name, part, json);
     AE_ASSIGN(const Content content, read_content(form));
-    AE_ASSIGN(shown, read_json(content));
+    AE_ASSIGN(json, read_json(content));
     scratch_.assign(part.salt).append(content.text);
     part.commitment = commitment(scratch_);
     return {};
   }
 
   // The arguments of a model call, message by message.
-  Status read_request(std::string_view name, PayloadMember& part, Value& shown) {
+  Status read_request(std::string_view name, PayloadMember& part, Value& json) {
     const std::string_view head = in_.text();
     const std::uint64_t count = in_.varint();
-    if (count == 0 || count > in_.left()) return wrong(name, " has no messages");
+    if (count == 0 || count > in_.left()) return field_error(name, " has no messages");
     std::string salted(part.salt);
     salted += head;
     std::vector<std::size_t> sizes;
@@ -454,22 +456,22 @@ class BodyReader {
     salted += in_.text();
     if (!in_.ok()) return corrupt("its bytes end too early");
     const std::string_view text = std::string_view(salted).substr(part.salt.size());
-    AE_ASSIGN(shown, read_json({text}));
-    const auto cut = split_request(shown, text);
+    AE_ASSIGN(json, read_json({text}));
+    const auto split = split_request(json, text);
     const auto same = [](std::string_view message, std::size_t size) {
       return message.size() == size;
     };
-    if (!cut || cut->head.size() != head.size() ||
-        !std::ranges::equal(cut->messages, sizes, same)) {
-      return wrong(name, " is not cut at its messages");
+    if (!split || split->head.size() != head.size() ||
+        !std::ranges::equal(split->messages, sizes, same)) {
+      return field_error(name, " is not cut at its messages");
     }
     part.commitment = commitment(salted);
     return {};
   }
 
   struct Content {
-    std::string_view text;         // canonical
-    const Value* known = nullptr;  // the parsed value, if the caller has it cached
+    std::string_view text;          // canonical
+    const Value* cached = nullptr;  // the parsed value, if the caller has it cached
   };
 
   // The canonical text, inline or from a blob.
@@ -482,11 +484,11 @@ class BodyReader {
     if (blob.size() != size || sha256(blob) != hash) {
       return corrupt("the value kept apart as " + to_hex(hash) + " is not what was stored");
     }
-    return Content{apart_.emplace_front(std::move(blob)), known_ ? known_(hash) : nullptr};
+    return Content{read_blobs_.emplace_front(std::move(blob)), lookup_ ? lookup_(hash) : nullptr};
   }
 
   Result<Value> read_json(const Content& content) {
-    if (content.known != nullptr) return *content.known;
+    if (content.cached != nullptr) return *content.cached;
     constexpr JsonLimits kOwnText{
         .bytes_max = ~std::size_t{0}, .depth_max = kJsonDepthMax, .big_integers = true};
     auto value = parse_canonical(content.text, kOwnText);
@@ -494,26 +496,26 @@ class BodyReader {
     return value;
   }
 
-  static std::unexpected<Error> wrong(std::string_view field, std::string_view what) {
+  static std::unexpected<Error> field_error(std::string_view field, std::string_view what) {
     return corrupt(std::string(field).append(what));
   }
 
-  void note_place(std::string name, const PayloadMember& part, std::size_t begin,
-                  std::string dropped) {
-    dropped += bytes_of(part.commitment);
-    places_.push_back({std::move(name), begin, at(), std::move(dropped)});
+  void add_value_span(std::string name, const PayloadMember& part, std::size_t begin,
+                      std::string redacted_bytes) {
+    redacted_bytes += bytes_of(part.commitment);
+    value_spans_.push_back({std::move(name), begin, at(), std::move(redacted_bytes)});
   }
 
   const JobId& job_;
   const BlobSource& blobs_;
-  const ValueLookup& known_;
-  const bool wants_places_;
+  const ValueLookup& lookup_;
+  const bool collects_spans_;
   std::size_t size_ = 0;
   ByteReader in_{{}};
   std::array<PayloadMember, kFieldNumberMax + 1> parts_{};  // by number
   std::vector<Member> salts_;
-  std::vector<ValueSpan> places_;
-  std::forward_list<std::string> apart_;  // the blobs that were read
+  std::vector<ValueSpan> value_spans_;
+  std::forward_list<std::string> read_blobs_;  // the blobs that were read
   std::string scratch_;
 };
 
@@ -541,7 +543,7 @@ Status read_event(ByteReader& in, BodyReader& reader, EventHasher& hasher, Event
 }
 
 Result<OpenedBatch> read_batch(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                               const BlobSource& blobs, const ValueLookup& known,
+                               const BlobSource& blobs, const ValueLookup& lookup,
                                const Rewrite* rewrite) {
   ByteReader in(bytes);
   AE_ASSIGN(const Header header, read_header(in));
@@ -551,7 +553,7 @@ Result<OpenedBatch> read_batch(const JobId& job, std::string_view bytes, const H
   opened.head = prev_hash;
   opened.events.reserve(
       std::min<std::size_t>(header.count, in.left() / 3));  // at least three bytes each
-  BodyReader reader(job, blobs, known, rewrite != nullptr);
+  BodyReader reader(job, blobs, lookup, rewrite != nullptr);
   EventHasher hasher(job, header.created_at, header.attempt_id);
   for (std::uint64_t i = 0; i < header.count; ++i) {
     Event& event = opened.events.emplace_back();
@@ -579,8 +581,8 @@ Result<OpenedBatch> read_batch(const JobId& job, std::string_view bytes, const H
 }  // namespace
 
 Result<OpenedBatch> open(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                         const BlobSource& blobs, const ValueLookup& known) {
-  return read_batch(job, bytes, prev_hash, blobs, known, nullptr);
+                         const BlobSource& blobs, const ValueLookup& lookup) {
+  return read_batch(job, bytes, prev_hash, blobs, lookup, nullptr);
 }
 
 Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash& prev_hash,
@@ -590,21 +592,21 @@ Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash&
   const Rewrite rewrite = [&](const Event& event, const BodyReader& reader, std::string_view body) {
     std::string rewritten;
     std::size_t copied = 0;
-    for (const ValueSpan& place : reader.places()) {
-      if (!drop(event, place.field)) continue;
-      rewritten += body.substr(copied, place.begin - copied);
-      rewritten += place.dropped;
-      if (const Value left = retained_value ? retained_value(event, place.field) : Value();
-          left.is_object()) {
+    for (const ValueSpan& span : reader.value_spans()) {
+      if (!drop(event, span.field)) continue;
+      rewritten += body.substr(copied, span.begin - copied);
+      rewritten += span.redacted_bytes;
+      if (const Value retained = retained_value ? retained_value(event, span.field) : Value();
+          retained.is_object()) {
         const EventKind* const kind = event_kind(event.type);
-        const auto field = std::ranges::find(kind->fields, place.field, &Field::name);
+        const auto field = std::ranges::find(kind->fields, span.field, &Field::name);
         AE_CHECK(field != kind->fields.end() && may_retain_value(event.type, field->name),
-                 place.field);
-        rewritten[rewritten.size() - place.dropped.size()] =
+                 span.field);
+        rewritten[rewritten.size() - span.redacted_bytes.size()] =
             static_cast<char>(kRetained << kFormShift | field->number);
-        put_text(canonical(left), rewritten);
+        put_text(canonical(retained), rewritten);
       }
-      copied = place.end;
+      copied = span.end;
     }
     rewritten += body.substr(copied);
     put_byte(static_cast<std::uint8_t>(event.type), events);

@@ -10,7 +10,7 @@ namespace {
 // Calls visit(field, its name in `Event::salts`) for each erased value.
 template <class Visit>
 void visit_erased(const Event& event, Visit&& visit) {
-  const auto look_at = [&](const auto& body) {
+  const auto visit_body = [&](const auto& body) {
     visit_fields(body, [&](auto field, const auto& member) {
       if constexpr (field.kind() == FieldKind::value) {
         if (member.erased) visit(field.name(), std::string(field.name()));
@@ -21,7 +21,7 @@ void visit_erased(const Event& event, Visit&& visit) {
     });
   };
   // For an event of a newer schema, where only the payload is known.
-  const auto look_into = [&](const UnknownEvent& body, const EventKind& kind) {
+  const auto visit_unknown = [&](const UnknownEvent& body, const EventKind& kind) {
     for (const Field& field : kind.fields) {
       const bool erased = field.kind == FieldKind::value && is_redacted(body.payload[field.name]) &&
                           event.salts.find(field.name) == nullptr;
@@ -31,9 +31,9 @@ void visit_erased(const Event& event, Visit&& visit) {
   std::visit(
       [&]<class Body>(const Body& body) {
         if constexpr (!std::is_same_v<Body, UnknownEvent>) {
-          look_at(body);
+          visit_body(body);
         } else if (const EventKind* kind = event_kind(event.type); kind != nullptr) {
-          look_into(body, *kind);
+          visit_unknown(body, *kind);
         }
       },
       event.body);
@@ -42,8 +42,9 @@ void visit_erased(const Event& event, Visit&& visit) {
 }  // namespace
 
 bool is_redacted(const Value& value) {
-  const bool left = value.size() == 2 && value["left"].is_object();
-  return value.is_object() && (value.size() == 1 || left) && hash_from_hex(value.text("$redacted"));
+  const bool has_retained = value.size() == 2 && value["left"].is_object();
+  return value.is_object() && (value.size() == 1 || has_retained) &&
+         hash_from_hex(value.text("$redacted"));
 }
 
 std::vector<std::string> erased_fields(const Event& event) {

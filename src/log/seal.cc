@@ -118,9 +118,9 @@ class Sealer {
     values_.clear();
     stored_.clear();
     body_.clear();
-    shown_salts_.clear();
-    AE_TRY(std::visit([this]<class E>(const E& typed) { return put(typed); }, event.body));
-    if (!shown_salts_.empty()) event.salts = Value::object(std::exchange(shown_salts_, {}));
+    salts_json_.clear();
+    AE_TRY(std::visit([this]<class E>(const E& typed) { return write_event(typed); }, event.body));
+    if (!salts_json_.empty()) event.salts = Value::object(std::exchange(salts_json_, {}));
     event.hash = sealed_.head = hasher_.finish();
 
     put_byte(static_cast<std::uint8_t>(event.type), sealed_.bytes);
@@ -158,13 +158,13 @@ class Sealer {
     put_varint(input_.first_seq, out);
   }
 
-  Status put(const UnknownEvent&) {
+  Status write_event(const UnknownEvent&) {
     AE_CHECK(false, "an event type that is not in the table");
     return {};
   }
 
   template <class E>
-  Status put(const E& event) {
+  Status write_event(const E& event) {
     AE_TRY(write_payload(event));
     AE_CHECK(is_utf8(hasher_.payload()) && is_utf8_apart_from_salts(), event_name(E::kType));
     if constexpr (is_narrative(E::kType)) {
@@ -241,7 +241,7 @@ class Sealer {
   // Appends salt ‖ canonical text to `values_`, and the hash of both to the hashed text.
   void write_value(Slot& slot, std::string_view name, const Value& value, std::string& out) {
     const std::string_view salt = salts_.next();
-    shown_salts_.emplace_back(name, to_hex(salt));
+    salts_json_.emplace_back(name, to_hex(salt));
     slot.value = &value;
     values_ += salt;
     slot.begin = values_.size();
@@ -282,18 +282,18 @@ class Sealer {
 
   // The arguments of a model call, message by message; false if they cannot be stored that way.
   bool put_request(const Slot& slot, std::uint8_t number) {
-    const auto cut = split_request(*slot.value, value_text(slot));
-    if (!cut || cut->head.size() + cut->tail.size() > limits_.value_inline_max) return false;
+    const auto split = split_request(*slot.value, value_text(slot));
+    if (!split || split->head.size() + split->tail.size() > limits_.value_inline_max) return false;
     put_head(kByMessage, number);
     body_ += value_salt(slot);
-    put_text(cut->head, body_);
-    put_varint(cut->messages.size(), body_);
-    for (const std::string_view message : cut->messages) {
-      const bool apart = message.size() > limits_.message_inline_max;
-      put_byte(apart ? kAsBlob : kInline, body_);
-      apart ? put_blob(message) : put_text(message, body_);
+    put_text(split->head, body_);
+    put_varint(split->messages.size(), body_);
+    for (const std::string_view message : split->messages) {
+      const bool as_blob = message.size() > limits_.message_inline_max;
+      put_byte(as_blob ? kAsBlob : kInline, body_);
+      as_blob ? put_blob(message) : put_text(message, body_);
     }
-    put_text(cut->tail, body_);
+    put_text(split->tail, body_);
     return true;
   }
 
@@ -355,7 +355,7 @@ class Sealer {
   std::string values_;  // salt ‖ canonical text of each value field
   std::string stored_;  // the bytes of the other fields
   std::string body_;
-  std::vector<Member> shown_salts_;
+  std::vector<Member> salts_json_;
 };
 
 }  // namespace

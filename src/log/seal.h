@@ -85,7 +85,7 @@ struct OpenedBatch {
 // the seq) if the bytes, a blob or the recomputed head differ from what was sealed; needs_version
 // if a non-narrative type or a schema is newer than this program.
 Result<OpenedBatch> open(const JobId& job, std::string_view bytes, const Hash& prev_hash,
-                         const BlobSource& blobs, const ValueLookup& known = {});
+                         const BlobSource& blobs, const ValueLookup& lookup = {});
 
 // The same batch without the values that `drop` selects: content and salt are removed, commitments
 // remain, so the chain stays valid. Fields are named as in `Event::salts`; `drop` is called once

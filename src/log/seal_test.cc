@@ -64,7 +64,7 @@ struct Log {
 
 std::string payload(const Event& event) { return canonical(payload_json(event.body)); }
 
-std::string shown(const std::vector<Event>& events) {
+std::string log_text(const std::vector<Event>& events) {
   std::string out;
   for (const Event& event : events) out += canonical(envelope(kJob, event)) + "\n";
   return out;
@@ -212,7 +212,7 @@ AE_TEST("log/seal/of an erased decision something may be left, in one form only"
   EXPECT_EQ(opened->head, head);
   const auto& decision = *as<DecisionRecorded>(opened->events[0]);
   EXPECT_TRUE(decision.payload.erased);
-  EXPECT_EQ(decision.payload.left(), json(R"({"items":2})"));
+  EXPECT_EQ(decision.payload.value_or_retained(), json(R"({"items":2})"));
   // Redacting again changes nothing, and a retained part that is not an object is rejected.
   EXPECT_EQ(without_items(log, 0).value(), *left);
   std::string list = *left;
@@ -259,7 +259,7 @@ AE_TEST("log/seal/every kind of event comes back as it was sealed") {
                                            attempt ? std::optional(kAttempt) : std::nullopt);
         const auto opened = log.open_first();
         ASSERT_TRUE(opened) << kind.name << ": " << opened.error().message;
-        EXPECT_EQ(shown(opened->events), shown(sealed.events));
+        EXPECT_EQ(log_text(opened->events), log_text(sealed.events));
         EXPECT_TRUE(opened->events[0].body == sealed.events[0].body) << kind.name;
         EXPECT_EQ(payload(opened->events[0]), canonical(sample(kind, every))) << kind.name;
         EXPECT_EQ(opened->head, sealed.head);
@@ -332,7 +332,7 @@ AE_TEST("log/seal/batches chain: the head of one is the start of the next") {
     events.insert(events.end(), opened->events.begin(), opened->events.end());
   }
   EXPECT_EQ(head, log.head);
-  EXPECT_EQ(shown(events), shown(log.events));
+  EXPECT_EQ(log_text(events), log_text(log.events));
   EXPECT_EQ(events.size(), 15u);
   for (std::size_t i = 0; i < events.size(); ++i) {
     EXPECT_EQ(events[i].seq, i + 1);
@@ -374,7 +374,7 @@ AE_TEST("log/seal/absent members are dropped, a null that is a value stays") {
   EXPECT_TRUE(sealed.events[0].salts.is_null());
   EXPECT_EQ(payload(sealed.events[1]), R"({"result":null})");
   EXPECT_EQ(sealed.events[1].salts.text("result").size(), 32u);
-  EXPECT_EQ(shown(log.open_first()->events), shown(sealed.events));
+  EXPECT_EQ(log_text(log.open_first()->events), log_text(sealed.events));
 }
 
 AE_TEST("log/seal/equal values get different salts, equal seeds the same ones") {
@@ -399,7 +399,7 @@ AE_TEST("log/seal/large values stand apart by hash, once") {
   ASSERT_EQ(sealed.blobs.size(), 1u);
   EXPECT_EQ(sealed.blobs[0].bytes, canonical(large));
   EXPECT_EQ(sealed.blobs[0].hash, sha256(canonical(large)));
-  EXPECT_EQ(shown(log.open_first()->events), shown(sealed.events));
+  EXPECT_EQ(log_text(log.open_first()->events), log_text(sealed.events));
 
   Log inside;
   EXPECT_TRUE(
@@ -434,10 +434,10 @@ AE_TEST("log/seal/what a model is asked stands apart message by message, each me
   EXPECT_LT(two.bytes.size(), one.bytes.size() + 100);
   const auto opened = log.open_first();
   ASSERT_TRUE(opened) << opened.error().message;
-  EXPECT_EQ(shown(opened->events), shown(one.events));
+  EXPECT_EQ(log_text(opened->events), log_text(one.events));
   const auto next = open(kJob, log.batches[1], opened->head, log.source());
   ASSERT_TRUE(next) << next.error().message;
-  EXPECT_EQ(shown(next->events), shown(two.events));
+  EXPECT_EQ(log_text(next->events), log_text(two.events));
   EXPECT_EQ(as<ToolInvocationStarted>(next->events[0])->arguments.value["messages"].items()[2],
             message(third));
 }
@@ -544,22 +544,22 @@ AE_TEST("log/seal/a value that the reader knows is taken, and its bytes are prov
                     .task_graph = graph}};
   log.add(drafts, {}, {.json_inline_max = 8});
   ASSERT_EQ(log.blobs.size(), 1u);
-  int asked = 0;
+  int requests = 0;
   const ValueLookup known = [&](const Hash& hash) {
-    ++asked;
+    ++requests;
     return hash == sha256(canonical(graph)) ? &graph : nullptr;
   };
   const auto opened = open(kJob, log.batches[0], Hash{}, log.source(), known);
   ASSERT_TRUE(opened) << refusal(opened);
-  EXPECT_EQ(asked, 1);
-  EXPECT_EQ(shown(opened->events), shown(log.events));
-  EXPECT_EQ(shown(opened->events), shown(log.open_first()->events));
+  EXPECT_EQ(requests, 1);
+  EXPECT_EQ(log_text(opened->events), log_text(log.events));
+  EXPECT_EQ(log_text(opened->events), log_text(log.open_first()->events));
   const ValueLookup nothing = [](const Hash&) -> const Value* { return nullptr; };
   EXPECT_TRUE(open(kJob, log.batches[0], Hash{}, log.source(), nothing));
   log.blobs.begin()->second[2] = 'N';
   EXPECT_TRUE(refusal(open(kJob, log.batches[0], Hash{}, log.source(), known))
                   .starts_with("log_corrupt: event 1: "));
-  EXPECT_EQ(asked, 1) << "only of a value whose bytes have the hash";
+  EXPECT_EQ(requests, 1) << "only of a value whose bytes have the hash";
 }
 
 AE_TEST("log/seal/a store that cannot be asked for a blob is not a corrupt log") {
@@ -650,8 +650,9 @@ void mutate(int rounds) {
   log.add({Progress{.detail = json(R"({"percent":50})"), .node_id = "n"},
            model_call({message(std::string(70, 'a')), message("b"), Value(1)}),
            JobCompleted{.result = json(R"({"a":[1,2,3]})")}});
-  const char* wish = std::getenv("AETHERIS_SEED");
-  const std::uint64_t seed = wish == nullptr ? 20250131 : std::strtoull(wish, nullptr, 10);
+  const char* seed_text = std::getenv("AETHERIS_SEED");
+  const std::uint64_t seed =
+      seed_text == nullptr ? 20250131 : std::strtoull(seed_text, nullptr, 10);
   std::mt19937_64 random(seed);
   for (int round = 0; round < rounds; ++round) {
     const std::size_t which = random() % 2;
@@ -690,14 +691,14 @@ AE_TEST("log/seal/random bytes are refused and nothing crashes") {
 AE_TEST("log/seal/a redacted value is gone, and the chain still holds") {
   Log log;
   const SealedBatch sealed = log.add(two_values());
-  std::vector<std::string> asked;
+  std::vector<std::string> requests;
   const auto redacted = redact(
       kJob, sealed.bytes, Hash{}, log.source(), [&](const Event& event, std::string_view field) {
-        asked.push_back(std::to_string(event.seq) + " " + std::string(field));
+        requests.push_back(std::to_string(event.seq) + " " + std::string(field));
         return true;
       });
   ASSERT_TRUE(redacted) << redacted.error().message;
-  EXPECT_EQ(asked, (std::vector<std::string>{"1 result", "2 error.message"}));
+  EXPECT_EQ(requests, (std::vector<std::string>{"1 result", "2 error.message"}));
   EXPECT_EQ(redacted->find("xyzzy"), std::string::npos);
   EXPECT_EQ(redacted->find("private words"), std::string::npos);
 

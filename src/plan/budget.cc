@@ -125,7 +125,7 @@ Result<Limits> limits_of(const Value& value) {
 Value to_json(const Limits& limits) {
   std::vector<Member> members;
   for (const Limit limit : kCountedLimits) {
-    if (const auto& most = limits.max_of(limit)) members.emplace_back(stored_name(limit), *most);
+    if (const auto& max = limits.max_of(limit)) members.emplace_back(stored_name(limit), *max);
   }
   if (limits.wall) members.emplace_back("wall", ae::to_text(*limits.wall));
   if (limits.soft > 0) members.emplace_back("soft", std::uint64_t{limits.soft});
@@ -153,13 +153,13 @@ Value to_json(const Usage& use) {
   return Value::object(std::move(members));
 }
 
-Result<Limits> parse_limits(const Value& asked) {
-  if (!asked.is_object() || asked.size() == 0) {
+Result<Limits> parse_limits(const Value& requested) {
+  if (!requested.is_object() || requested.size() == 0) {
     return fail(Code::input_invalid,
                 "a budget is an object with some of tokens, cost, model_calls, tool_calls, wall");
   }
   Limits limits;
-  for (const auto& [key, value] : asked.members()) {
+  for (const auto& [key, value] : requested.members()) {
     if (key == "cost") {
       const std::string text = value.is_string()   ? value.as_string()
                                : value.is_number() ? canonical(value)
@@ -188,42 +188,43 @@ Result<Limits> parse_limits(const Value& asked) {
   return limits;
 }
 
-Result<Limits> lower_limits(const Limits& agent, const Limits& asked) {
+Result<Limits> lower_limits(const Limits& agent, const Limits& requested) {
   Limits limits = agent;
-  const auto refused = [](Limit limit, const std::string& most) {
+  const auto too_high = [](Limit limit, const std::string& max) {
     return fail(Code::input_invalid, "the budget of " + std::string(to_text(limit)) +
-                                         " is more than the agent's, " + most +
+                                         " is more than the agent's, " + max +
                                          ": a request may only lower it");
   };
   for (const Limit limit : kCountedLimits) {
-    const auto& wish = asked.max_of(limit);
-    if (!wish) continue;
-    auto& most = limits.max_of(limit);
-    if (most && *wish > *most) return refused(limit, amount_text(limit, *most));
-    most = wish;
+    const auto& requested_max = requested.max_of(limit);
+    if (!requested_max) continue;
+    auto& max = limits.max_of(limit);
+    if (max && *requested_max > *max) return too_high(limit, amount_text(limit, *max));
+    max = requested_max;
   }
-  if (asked.wall) {
-    if (limits.wall && *asked.wall > *limits.wall) {
-      return refused(Limit::wall, ae::to_text(*limits.wall));
+  if (requested.wall) {
+    if (limits.wall && *requested.wall > *limits.wall) {
+      return too_high(Limit::wall, ae::to_text(*limits.wall));
     }
-    limits.wall = asked.wall;
+    limits.wall = requested.wall;
   }
   return limits;
 }
 
 Result<std::uint64_t> cost_from_text(std::string_view decimal) {
   const std::size_t point = decimal.find('.');
-  const std::string_view whole = decimal.substr(0, point);
+  const std::string_view integer_part = decimal.substr(0, point);
   std::string digits(point == decimal.npos ? "" : decimal.substr(point + 1));
-  if (whole.empty() || whole.size() > kCostWholeMax || !is_digits(whole) || !is_digits(digits) ||
-      digits.size() > kDecimalsMax || (point != decimal.npos && digits.empty())) {
+  if (integer_part.empty() || integer_part.size() > kCostWholeMax || !is_digits(integer_part) ||
+      !is_digits(digits) || digits.size() > kDecimalsMax ||
+      (point != decimal.npos && digits.empty())) {
     return fail(Code::input_invalid,
                 "a cost is a number such as 2.50, in the unit of the models' prices, with at most "
                 "9 digits before the point and 6 behind it");
   }
   digits.resize(kDecimalsMax, '0');
   std::uint64_t micros = 0;
-  for (const char c : std::string(whole) + digits) {
+  for (const char c : std::string(integer_part) + digits) {
     micros = micros * 10 + static_cast<std::uint64_t>(c - '0');
   }
   return micros;
@@ -303,21 +304,21 @@ Reservation make_reservation(const std::optional<Price>& price, std::uint64_t in
 }
 
 std::vector<ExceededLimit> Budget::exceeded_by(const Usage& more) const {
-  std::vector<ExceededLimit> all;
-  if (wall_passed) all.push_back({.limit = Limit::wall, .asked = 0});
+  std::vector<ExceededLimit> result;
+  if (wall_passed) result.push_back({.limit = Limit::wall, .requested = 0});
   for (const Limit limit : kCountedLimits) {
-    const std::uint64_t asked = amount_of(more, limit);
-    const auto& most = limits.max_of(limit);
-    if (most && asked > 0 && sum(used(limit), asked) > *most) {
-      all.push_back({.limit = limit, .asked = asked});
+    const std::uint64_t requested = amount_of(more, limit);
+    const auto& max = limits.max_of(limit);
+    if (max && requested > 0 && sum(used(limit), requested) > *max) {
+      result.push_back({.limit = limit, .requested = requested});
     }
   }
-  return all;
+  return result;
 }
 
-bool Budget::is_low(Limit limit) const {
-  const auto& most = limits.max_of(limit);
-  return most && limits.soft > 0 && amount_of(spent, limit) * 100 >= *most * limits.soft;
+bool Budget::is_soft_limit_reached(Limit limit) const {
+  const auto& max = limits.max_of(limit);
+  return max && limits.soft > 0 && amount_of(spent, limit) * 100 >= *max * limits.soft;
 }
 
 }  // namespace ae::engine

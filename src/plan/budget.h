@@ -74,10 +74,10 @@ std::optional<Usage> spent_of(const Value& stored);
 Value to_json(const Usage& use);
 // Reads the format of requests: {tokens, cost: "2.50", model_calls, tool_calls, wall: "1h"}, no
 // soft. Fails with input_invalid.
-Result<Limits> parse_limits(const Value& asked);
+Result<Limits> parse_limits(const Value& requested);
 // The agent's limits, lowered by a request. Fails with input_invalid if the request would raise
 // one.
-Result<Limits> lower_limits(const Limits& agent, const Limits& asked);
+Result<Limits> lower_limits(const Limits& agent, const Limits& requested);
 
 // "2.5" is 2,500,000. At most six digits after the point. Fails with input_invalid.
 Result<std::uint64_t> cost_from_text(std::string_view decimal);
@@ -106,7 +106,7 @@ Reservation make_reservation(const std::optional<Price>& price, std::uint64_t in
 // A limit that a call would exceed.
 struct ExceededLimit {
   Limit limit = Limit::tokens;
-  std::uint64_t asked = 0;  // amount that the call needs
+  std::uint64_t requested = 0;  // amount that the call needs
 };
 
 struct Budget {
@@ -128,7 +128,7 @@ struct Budget {
   // The limits that `more` would exceed; empty = none.
   std::vector<ExceededLimit> exceeded_by(const Usage& more) const;
   // Has enough of it been spent that the model must be notified (`soft`)?
-  bool is_low(Limit limit) const;
+  bool is_soft_limit_reached(Limit limit) const;
 };
 
 }  // namespace ae::engine

@@ -33,9 +33,9 @@ AE_TEST("budget/what is stored is read as it was") {
 }
 
 AE_TEST("budget/a request says it in people's words, and may only lower its agent's") {
-  const auto asked = parse_limits(json("{'cost': '1.5', 'tokens': 50, 'wall': '10m'}"));
-  ASSERT_TRUE(asked);
-  EXPECT_EQ(to_json(*asked), json("{'cost_micros': 1500000, 'tokens': 50, 'wall': '10m'}"));
+  const auto requested = parse_limits(json("{'cost': '1.5', 'tokens': 50, 'wall': '10m'}"));
+  ASSERT_TRUE(requested);
+  EXPECT_EQ(to_json(*requested), json("{'cost_micros': 1500000, 'tokens': 50, 'wall': '10m'}"));
   for (const char* wrong : {"{}", "[]", "{'soft': 5}", "{'cost_micros': 5}", "{'cost': '-1'}",
                             "{'wall': 5}", "{'tokens': -1}"}) {
     const auto refused = parse_limits(json(wrong));
@@ -43,7 +43,7 @@ AE_TEST("budget/a request says it in people's words, and may only lower its agen
     EXPECT_EQ(refused.error().code, Code::input_invalid);
   }
   const Limits agent = *limits_of(json("{'soft': 80, 'tokens': 100, 'wall': '1h'}"));
-  const auto both = lower_limits(agent, *asked);
+  const auto both = lower_limits(agent, *requested);
   ASSERT_TRUE(both);
   EXPECT_EQ(to_json(*both),
             json("{'cost_micros': 1500000, 'soft': 80, 'tokens': 50, 'wall': '10m'}"));
@@ -84,7 +84,7 @@ AE_TEST("budget/every limit that a call does not fit is named, in one order") {
   const auto all = budget.exceeded_by(call);
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0].limit, Limit::tokens);
-  EXPECT_EQ(all[0].asked, 2u);
+  EXPECT_EQ(all[0].requested, 2u);
   EXPECT_EQ(all[1].limit, Limit::model_calls);
   budget.wall_passed = true;
   EXPECT_EQ(budget.exceeded_by(call).size(), 3u);

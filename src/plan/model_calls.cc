@@ -48,8 +48,8 @@ Status check_parts(const Value& parts, const std::string& where) {
 // Converts the evaluated parts of a content to text; each part keeps the type that it has in the
 // plan.
 Result<Value> parts_of(const Value& parts, std::size_t index) {
-  std::vector<Value> said;
-  said.reserve(parts.size());
+  std::vector<Value> text_parts;
+  text_parts.reserve(parts.size());
   for (const Value& part : parts.items()) {
     const std::string_view key = part.text("type") == "image" ? "url" : "text";
     const Value& value = part[key];
@@ -64,9 +64,9 @@ Result<Value> parts_of(const Value& parts, std::size_t index) {
       if (std::ranges::any_of(url, blank))
         return message_error(index, "has an image whose url has blanks");
     }
-    said.push_back(part.with(key, std::move(text)));
+    text_parts.push_back(part.with(key, std::move(text)));
   }
-  return Value::array(std::move(said));
+  return Value::array(std::move(text_parts));
 }
 
 Result<Value> message_of(const Value& written, const Value& message, std::size_t index) {
@@ -161,25 +161,25 @@ Result<Value> build_model_request(const Value& written, Value args) {
                 "what a model is asked must be a list of 1 to 10,000 messages");
   }
   const Value& list = written["messages"];
-  std::vector<Value> said;
-  said.reserve(messages.size());
+  std::vector<Value> request_messages;
+  request_messages.reserve(messages.size());
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const Value& as_written = list.is_array() ? list.items()[i] : Value();
     AE_ASSIGN(Value message, message_of(as_written, messages.items()[i], i));
-    said.push_back(std::move(message));
+    request_messages.push_back(std::move(message));
   }
-  return args.with("messages", Value::array(std::move(said)));
+  return args.with("messages", Value::array(std::move(request_messages)));
 }
 
 CommandCommitted committed_answer(std::string_view blind, const ToolPolicy& tool,
                                   const Value& arguments, const Value& result) {
-  const Value said = Value::object(members_of(blind, tool.provider, arguments, result));
-  const auto text = [&said](std::string_view name) { return none_if_empty(said.text(name)); };
+  const Value members = Value::object(members_of(blind, tool.provider, arguments, result));
+  const auto text = [&members](std::string_view name) { return none_if_empty(members.text(name)); };
   CommandCommitted event{.llm_model = text("llm_model"),
                          .llm_provider = text("llm_provider"),
-                         .llm_temperature = said["llm_temperature"],
-                         .prompt_hash = hash_from_hex(said.text("prompt_hash"))};
-  if (const Value* usage = said.find("usage")) event.usage = with_cost(tool, *usage);
+                         .llm_temperature = members["llm_temperature"],
+                         .prompt_hash = hash_from_hex(members.text("prompt_hash"))};
+  if (const Value* usage = members.find("usage")) event.usage = with_cost(tool, *usage);
   return event;
 }
 

@@ -273,8 +273,8 @@ class Compiler {
       plan_.strict_conditions = true;
     }
     AE_TRY(nodes(graph["nodes"]));
-    AE_TRY(edges(graph["nodes"]));
-    AE_TRY(reach());
+    AE_TRY(link_nodes(graph["nodes"]));
+    AE_TRY(check_references());
     if (graph.find("deadline") != nullptr) {
       AE_ASSIGN(plan_.deadline, duration_at(graph, "deadline", std::chrono::milliseconds(1)));
     }
@@ -347,7 +347,7 @@ class Compiler {
       auto side = read_side_call(*probe, {"tool", "args", "happened"}, {"args", "call"});
       if (!side) return std::unexpected(std::move(side).error().with_context("`probe`"));
       tool.probe = *std::move(side);
-      AE_ASSIGN(tool.probe->tool, side_tool(*probe));
+      AE_ASSIGN(tool.probe->tool, find_side_tool(*probe));
       if (plan_.tools[tool.probe->tool].effect != EffectClass::read) {
         return fail(Code::plan_invalid, "a probe must be a tool that only reads");
       }
@@ -359,7 +359,7 @@ class Compiler {
       auto side = read_side_call(*compensate, {"tool", "args"}, {"args", "call", "result"});
       if (!side) return std::unexpected(std::move(side).error().with_context("`compensate`"));
       tool.compensate = *std::move(side);
-      AE_ASSIGN(tool.compensate->tool, side_tool(*compensate));
+      AE_ASSIGN(tool.compensate->tool, find_side_tool(*compensate));
       if (plan_.tools[tool.compensate->tool].effect == EffectClass::read) {
         return fail(Code::plan_invalid, "a tool that only reads undoes nothing");
       }
@@ -367,7 +367,7 @@ class Compiler {
     return {};
   }
 
-  Result<std::uint32_t> tool_named(const Value& value) {
+  Result<std::uint32_t> find_tool(const Value& value) {
     AE_ASSIGN(const std::string tool, text_at(value, "tool"));
     const auto found = tool_by_name_.find(tool);
     if (found == tool_by_name_.end()) {
@@ -376,8 +376,8 @@ class Compiler {
     return found->second;
   }
 
-  Result<std::uint32_t> side_tool(const Value& value) {
-    AE_ASSIGN(const std::uint32_t tool, tool_named(value));
+  Result<std::uint32_t> find_side_tool(const Value& value) {
+    AE_ASSIGN(const std::uint32_t tool, find_tool(value));
     if (plan_.tools[tool].may_require_approval()) {
       return fail(Code::plan_invalid,
                   "the tool of a `probe` or `compensate` cannot require approval");
@@ -447,18 +447,18 @@ class Compiler {
         return read_map(value, node);
       case NodeKind::loop:
         AE_TRY(only_keys(value, {"id", "kind", "loop", "needs", "when", "on_error"}));
-        return read_led(value["loop"], node, &read_loop);
+        return read_model_node(value["loop"], node, &read_loop);
       case NodeKind::planner:
         AE_TRY(only_keys(value, {"id", "kind", "planner"}));
         if (node.index > 0) return fail(Code::plan_invalid, "a planner comes first");
-        return read_led(value["planner"], node, &read_planner);
+        return read_model_node(value["planner"], node, &read_planner);
     }
     return {};
   }
 
   // A node that a model controls: a loop or a planner.
-  Status read_led(const Value& value, Node& node, decltype(&read_loop) read) {
-    AE_ASSIGN(node.tool, tool_named(value));
+  Status read_model_node(const Value& value, Node& node, decltype(&read_loop) read) {
+    AE_ASSIGN(node.tool, find_tool(value));
     if (!plan_.tools[node.tool].is_model()) {
       return fail(Code::plan_invalid, "it is led by a model");
     }
@@ -467,7 +467,7 @@ class Compiler {
   }
 
   Status read_call(const Value& value, Node& node) {
-    AE_ASSIGN(node.tool, tool_named(value));
+    AE_ASSIGN(node.tool, find_tool(value));
     const bool model = plan_.tools[node.tool].is_model();
     if (node.kind != NodeKind::map && model != (node.kind == NodeKind::llm)) {
       return fail(Code::plan_invalid,
@@ -586,7 +586,7 @@ class Compiler {
 
   // ---- references between nodes
 
-  Status edges(const Value& nodes) {
+  Status link_nodes(const Value& nodes) {
     needs_.resize(plan_.nodes.size());
     for (Node& node : plan_.nodes) {
       const Value* needs = nodes.items()[node.index].find("needs");
@@ -615,7 +615,7 @@ class Compiler {
     return {};
   }
 
-  Status reach() {
+  Status check_references() {
     const TopologicalOrder order = topological_order(needs_);
     if (!order.cycles.empty()) {
       return fail(Code::plan_invalid, "dependency cycle that begins at " +
@@ -645,22 +645,22 @@ class Compiler {
     for (const std::string& root : read.roots) {
       if (root == "input" || root == "job" || root == "steps") continue;
       if (per_item && (root == "item" || root == "index" || root == node.as)) continue;
-      return refused(node, " reads " + quoted("." + root) + ", which is not available here");
+      return node_error(node, " reads " + quoted("." + root) + ", which is not available here");
     }
     if (read.all_steps) {
-      return refused(node, " reads all of `.steps`; only `output` may");
+      return node_error(node, " reads all of `.steps`; only `output` may");
     }
     for (const std::string& step : read.steps) {
       const auto found = plan_.by_id.find(step);
       if (found == plan_.by_id.end() || !reaches(node.index, found->second, order)) {
-        return refused(node,
-                       " reads " + quoted(".steps." + step) + " without needing " + quoted(step));
+        return node_error(
+            node, " reads " + quoted(".steps." + step) + " without needing " + quoted(step));
       }
     }
     return {};
   }
 
-  static std::unexpected<Error> refused(const Node& node, const std::string& why) {
+  static std::unexpected<Error> node_error(const Node& node, const std::string& why) {
     return fail(Code::plan_invalid, "node " + quoted(node.id) + why);
   }
 
@@ -731,16 +731,16 @@ bool RetryPolicy::covers(std::string_view error_code) const {
 }
 
 Duration RetryPolicy::backoff(std::uint32_t next, std::uint64_t jitter_seed,
-                              std::optional<Duration> asked_for) const {
-  const auto most = static_cast<double>(max_backoff.count());
+                              std::optional<Duration> retry_after) const {
+  const auto max = static_cast<double>(max_backoff.count());
   auto wait = static_cast<double>(initial_backoff.count());
   // The product stops growing at `most`; with a multiplier near 1 the loop ends at kMaxAttemptsMax.
   const std::uint32_t times = std::min(next < 2 ? 0 : next - 2, kMaxAttemptsMax);
-  for (std::uint32_t i = 0; i < times && wait < most; ++i) wait *= multiplier;
-  wait = std::min(wait, most);
+  for (std::uint32_t i = 0; i < times && wait < max; ++i) wait *= multiplier;
+  wait = std::min(wait, max);
   const double part = static_cast<double>(jitter_seed >> 11) * 0x1p-53;  // [0, 1)
   const Duration jittered(std::llround(wait / 2 + wait / 2 * part));
-  return std::min(std::max(jittered, asked_for.value_or(Duration(0))), max_backoff);
+  return std::min(std::max(jittered, retry_after.value_or(Duration(0))), max_backoff);
 }
 
 bool is_name(std::string_view text) {
@@ -753,10 +753,10 @@ bool is_name(std::string_view text) {
 }
 
 bool is_item_name(std::string_view text) {
-  constexpr std::string_view kTaken[] = {"input", "steps", "job",    "index",
-                                         "args",  "call",  "result", "env"};
+  constexpr std::string_view kReservedNames[] = {"input", "steps", "job",    "index",
+                                                 "args",  "call",  "result", "env"};
   return is_name(text) && text.find('-') == text.npos &&
-         std::ranges::find(kTaken, text) == std::end(kTaken);
+         std::ranges::find(kReservedNames, text) == std::end(kReservedNames);
 }
 
 TopologicalOrder topological_order(const Needs& needs) {
@@ -808,15 +808,15 @@ Reachability::Reachability(const Needs& needs, const std::vector<std::uint32_t>&
   for (std::uint32_t i = 0; i < order.size(); ++i) rank[order[i]] = i;
   std::vector<std::uint32_t> latest_first;
   for (const std::uint32_t node : order) {
-    std::uint64_t* mine = &bits_[words_ * node];
+    std::uint64_t* node_bits = &bits_[words_ * node];
     latest_first = needs[node];
     // Latest need first: nodes that it reaches need no second visit.
     std::ranges::sort(latest_first, std::greater(), [&](std::uint32_t n) { return rank[n]; });
     for (const std::uint32_t need : latest_first) {
-      if ((mine[need / 64] >> (need % 64) & 1) != 0) continue;
-      const std::uint64_t* theirs = &bits_[words_ * need];
-      for (std::size_t i = 0; i < words_; ++i) mine[i] |= theirs[i];
-      mine[need / 64] |= std::uint64_t{1} << (need % 64);
+      if ((node_bits[need / 64] >> (need % 64) & 1) != 0) continue;
+      const std::uint64_t* need_bits = &bits_[words_ * need];
+      for (std::size_t i = 0; i < words_; ++i) node_bits[i] |= need_bits[i];
+      node_bits[need / 64] |= std::uint64_t{1} << (need % 64);
     }
   }
 }
@@ -870,8 +870,8 @@ bool is_planner_only(const Plan& plan) {
 
 std::string_view plan_author(const Plan& plan) {
   const Node& first = plan.nodes.front();
-  const bool made = first.kind == NodeKind::planner && plan.nodes.size() > 1;
-  return made ? std::string_view(plan.tools[first.tool].name) : "file";
+  const bool is_generated = first.kind == NodeKind::planner && plan.nodes.size() > 1;
+  return is_generated ? std::string_view(plan.tools[first.tool].name) : "file";
 }
 
 }  // namespace ae::engine

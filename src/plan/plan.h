@@ -133,9 +133,9 @@ struct RetryPolicy {
   // Does `retry_on` contain this error code (http_503, connect, timeout, exit_1, …)?
   bool covers(std::string_view error_code) const;
   // Delay before try `next` (2, 3, …): between half and all of the exponential value, with jitter
-  // from `jitter_seed`. `asked_for` (Retry-After) raises it, up to max_backoff.
+  // from `jitter_seed`. `retry_after` (Retry-After) raises it, up to max_backoff.
   Duration backoff(std::uint32_t next, std::uint64_t jitter_seed,
-                   std::optional<Duration> asked_for) const;
+                   std::optional<Duration> retry_after) const;
 };
 
 // A call about another call: a probe, which queries its outcome, or a compensation. Its expressions
@@ -275,7 +275,7 @@ struct LoopSpec {
   // its maximum number of nodes, and the initial instructions.
   std::vector<std::uint32_t> planner_tools;
   std::uint32_t nodes_max = 0;
-  std::string told;
+  std::string instructions;
 };
 
 struct Node {

@@ -8,12 +8,12 @@ namespace ae::engine {
 PlanCache::PlanCache(std::size_t plans_max)
     : plans_max_(plans_max),
       source_([this](const Value& graph, std::string_view hash) { return compiled(graph, hash); }),
-      known_([this](const Hash& hash) {
+      lookup_([this](const Hash& hash) {
         const auto found = plans_.find(hash);
         return found == plans_.end() ? nullptr : &found->second->task_graph;
       }) {}
 
-void PlanCache::keep(std::shared_ptr<const Plan> plan) {
+void PlanCache::insert(std::shared_ptr<const Plan> plan) {
   if (plans_.contains(plan->hash)) return;
   if (plans_.size() >= plans_max_) plans_.clear();
   plans_.emplace(plan->hash, std::move(plan));
@@ -26,7 +26,7 @@ Result<std::shared_ptr<const Plan>> PlanCache::compiled(const Value& task_graph,
     if (found != plans_.end() && found->second->task_graph == task_graph) return found->second;
   }
   AE_ASSIGN(auto plan, Plan::compile(task_graph));
-  keep(plan);
+  insert(plan);
   return plan;
 }
 

@@ -23,11 +23,11 @@ class PlanCache {
   PlanCache(const PlanCache&) = delete;
   PlanCache& operator=(const PlanCache&) = delete;
 
-  void keep(std::shared_ptr<const Plan> plan);
+  void insert(std::shared_ptr<const Plan> plan);
   // Fails as Plan::compile does.
   const PlanSource& source() const { return source_; }
   // Task graphs of the cached plans.
-  const ValueLookup& known() const { return known_; }
+  const ValueLookup& lookup() const { return lookup_; }
 
  private:
   Result<std::shared_ptr<const Plan>> compiled(const Value& task_graph, std::string_view hash);
@@ -35,7 +35,7 @@ class PlanCache {
   const std::size_t plans_max_;
   std::unordered_map<Hash, std::shared_ptr<const Plan>> plans_;
   const PlanSource source_;  // both borrow this
-  const ValueLookup known_;
+  const ValueLookup lookup_;
 };
 
 }  // namespace ae::engine

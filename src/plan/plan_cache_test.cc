@@ -21,13 +21,13 @@ std::string hash_of(const Value& graph) { return to_hex(plan_hash(graph)); }
 AE_TEST("plan_cache/a task graph is compiled once, and known by its hash from then on") {
   PlanCache cache;
   const Value graph = graph_of("a");
-  EXPECT_EQ(cache.known()(plan_hash(graph)), nullptr);
+  EXPECT_EQ(cache.lookup()(plan_hash(graph)), nullptr);
   const auto first = cache.source()(graph, hash_of(graph));
   ASSERT_TRUE(first) << first.error().message;
   const auto again = cache.source()(graph_of("a"), hash_of(graph));
   ASSERT_TRUE(again);
   EXPECT_EQ(*again, *first);
-  const Value* known = cache.known()(plan_hash(graph));
+  const Value* known = cache.lookup()(plan_hash(graph));
   ASSERT_NE(known, nullptr);
   EXPECT_EQ(*known, graph);
 }
@@ -39,7 +39,7 @@ AE_TEST("plan_cache/another task graph under a known hash is compiled, and says 
   const auto compiled = cache.source()(other, hash_of(graph));
   ASSERT_TRUE(compiled);
   EXPECT_EQ((*compiled)->hash, plan_hash(other));
-  EXPECT_EQ(*cache.known()(plan_hash(graph)), graph);
+  EXPECT_EQ(*cache.lookup()(plan_hash(graph)), graph);
   const auto unreadable = cache.source()(graph, "no hash");
   ASSERT_TRUE(unreadable);
   EXPECT_EQ((*unreadable)->hash, plan_hash(graph));
@@ -53,7 +53,7 @@ AE_TEST("plan_cache/what does not compile is refused each time") {
     ASSERT_FALSE(plan);
     EXPECT_EQ(plan.error().code, Code::plan_invalid);
   }
-  EXPECT_EQ(cache.known()(plan_hash(graph)), nullptr);
+  EXPECT_EQ(cache.lookup()(plan_hash(graph)), nullptr);
 }
 
 AE_TEST("plan_cache/it is bounded, and plans in use outlive it") {
@@ -62,11 +62,11 @@ AE_TEST("plan_cache/it is bounded, and plans in use outlive it") {
     PlanCache cache(2);
     held = cache.source()(graph_of("a"), hash_of(graph_of("a"))).value();
     ASSERT_TRUE(cache.source()(graph_of("b"), hash_of(graph_of("b"))));
-    EXPECT_NE(cache.known()(held->hash), nullptr);
+    EXPECT_NE(cache.lookup()(held->hash), nullptr);
     ASSERT_TRUE(cache.source()(graph_of("c"), hash_of(graph_of("c"))));
-    EXPECT_EQ(cache.known()(held->hash), nullptr);
-    EXPECT_NE(cache.known()(plan_hash(graph_of("c"))), nullptr);
-    cache.keep(held);
+    EXPECT_EQ(cache.lookup()(held->hash), nullptr);
+    EXPECT_NE(cache.lookup()(plan_hash(graph_of("c"))), nullptr);
+    cache.insert(held);
     EXPECT_EQ(cache.source()(graph_of("a"), hash_of(graph_of("a"))).value(), held);
   }
   EXPECT_EQ(held->nodes.size(), 1u);

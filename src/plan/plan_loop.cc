@@ -11,7 +11,7 @@ constexpr std::uint32_t kParallelToolsMax = 64;
 constexpr std::size_t kLoopToolsMax = 256;
 constexpr std::uint32_t kTokensMax = 10'000'000;
 constexpr std::uint32_t kRepairsMax = 1;
-constexpr std::uint32_t kPlannedMax = 1'000;  // nodes of a plan that a model makes
+constexpr std::uint32_t kPlannedNodesMax = 1'000;  // nodes of a plan that a model makes
 
 std::string digest_of(const Value& value) { return to_hex(sha256(canonical(value))); }
 
@@ -114,14 +114,14 @@ Result<std::shared_ptr<const LoopSpec>> read_planner(
                            "temperature", "max_tokens", "schema", "repair"}));
   auto loop = std::make_shared<LoopSpec>();
   AE_TRY(read_settings(value, *loop));
-  AE_ASSIGN(loop->told, text_at(value, "told"));
+  AE_ASSIGN(loop->instructions, text_at(value, "told"));
   AE_ASSIGN(loop->system, template_at(value, "system"));
   if (value.find("prompt") == nullptr) return fail(Code::plan_invalid, "without `prompt`");
   AE_ASSIGN(loop->prompt, template_of(value["prompt"], "prompt"));
   LoopSpec granted;
   AE_TRY(read_tools(value["tools"], plan, tool_by_name, granted));
   loop->planner_tools = std::move(granted.tools);
-  AE_ASSIGN(loop->nodes_max, count_at(value, "max_nodes", kPlannedMax));
+  AE_ASSIGN(loop->nodes_max, count_at(value, "max_nodes", kPlannedNodesMax));
   AE_TRY(read_schema(value.find("schema"), *loop));
   AE_TRY(read_repair(value, *loop));
   if (!loop->schema) return fail(Code::plan_invalid, "without `schema`");

@@ -40,22 +40,22 @@ inline Result<std::string> text_at(const Value& object, std::string_view key) {
   return value->as_string();
 }
 
-inline Result<Duration> duration_at(const Value& object, std::string_view key, Duration least) {
+inline Result<Duration> duration_at(const Value& object, std::string_view key, Duration min) {
   AE_ASSIGN(const std::string text, text_at(object, key));
   auto duration = duration_from_text(text);
-  if (!duration || *duration < least) {
+  if (!duration || *duration < min) {
     return fail(Code::plan_invalid, quoted(key) + " must be a duration of at least " +
-                                        ae::to_text(least) + ", not " + quoted(text));
+                                        ae::to_text(min) + ", not " + quoted(text));
   }
   return *duration;
 }
 
 inline Result<std::uint32_t> count_at(const Value& object, std::string_view key,
-                                      std::uint32_t most) {
+                                      std::uint32_t max) {
   const Value& value = object[key];
-  if (!value.is_integer() || value.as_int() < 1 || value.as_int() > most) {
+  if (!value.is_integer() || value.as_int() < 1 || value.as_int() > max) {
     return fail(Code::plan_invalid,
-                quoted(key) + " must be a whole number from 1 to " + std::to_string(most));
+                quoted(key) + " must be a whole number from 1 to " + std::to_string(max));
   }
   return static_cast<std::uint32_t>(value.as_int());
 }

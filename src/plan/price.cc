@@ -15,7 +15,7 @@ __extension__ using Wide = unsigned __int128;
 
 constexpr std::size_t kPriceWholeMax = 7;  // digits of 1,000,000
 
-std::unexpected<Error> no_price() {
+std::unexpected<Error> price_error() {
   return fail(Code::input_invalid,
               "a price is a number of 0 to 1,000,000 per million tokens, with at most 6 decimals");
 }
@@ -40,18 +40,18 @@ std::optional<std::uint64_t> count(const Value& usage, std::string_view name) {
 
 Result<std::uint64_t> price_from_text(std::string_view decimal) {
   const std::size_t point = decimal.find('.');
-  const std::string_view whole = decimal.substr(0, point);
+  const std::string_view integer_part = decimal.substr(0, point);
   std::string part(point == decimal.npos ? "" : decimal.substr(point + 1));
-  if (whole.empty() || whole.size() > kPriceWholeMax || !is_digits(whole) || !is_digits(part) ||
-      part.size() > kDecimalsMax || (point != decimal.npos && part.empty())) {
-    return no_price();
+  if (integer_part.empty() || integer_part.size() > kPriceWholeMax || !is_digits(integer_part) ||
+      !is_digits(part) || part.size() > kDecimalsMax || (point != decimal.npos && part.empty())) {
+    return price_error();
   }
   part.resize(kDecimalsMax, '0');
   std::uint64_t amount = 0;
-  for (const char c : std::string(whole) + part) {
+  for (const char c : std::string(integer_part) + part) {
     amount = amount * 10 + static_cast<std::uint64_t>(c - '0');
   }
-  if (amount > kPriceMax) return no_price();
+  if (amount > kPriceMax) return price_error();
   return amount;
 }
 

@@ -62,25 +62,26 @@ void Confirmer::start(const std::string& key) {
   PendingCheck& pending = checks_.at(key);
   pending.tries++;
   // The first answer counts; the timeout counts as one.
-  const auto late = std::make_shared<std::optional<async::TimerId>>();
+  const auto timeout = std::make_shared<std::optional<async::TimerId>>();
   const auto answer = [weak = std::weak_ptr(self_), key, seq = pending.seq,
-                       late](CheckResult sighting) {
+                       timeout](CheckResult check_result) {
     auto self = weak.lock();
-    if (!self || !*late) return;
-    (*self)->loop_.cancel(**late);
-    late->reset();
-    (*self)->on_result(key, seq, std::move(sighting));
+    if (!self || !*timeout) return;
+    (*self)->loop_.cancel(**timeout);
+    timeout->reset();
+    (*self)->on_check_result(key, seq, std::move(check_result));
   };
-  *late = loop_.after(kCheckMax, [answer] { answer(unreachable("no answer in time")); });
+  *timeout = loop_.after(kCheckMax, [answer] { answer(unreachable("no answer in time")); });
   auto* entry = tool_registry_.find(pending.tool, pending.version);
   if (entry && entry->verifier) return entry->verifier->check(pending.change, answer);
   loop_.post([answer] { answer(unreachable("this process has no verifier for it")); });
 }
 
-void Confirmer::on_result(const std::string& key, std::uint64_t seq, CheckResult sighting) {
+void Confirmer::on_check_result(const std::string& key, std::uint64_t seq,
+                                CheckResult check_result) {
   auto pending = checks_.find(key);
-  const bool wanted = pending != checks_.end() && pending->second.seq == seq;
-  if (wanted && sighting.verdict == CheckVerdict::unreachable &&
+  const bool is_current = pending != checks_.end() && pending->second.seq == seq;
+  if (is_current && check_result.verdict == CheckVerdict::unreachable &&
       pending->second.tries < kTriesMax) {
     Duration pause = kPauseFirst;
     for (std::uint32_t i = 1; i < pending->second.tries; ++i) pause *= kPauseGrows;
@@ -97,12 +98,12 @@ void Confirmer::on_result(const std::string& key, std::uint64_t seq, CheckResult
     return;
   }
   running_--;
-  if (wanted) {
+  if (is_current) {
     checks_.erase(pending);
-    results_[key] = {seq, std::move(sighting)};
+    results_[key] = {seq, std::move(check_result)};
   }
   start_next();
-  if (wanted) on_checked_();
+  if (is_current) on_checked_();
 }
 
 }  // namespace ae::runtime

@@ -43,7 +43,7 @@ class Confirmer {
   };
   void start_next();
   void start(const std::string& key);
-  void on_result(const std::string& key, std::uint64_t seq, CheckResult sighting);
+  void on_check_result(const std::string& key, std::uint64_t seq, CheckResult check_result);
 
   async::Loop& loop_;
   ToolRegistry& tool_registry_;

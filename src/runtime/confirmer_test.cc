@@ -126,9 +126,9 @@ class Process final : public RuntimeObserver {
     done({.verdict = verdict, .expected = "1", .observed = std::move(observed), .reason = "r"});
     env_.loop.run_ready();
   }
-  Result<Value> submit(engine::ControlRequest act) {
+  Result<Value> submit(engine::ControlRequest request) {
     auto answer = env_.loop.await<Result<Value>>(
-        [&](auto done) { runtime->submit_request(kJob, std::move(act), std::move(done)); });
+        [&](auto done) { runtime->submit_request(kJob, std::move(request), std::move(done)); });
     env_.loop.run_ready();
     env_.loop.advance(2s);
     return answer;

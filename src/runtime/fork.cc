@@ -50,7 +50,7 @@ void Runtime::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
           .plan = *std::move(plan), .drop = std::move(request.drop), .by = request.by};
     }
     if (request.job.empty()) request.job = new_job_id();
-    NewJobRequest wish{
+    NewJobRequest new_job{
         .job = std::move(request.job),
         .agent = fork->agent,
         .plan = fork->plan,
@@ -62,7 +62,7 @@ void Runtime::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
         .required_capabilities = fork->required_capabilities,
         .deadline = {},
         .budget = fork->budget,
-        .asked =
+        .explicit_options =
             replacement ? Value::object({{"plan_hash", to_hex(replacement->plan->hash)}}) : Value(),
         .start_here = false,
         .fork = nullptr,
@@ -71,19 +71,19 @@ void Runtime::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
         .traceparent = std::move(request.traceparent),
         .tracestate = std::move(request.tracestate)};
     // The audit entry: values of one job are copied into the log of another.
-    wish.audit =
-        store::AuditEntry{.at = world_.store.now(),
-                          .by = request.by,
-                          .act = "fork",
-                          .job = request.origin,
-                          .detail = Value::object({{"at", request.at}, {"fork", wish.job.text}})};
-    wish.fork = std::make_shared<const engine::Fork>(std::move(*fork));
-    create(std::move(wish),
-           [done = std::move(done), result = std::move(result)](Result<CreateResult> made) mutable {
-             if (!made) return done(std::unexpected(made.error()));
-             result.created = std::move(*made);
-             done(std::move(result));
-           });
+    new_job.audit = store::AuditEntry{
+        .at = world_.store.now(),
+        .by = request.by,
+        .act = "fork",
+        .job = request.origin,
+        .detail = Value::object({{"at", request.at}, {"fork", new_job.job.text}})};
+    new_job.fork = std::make_shared<const engine::Fork>(std::move(*fork));
+    create(std::move(new_job), [done = std::move(done),
+                                result = std::move(result)](Result<CreateResult> created) mutable {
+      if (!created) return done(std::unexpected(created.error()));
+      result.created = std::move(*created);
+      done(std::move(result));
+    });
   });
 }
 

@@ -51,8 +51,8 @@ AE_TEST(
   WorkerFixture worker(env, "only", {.owned = true});
   worker.runtime->start();
   worker.create(
-      plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
-                      "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]"));
+      plan_with_probe_and_undo("[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                               "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}}]"));
   ASSERT_EQ(worker.calls.size(), 1u);
   worker.answer(0, {.kind = OutcomeKind::timeout, .error_code = "timeout"});
   EXPECT_EQ(worker.status(), "queued");
@@ -73,7 +73,7 @@ AE_TEST("undo/a waiting job that is cancelled is claimed and undone, also in spl
     TestEnvironment env;
     WorkerFixture worker(env, "only", {.owned = true, .durability = durability});
     worker.runtime->start();
-    worker.create(plan_with_sides(
+    worker.create(plan_with_probe_and_undo(
         "[{'id':'a', 'kind':'tool', 'tool':'do'},"
         "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}, 'needs':['a']}]"));
     worker.answer(0, {.kind = OutcomeKind::success, .result = json("5")});
@@ -92,7 +92,7 @@ AE_TEST("undo/a cancel without compensation reaches a job that is held, also whi
   TestEnvironment env;
   WorkerFixture worker(env, "only", {.owned = true});
   worker.runtime->start();
-  worker.create(plan_with_sides(
+  worker.create(plan_with_probe_and_undo(
       "[{'id':'a', 'kind':'tool', 'tool':'do'},"
       "{'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']},"
       "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}, 'needs':['b']}]"));
@@ -114,9 +114,9 @@ AE_TEST("undo/a wait that expires fails the job, which is undone") {
   WorkerFixture worker(env, "only", {.owned = true});
   worker.runtime->start();
   worker.create(
-      plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
-                      "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k', "
-                      "'expires':'1m'}, 'needs':['a']}]"));
+      plan_with_probe_and_undo("[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                               "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k', "
+                               "'expires':'1m'}, 'needs':['a']}]"));
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   env.loop.advance(61s);
   ASSERT_EQ(worker.calls.size(), 2u) << "the wait has expired, the node failed";
@@ -130,8 +130,8 @@ AE_TEST("undo/a worker that loses the job while it undoes leaves the rest to the
   WorkerFixture first(env, "first", {.seed = 1}), second(env, "second", {.seed = 1'000'001});
   first.runtime->start();
   first.create(
-      plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
-                      "{'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
+      plan_with_probe_and_undo("[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                               "{'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
   first.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   first.answer(1, {.kind = OutcomeKind::failure, .definite = true, .error_code = "no"});
   ASSERT_EQ(first.calls.size(), 3u);
@@ -152,10 +152,11 @@ constexpr std::string_view kTwoCalls =
     "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':1}},"
     " {'id':'b', 'kind':'tool', 'tool':'do', 'args':{'n':'${ .steps.a }'}, 'needs':['a']}]";
 
-Result<ForkResult> fork(TestEnvironment& env, WorkerFixture& worker, ForkRequest wish) {
-  wish.origin = kJob;
+Result<ForkResult> fork(TestEnvironment& env, WorkerFixture& worker, ForkRequest request) {
+  request.origin = kJob;
   std::optional<Result<ForkResult>> forked;
-  worker.runtime->fork(std::move(wish), [&](Result<ForkResult> made) { forked = std::move(made); });
+  worker.runtime->fork(std::move(request),
+                       [&](Result<ForkResult> made) { forked = std::move(made); });
   env.loop.advance(500ms);  // a commit with an unknown outcome is retried
   AE_CHECK(forked.has_value(), "nobody answers");
   return *std::move(forked);
@@ -176,13 +177,13 @@ AE_TEST("fork/of a running job: it goes on undisturbed, and the fork runs beside
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
   ASSERT_EQ(worker.calls.size(), 2u);
   const auto before = worker.read();
-  ForkRequest wish{.at = before.row.last_seq, .job = JobId("job-2")};
-  const auto refused = fork(env, worker, wish);
+  ForkRequest request{.at = before.row.last_seq, .job = JobId("job-2")};
+  const auto refused = fork(env, worker, request);
   ASSERT_TRUE(refused);
   ASSERT_EQ(refused->repeated.size(), 1u);
   EXPECT_EQ(refused->repeated[0]["state"], Value("in_doubt"));
-  wish.repeat = {std::string(refused->repeated[0].text("idempotency_key"))};
-  const auto made = fork(env, worker, wish);
+  request.repeat = {std::string(refused->repeated[0].text("idempotency_key"))};
+  const auto made = fork(env, worker, request);
   ASSERT_TRUE(made);
   EXPECT_TRUE(made->repeated.empty());
   EXPECT_EQ(worker.read().row.last_seq, before.row.last_seq);
@@ -226,7 +227,7 @@ AE_TEST("fork/a creation whose answer is lost makes one job; the same id again i
   EXPECT_EQ(fork(env, worker, keyed).error().code, Code::idempotency_conflict);
 }
 
-engine::ControlRequest plan_act(std::string_view effect, std::string_view nodes) {
+engine::ControlRequest plan_request(std::string_view effect, std::string_view nodes) {
   return {.kind = engine::ControlRequest::Kind::plan,
           .payload = Value::object({{"task_graph", plan(effect, nodes)->task_graph}})};
 }
@@ -239,12 +240,13 @@ AE_TEST("replan/a job that waits gets another plan at once, and is claimed under
     worker.create(
         plan("at_most_once", "[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]"));
     ASSERT_EQ(worker.status(), "waiting");
-    const auto said = worker.submit(plan_act("at_most_once", kOneCall));
-    ASSERT_TRUE(said) << said.error().message;
-    EXPECT_EQ((*said)["plan"], Value(1));
+    const auto result = worker.submit(plan_request("at_most_once", kOneCall));
+    ASSERT_TRUE(result) << result.error().message;
+    EXPECT_EQ((*result)["plan"], Value(1));
     env.loop.advance(2s);
     ASSERT_EQ(worker.calls.size(), 1u);
-    EXPECT_EQ(worker.submit(plan_act("idempotent", kTwoCalls)).error().code, Code::call_pending);
+    EXPECT_EQ(worker.submit(plan_request("idempotent", kTwoCalls)).error().code,
+              Code::call_pending);
     worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
     env.loop.advance(2s);
     EXPECT_EQ(worker.status(), "completed");
@@ -265,13 +267,13 @@ AE_TEST("replan/whoever holds the job takes the plan in, and gives the job to wh
                       .retryable = true,
                       .error_code = "not_sent"});
     ASSERT_TRUE(worker.runtime->is_leased(kJob));
-    const auto said =
-        worker.submit_and_wait(plan_act("at_most_once",
-                                        "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':1}},"
-                                        " {'id':'c', 'kind':'tool', 'tool':'do', "
-                                        "'args':{'other':'${ .steps.a }'}, 'needs':['a']}]"));
-    ASSERT_TRUE(said) << said.error().message;
-    EXPECT_EQ((*said)["accepted"], Value(true));
+    const auto result = worker.submit_and_wait(
+        plan_request("at_most_once",
+                     "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':1}},"
+                     " {'id':'c', 'kind':'tool', 'tool':'do', "
+                     "'args':{'other':'${ .steps.a }'}, 'needs':['a']}]"));
+    ASSERT_TRUE(result) << result.error().message;
+    EXPECT_EQ((*result)["accepted"], Value(true));
     env.loop.advance(2s);
     ASSERT_EQ(worker.calls.size(), 3u) << "a is not called again";
     EXPECT_EQ(worker.calls[2].call.args, json("{'other':7}"));
@@ -291,7 +293,7 @@ AE_TEST("replan/a plan is not said to be accepted when a call began before the h
     WorkerFixture worker(env, "w", {.durability = durability, .delay = 2s});
     worker.runtime->start();
     worker.create(plan("at_most_once", kOneCall));
-    not_sent(worker, 0);
+    answer_not_sent(worker, 0);
     // The commit that declares the next try is in flight: a reader of the log does not see it.
     bool slow = true;
     worker.script = [&](const store::Call& call) {
@@ -301,9 +303,9 @@ AE_TEST("replan/a plan is not said to be accepted when a call began before the h
     env.loop.advance(300ms);
     ASSERT_FALSE(slow);
     ASSERT_EQ(worker.calls.size(), 1u);
-    const auto said = worker.submit_and_wait(plan_act("idempotent", kTwoCalls));
-    ASSERT_FALSE(said) << canonical(*said);
-    EXPECT_EQ(said.error().code, Code::call_pending);
+    const auto result = worker.submit_and_wait(plan_request("idempotent", kTwoCalls));
+    ASSERT_FALSE(result) << canonical(*result);
+    EXPECT_EQ(result.error().code, Code::call_pending);
     ASSERT_EQ(worker.calls.size(), 2u);
     worker.answer(1, {.kind = OutcomeKind::success, .result = json("7")});
     env.loop.advance(2s);
@@ -317,14 +319,14 @@ AE_TEST("replan/a plan that nobody has taken in yet is neither accepted nor refu
   WorkerFixture worker(env, "w", {});
   worker.runtime->start();
   worker.create(plan("at_most_once", kOneCall));
-  not_sent(worker, 0);
+  answer_not_sent(worker, 0);
   worker.script = [](const store::Call& call) {
     return call.method == Method::commit ? Fault::fail_before : Fault::none;
   };
   env.loop.advance(300ms);
-  const auto said = worker.submit_and_wait(plan_act("idempotent", kTwoCalls));
-  ASSERT_FALSE(said) << canonical(*said);
-  EXPECT_EQ(said.error().code, Code::unknown_outcome);
+  const auto result = worker.submit_and_wait(plan_request("idempotent", kTwoCalls));
+  ASSERT_FALSE(result) << canonical(*result);
+  EXPECT_EQ(result.error().code, Code::unknown_outcome);
 }
 
 AE_TEST("replan/what was accepted before a plan is taken in comes before it") {
@@ -333,10 +335,10 @@ AE_TEST("replan/what was accepted before a plan is taken in comes before it") {
     WorkerFixture worker(env, "w", {.durability = durability});
     worker.runtime->start();
     worker.create(plan("at_most_once", kWaitAndCall));
-    not_sent(worker, 0);
-    std::vector<Result<Value>> said;
-    const auto keep = [&](Result<Value> answer) { said.push_back(std::move(answer)); };
-    worker.runtime->submit_request(kJob, plan_act("at_most_once", kOneCall), keep);
+    answer_not_sent(worker, 0);
+    std::vector<Result<Value>> results;
+    const auto keep = [&](Result<Value> answer) { results.push_back(std::move(answer)); };
+    worker.runtime->submit_request(kJob, plan_request("at_most_once", kOneCall), keep);
     worker.runtime->submit_request(kJob,
                                    {.kind = engine::ControlRequest::Kind::signal,
                                     .id = "s1",
@@ -344,8 +346,8 @@ AE_TEST("replan/what was accepted before a plan is taken in comes before it") {
                                     .payload = json("1")},
                                    keep);
     env.loop.advance(2s);
-    ASSERT_EQ(said.size(), 2u);
-    for (const auto& answer : said) {
+    ASSERT_EQ(results.size(), 2u);
+    for (const auto& answer : results) {
       ASSERT_TRUE(answer) << answer.error().message;
       EXPECT_EQ((*answer)["accepted"], Value(true));
     }
@@ -368,9 +370,9 @@ AE_TEST("fork/a retry under a changed plan keeps what was committed and runs wha
     worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
     worker.answer(1, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"});
     ASSERT_EQ(worker.status(), "failed");
-    ForkRequest wish{.job = JobId("job-2"), .by = "ann"};
-    wish.task_graph = plan("at_most_once", kTwoCallsMended)->task_graph;
-    const auto made = fork(env, worker, wish);
+    ForkRequest request{.job = JobId("job-2"), .by = "ann"};
+    request.task_graph = plan("at_most_once", kTwoCallsMended)->task_graph;
+    const auto made = fork(env, worker, request);
     ASSERT_TRUE(made) << made.error().message;
     EXPECT_EQ(made->changes, json("[{'change':'changed','fields':['args'],'path':'nodes.b'}]"));
     env.loop.advance(2s);
@@ -391,14 +393,14 @@ AE_TEST("fork/a changed plan that loses a committed effect is refused until the 
   worker.create(plan("at_most_once", kTwoCalls));
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
   worker.answer(1, {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_400"});
-  ForkRequest wish{.job = JobId("job-2"), .by = "ann"};
-  wish.task_graph =
+  ForkRequest request{.job = JobId("job-2"), .by = "ann"};
+  request.task_graph =
       plan("at_most_once", "[{'id':'a', 'kind':'tool', 'tool':'do', 'args':{'n':2}}]")->task_graph;
-  const auto refused = fork(env, worker, wish);
+  const auto refused = fork(env, worker, request);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::plan_invalid);
-  wish.drop = {"a"};
-  ASSERT_TRUE(fork(env, worker, wish));
+  request.drop = {"a"};
+  ASSERT_TRUE(fork(env, worker, request));
   env.loop.advance(2s);
   ASSERT_EQ(worker.calls.size(), 3u);
   EXPECT_EQ(worker.calls[2].call.args, json("{'n':2}"));
@@ -451,9 +453,10 @@ AE_TEST("replan/a checkpoint under the new plan is gone on from") {
   worker.runtime->start();
   worker.create(
       plan("at_most_once", "[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]"));
-  ASSERT_TRUE(worker.submit(plan_act("at_most_once",
-                                     "[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}},"
-                                     " {'id':'a','kind':'tool','tool':'do','needs':['w']}]")));
+  ASSERT_TRUE(
+      worker.submit(plan_request("at_most_once",
+                                 "[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}},"
+                                 " {'id':'a','kind':'tool','tool':'do','needs':['w']}]")));
   env.loop.advance(2s);
   ASSERT_EQ(worker.status(), "waiting");
   ASSERT_TRUE(worker.signal("k", "s"));

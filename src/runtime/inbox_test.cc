@@ -180,10 +180,10 @@ AE_TEST("inbox/what the end overtakes is listed as undelivered") {
   ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c1"}));
   WorkerFixture other(env, "other", {.owned = false});
   store::InboxEntry entry{.number = 0, .id = "s1", .act = ""};
-  const engine::ControlRequest act{
+  const engine::ControlRequest request{
       .kind = engine::ControlRequest::Kind::signal, .id = "s1", .correlation_key = "k"};
   entry.act =
-      canonical(engine::with_checksum(engine::inbox_location(kJob, entry.id), act.to_json()));
+      canonical(engine::with_checksum(engine::inbox_location(kJob, entry.id), request.to_json()));
   auto put = env.loop.await<Result<void>>(
       [&](auto done) { other.memory->put_inbox(kJob, entry, std::move(done)); });
   ASSERT_TRUE(put) << "accepted while the job was ending";
@@ -196,10 +196,10 @@ AE_TEST("inbox/what the end overtakes is listed as undelivered") {
 
 // An accepted request as another version might write it: location and checksum are valid, whatever
 // it contains.
-store::InboxEntry entry_of(const std::string& id, std::string_view act) {
+store::InboxEntry entry_of(const std::string& id, std::string_view request) {
   return {.number = 0,
           .id = id,
-          .act = canonical(engine::with_checksum(engine::inbox_location(kJob, id), json(act)))};
+          .act = canonical(engine::with_checksum(engine::inbox_location(kJob, id), json(request)))};
 }
 
 AE_TEST_SLOW("limits/a job accepts 10,000 signals; the next one is refused and not written") {
@@ -231,13 +231,13 @@ AE_TEST_SLOW("limits/a job accepts 10,000 signals; the next one is refused and n
       << "it can still be ended";
 }
 
-constexpr std::string_view kNewerActs[] = {
+constexpr std::string_view kNewerRequests[] = {
     "{'kind':'postpone', 'id':'n1', 'until':'tomorrow'}",
     "{'kind':'signal', 'id':'n1', 'correlation_key':'k', 'only_if':'sunny'}"};
 
 AE_TEST("inbox/an act of a newer version stays there, and the job is left to who can read it") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
-    for (const std::string_view act : kNewerActs) {
+    for (const std::string_view request : kNewerRequests) {
       TestEnvironment env;
       WorkerFixture worker(env, "w", {.owned = false, .durability = durability});
       worker.runtime->start();
@@ -245,7 +245,7 @@ AE_TEST("inbox/an act of a newer version stays there, and the job is left to who
       ASSERT_EQ(worker.calls.size(), 1u);
       const auto put = [&](const store::InboxEntry& entry) {
         const auto done = env.loop.await<Result<void>>(
-            [&](auto heard) { worker.memory->put_inbox(kJob, entry, std::move(heard)); });
+            [&](auto done) { worker.memory->put_inbox(kJob, entry, std::move(done)); });
         ASSERT_TRUE(done);
       };
       const auto load = [&] {
@@ -253,20 +253,20 @@ AE_TEST("inbox/an act of a newer version stays there, and the job is left to who
             [&](auto done) { worker.memory->load(kJob, 1, std::move(done)); });
       };
       put(entry_of("s0", "{'kind':'signal', 'id':'s0', 'correlation_key':'k', 'payload':'on'}"));
-      put(entry_of("n1", act));
+      put(entry_of("n1", request));
       put(entry_of("c1", "{'kind':'cancel', 'id':'c1'}"));
       worker.faulty->hint({.inbox_of = kJob});
       env.loop.advance(1s);
-      EXPECT_EQ(load().inbox.size(), 3u) << act;
+      EXPECT_EQ(load().inbox.size(), 3u) << request;
       EXPECT_TRUE(worker.runtime->is_leased(kJob)) << "its call is on its way";
       worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
       env.loop.advance(1s);
       EXPECT_FALSE(worker.runtime->is_leased(kJob));
-      ASSERT_TRUE(worker.runtime->refusal_of(kJob)) << act;
+      ASSERT_TRUE(worker.runtime->refusal_of(kJob)) << request;
       EXPECT_EQ(worker.runtime->refusal_of(kJob)->code, Code::needs_version);
       const auto left = worker.read();
       const auto* requeued = as<JobRequeued>(left.events.back());
-      ASSERT_NE(requeued, nullptr) << act;
+      ASSERT_NE(requeued, nullptr) << request;
       EXPECT_EQ(requeued->reason, "needs_version");
       EXPECT_EQ(left.state.lost_claims, 0u);
       EXPECT_TRUE(std::ranges::any_of(left.events, [](const Event& event) {
@@ -279,8 +279,8 @@ AE_TEST("inbox/an act of a newer version stays there, and the job is left to who
       env.loop.advance(300s);
       ASSERT_TRUE(other.runtime->refusal_of(kJob));
       EXPECT_EQ(other.runtime->refusal_of(kJob)->code, Code::needs_version);
-      EXPECT_FALSE(worker.warned("an accepted request")) << act;
-      EXPECT_FALSE(other.warned("an accepted request")) << act;
+      EXPECT_FALSE(worker.warned("an accepted request")) << request;
+      EXPECT_FALSE(other.warned("an accepted request")) << request;
       const store::LoadedJob after = load();
       EXPECT_EQ(after.row.last_seq, left.row.last_seq) << "no attempt has begun";
       ASSERT_EQ(after.inbox.size(), 3u);
@@ -313,9 +313,9 @@ AE_TEST("hint/what another process has done is looked at before the poll would")
   worker.faulty->hint({});
   env.loop.run_ready();
   ASSERT_TRUE(worker.runtime->is_leased(kJob));
-  const engine::ControlRequest act{.kind = engine::ControlRequest::Kind::cancel, .id = "c1"};
+  const engine::ControlRequest cancel{.kind = engine::ControlRequest::Kind::cancel, .id = "c1"};
   const std::size_t before = worker.read().events.size();
-  ASSERT_TRUE(other.submit(act)) << "by the inbox, for another holds it";
+  ASSERT_TRUE(other.submit(cancel)) << "by the inbox, for another holds it";
   EXPECT_EQ(worker.read().events.size(), before);
   worker.faulty->hint({.inbox_of = kJob});
   env.loop.run_ready();
@@ -473,17 +473,17 @@ AE_TEST("resting/it is bounded in bytes, and what was used least lately goes fir
     one.bytes = bytes;
     return one;
   };
-  cache.put(JobId("too large"), rested(JobCache::kJobBytesMax + 1));
-  EXPECT_FALSE(cache.take(JobId("too large")));
+  cache.insert(JobId("too large"), rested(JobCache::kJobBytesMax + 1));
+  EXPECT_FALSE(cache.extract(JobId("too large")));
   const std::size_t fit = JobCache::kBytesMax / JobCache::kJobBytesMax;
   for (std::size_t i = 0; i <= fit; ++i) {
-    cache.put(JobId("j" + std::to_string(i)), rested(JobCache::kJobBytesMax));
-    if (i > 0) cache.put(JobId("j0"), *cache.take(JobId("j0")));
+    cache.insert(JobId("j" + std::to_string(i)), rested(JobCache::kJobBytesMax));
+    if (i > 0) cache.insert(JobId("j0"), *cache.extract(JobId("j0")));
   }
-  EXPECT_TRUE(cache.take(JobId("j0")));
-  EXPECT_FALSE(cache.take(JobId("j1")));
-  EXPECT_TRUE(cache.take(JobId("j2")));
-  EXPECT_FALSE(cache.take(JobId("j2"))) << "it was taken out";
+  EXPECT_TRUE(cache.extract(JobId("j0")));
+  EXPECT_FALSE(cache.extract(JobId("j1")));
+  EXPECT_TRUE(cache.extract(JobId("j2")));
+  EXPECT_FALSE(cache.extract(JobId("j2"))) << "it was taken out";
 }
 
 AE_TEST("inbox/an answer says accepted only if it came before what closed its wait") {
@@ -500,11 +500,11 @@ AE_TEST("inbox/an answer says accepted only if it came before what closed its wa
       if (call.method == Method::put_inbox) env.loop.advance(5s);
       return Fault::none;
     };
-    const auto said = other.signal("k", "s1");
-    ASSERT_TRUE(said);
-    EXPECT_EQ(said->find("accepted"), nullptr) << canonical(*said);
-    EXPECT_EQ((*said)["duplicate"], Value(true));
-    EXPECT_EQ((*said)["outcome"], "timed_out");
+    const auto result = other.signal("k", "s1");
+    ASSERT_TRUE(result);
+    EXPECT_EQ(result->find("accepted"), nullptr) << canonical(*result);
+    EXPECT_EQ((*result)["duplicate"], Value(true));
+    EXPECT_EQ((*result)["outcome"], "timed_out");
     worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
     EXPECT_EQ(worker.read().state.closed_waits.at("k").outcome, "timed_out");
   }
@@ -515,9 +515,9 @@ AE_TEST("inbox/an answer that the holder has taken in since is accepted, also wh
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
   worker.create(plan("idempotent", kWaitAndCall));
-  const auto said = worker.signal("k", "s1");
-  ASSERT_TRUE(said);
-  EXPECT_EQ((*said)["accepted"], Value(true));
+  const auto result = worker.signal("k", "s1");
+  ASSERT_TRUE(result);
+  EXPECT_EQ((*result)["accepted"], Value(true));
   EXPECT_EQ(worker.read().state.closed_waits.at("k").outcome, "signalled");
   const auto again = worker.signal("k", "s1");
   ASSERT_TRUE(again);
@@ -576,19 +576,20 @@ AE_TEST("inbox/of two answers that are posted at once the later one is told so")
   bool posted = false;
   slow.script = [&](const store::Call& call) {
     if (call.method == Method::put_inbox && !std::exchange(posted, true)) {
-      quick.runtime->submit_request(kJob, answer_to("k", "s1", json("1")), [](Result<Value> said) {
-        ASSERT_TRUE(said);
-        EXPECT_EQ((*said)["accepted"], Value(true));
-      });
+      quick.runtime->submit_request(kJob, answer_to("k", "s1", json("1")),
+                                    [](Result<Value> result) {
+                                      ASSERT_TRUE(result);
+                                      EXPECT_EQ((*result)["accepted"], Value(true));
+                                    });
       env.loop.run_ready();
     }
     return Fault::none;
   };
-  const auto said = slow.submit(answer_to("k", "s2", json("2")));
-  ASSERT_TRUE(said);
+  const auto result = slow.submit(answer_to("k", "s2", json("2")));
+  ASSERT_TRUE(result);
   ASSERT_EQ(slow.read().inbox.size(), 2u) << "both were accepted by the store";
-  EXPECT_EQ((*said)["duplicate"], Value(true)) << canonical(*said);
-  EXPECT_EQ((*said)["applied"], Value(false));
+  EXPECT_EQ((*result)["duplicate"], Value(true)) << canonical(*result);
+  EXPECT_EQ((*result)["applied"], Value(false));
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("'done'")});
   EXPECT_EQ(worker.read().state.closed_waits.at("k").payload, Value(1));
 }
@@ -624,14 +625,14 @@ AE_TEST(
            "[{'id':'a', 'kind':'tool', 'tool':'do'}, {'id':'b', 'kind':'tool', 'tool':'do'}]"));
   worker.answer(0, {.kind = OutcomeKind::unknown, .error_code = "reset", .error_message = "lost"});
   WorkerFixture other(env, "other", {.owned = false});
-  engine::ControlRequest act{.kind = engine::ControlRequest::Kind::resolve,
-                             .resolution = "happened"};
-  act.idempotency_key = other.read().state.steps[0].call->key.text;
-  const auto first = other.submit(act);
+  engine::ControlRequest request{.kind = engine::ControlRequest::Kind::resolve,
+                                 .resolution = "happened"};
+  request.idempotency_key = other.read().state.steps[0].call->key.text;
+  const auto first = other.submit(request);
   ASSERT_TRUE(first) << first.error().message;
   EXPECT_EQ((*first)["accepted"], Value(true));
-  act.resolution = "fail";
-  const auto second = other.submit(act);
+  request.resolution = "fail";
+  const auto second = other.submit(request);
   ASSERT_FALSE(second) << canonical(*second);
   EXPECT_EQ(second.error().code, Code::not_in_doubt);
   EXPECT_EQ(other.read().inbox.size(), 1u);
@@ -686,9 +687,9 @@ AE_TEST("inbox/an early answer whose wait opened while it was posted is said to 
   };
   engine::ControlRequest none = answer_to("k", "s1", json("{'note':'hm'}"));
   none.buffer = true;
-  const auto said = other.submit(none);
-  ASSERT_TRUE(said) << said.error().message;
-  EXPECT_EQ((*said)["buffered"], Value(true)) << canonical(*said);
+  const auto result = other.submit(none);
+  ASSERT_TRUE(result) << result.error().message;
+  EXPECT_EQ((*result)["buffered"], Value(true)) << canonical(*result);
   worker.answer(1, {.kind = OutcomeKind::success, .result = json("1")});
   ASSERT_TRUE(worker.submit(answer_to("k", "s2", json("{'decision':'approve'}"))));
   env.loop.advance(2s);
@@ -755,9 +756,9 @@ AE_TEST("pause/is durable once accepted: the holder parks the job, or the next o
     worker.runtime->start();
     worker.create(plan("idempotent", kOneCall));
     WorkerFixture other(env, "other", {.owned = false});  // the lease holder is not notified
-    const auto said = other.submit({.kind = engine::ControlRequest::Kind::pause});
-    ASSERT_TRUE(said);
-    EXPECT_EQ((*said)["accepted"], Value(true));
+    const auto result = other.submit({.kind = engine::ControlRequest::Kind::pause});
+    ASSERT_TRUE(result);
+    EXPECT_EQ((*result)["accepted"], Value(true));
     std::optional<WorkerFixture> next;
     if (dies) {
       worker.runtime.reset();
@@ -902,20 +903,20 @@ AE_TEST("doubt/an answer counts from when it was asked to be taken, however long
   ASSERT_EQ(worker.status(), "parked");
   const Instant settles = worker.read().state.steps[0].call->deadline + 30s;
   env.loop.advance(settles - env.loop.now() - 50s);
-  std::optional<Result<Value>> said;
-  engine::ControlRequest act = not_happened(worker.read());
+  std::optional<Result<Value>> result;
+  engine::ControlRequest request = not_happened(worker.read());
   bool slow = true;
   worker.script = [&](const store::Call& of) {
     const bool is_load = of.method == Method::load && std::exchange(slow, false);
     return is_load ? Fault::delay : Fault::none;
   };
-  act.checked_at = settles + 1h;  // the caller's clock is ahead
-  worker.runtime->submit_request(kJob, act,
-                                 [&](Result<Value> answer) { said.emplace(std::move(answer)); });
+  request.checked_at = settles + 1h;  // the caller's clock is ahead
+  worker.runtime->submit_request(kJob, request,
+                                 [&](Result<Value> answer) { result.emplace(std::move(answer)); });
   env.loop.advance(101s);
-  ASSERT_TRUE(said);
-  ASSERT_FALSE(*said) << "nobody could know yet when it was said";
-  EXPECT_EQ(said->error().code, Code::not_settled);
+  ASSERT_TRUE(result);
+  ASSERT_FALSE(*result) << "nobody could know yet when it was said";
+  EXPECT_EQ(result->error().code, Code::not_settled);
   EXPECT_TRUE(worker.submit(not_happened(worker.read())));
   env.loop.advance(2s);
   EXPECT_EQ(worker.calls.size(), 2u);
@@ -927,14 +928,14 @@ AE_TEST("doubt/an answer that somebody gave before the call had settled is refus
   ASSERT_EQ(two.second.status(), "parked");
   const Instant checked_at = two.env.loop.now();
   two.env.loop.advance(1200s);
-  engine::ControlRequest act = not_happened(two.second.read());
-  act.checked_at = checked_at;
-  const auto early = two.second.submit(act);
+  engine::ControlRequest request = not_happened(two.second.read());
+  request.checked_at = checked_at;
+  const auto early = two.second.submit(request);
   ASSERT_FALSE(early);
   EXPECT_EQ(early.error().code, Code::not_settled);
   EXPECT_NE(early.error().message.find(to_text(checked_at)), std::string::npos);
-  act.checked_at = two.env.loop.now();
-  EXPECT_TRUE(two.second.submit(act));
+  request.checked_at = two.env.loop.now();
+  EXPECT_TRUE(two.second.submit(request));
 }
 
 AE_TEST("doubt/the holder judges what stands in the inbox by when its giver looked") {
@@ -960,11 +961,11 @@ AE_TEST("doubt/the holder judges what stands in the inbox by when its giver look
   auto put = env.loop.await<Result<void>>(
       [&](auto done) { second.memory->put_inbox(kJob, entry, std::move(done)); });
   ASSERT_TRUE(put);
-  engine::ControlRequest act = not_happened(read);
-  act.id = "in time";
-  const auto said = second.submit(act);
-  ASSERT_TRUE(said);
-  EXPECT_EQ((*said)["accepted"], Value(true));
+  engine::ControlRequest request = not_happened(read);
+  request.id = "in time";
+  const auto result = second.submit(request);
+  ASSERT_TRUE(result);
+  EXPECT_EQ((*result)["accepted"], Value(true));
   const auto posted = second.read();
   ASSERT_EQ(posted.inbox.size(), 2u) << "the holder has not been told";
   EXPECT_EQ(parse_json(posted.inbox[1].act)->text("looked_at"), to_text(env.loop.now()));

@@ -16,7 +16,7 @@ std::size_t bytes_of(const SealedBatch& sealed) {
   return bytes;
 }
 
-std::optional<CachedJob> JobCache::take(const JobId& job) {
+std::optional<CachedJob> JobCache::extract(const JobId& job) {
   const auto found = by_job_.find(job);
   if (found == by_job_.end()) return std::nullopt;
   CachedJob cached = std::move(found->second->second);
@@ -26,13 +26,13 @@ std::optional<CachedJob> JobCache::take(const JobId& job) {
   return cached;
 }
 
-void JobCache::put(const JobId& job, CachedJob cached) {
-  static_cast<void>(take(job));
+void JobCache::insert(const JobId& job, CachedJob cached) {
+  static_cast<void>(extract(job));
   if (cached.bytes > kJobBytesMax) return;
   bytes_ += cached.bytes;
   by_use_.emplace_front(job, std::move(cached));
   by_job_.emplace(job, by_use_.begin());
-  while (bytes_ > kBytesMax) static_cast<void>(take(JobId(by_use_.back().first)));
+  while (bytes_ > kBytesMax) static_cast<void>(extract(JobId(by_use_.back().first)));
 }
 
 }  // namespace ae::runtime

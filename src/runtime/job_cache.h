@@ -38,9 +38,9 @@ class JobCache {
   static constexpr std::size_t kBytesMax = 32u << 20, kJobBytesMax = 2u << 20;
 
   // Removes the job from the cache and returns it.
-  std::optional<CachedJob> take(const JobId& job);
+  std::optional<CachedJob> extract(const JobId& job);
   // REQUIRES: the state is exactly the fold of the log up to its seq.
-  void put(const JobId& job, CachedJob cached);
+  void insert(const JobId& job, CachedJob cached);
 
  private:
   using Entry = std::pair<JobId, CachedJob>;

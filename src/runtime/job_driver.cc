@@ -109,7 +109,7 @@ engine::DecisionContext JobDriver::context() {
   // earlier process.
   return {.now = now,
           .lease_until = owned ? now + std::chrono::hours(1) : lease_.lease_until,
-          .owned = owned && !host_.left_call_in_doubt(job_),
+          .owned = owned && !host_.left_unknown_call(job_),
           .jitter_seed = world_.random.next(),
           .entropy = entropy(),
           .tool_versions = &tool_versions_,
@@ -121,7 +121,7 @@ engine::DecisionContext JobDriver::context() {
 
 void JobDriver::begin() {
   committing_ = true;  // blocks other work until the log is read
-  load_state(world_.store, job_, host_.plans(), host_.take_cached(job_),
+  load_state(world_.store, job_, host_.plans(), host_.extract_cached(job_),
              [self = shared_from_this()](Result<LoadedState> loaded_state) {
                self->on_loaded(std::move(loaded_state));
              });
@@ -134,7 +134,7 @@ void JobDriver::on_loaded(Result<LoadedState> loaded_state) {
     const Code code = loaded_state.error().code;
     if (code == Code::store_stopped) return host_.store_stopped(loaded_state.error());
     if (code != Code::unavailable) return end(loaded_state.error());
-    return calls_cut_off_ ? end(cannot_write()) : retry_later(&JobDriver::begin);
+    return calls_cut_off_ ? end(write_error()) : retry_later(&JobDriver::begin);
   }
   failures_ = 0;
   store::LoadedJob* const loaded = &loaded_state->loaded;
@@ -148,13 +148,13 @@ void JobDriver::on_loaded(Result<LoadedState> loaded_state) {
   checkpoint_seq_ = loaded_state->checkpoint_seq;
   checkpoint_bytes_ = loaded_state->checkpoint_bytes;
   head_ = loaded->row.head;
-  if (auto fits = check_row(loaded->row); !fits) return release_claim(fits.error());
+  if (auto status = check_row(loaded->row); !status) return release_claim(status.error());
   if (!version_) version_ = host_.version_of(state_.agent);
   if (auto resolved = resolve_tools(); !resolved) return release_claim(resolved.error());
   newer_request_ = find_newer_request(loaded->inbox);
   if (newer_request_ && state_.attempt != lease_.fence.attempt)
     return release_claim(*newer_request_);
-  if (auto gone = end_leftover_calls(*loaded); !gone) return release_claim(gone.error());
+  if (auto status = end_leftover_calls(*loaded); !status) return release_claim(status.error());
   const bool takes_over = state_.attempt != lease_.fence.attempt;
   if (takes_over && !world_.store.owned() && engine::has_wrong_version(state_, context())) {
     return defer_to_other_version(std::make_shared<store::LoadedJob>(std::move(*loaded)));
@@ -195,7 +195,8 @@ void JobDriver::take_over(const store::LoadedJob& loaded) {
   engine::RecoveryCounts found{.pending = state_.open_tries};
   if (takes_over) begin_attempt();
   const std::size_t before = drafts_.size();
-  if (auto caught = catch_up(loaded); !caught) return release_claim(caught.error());
+  if (auto imported = import_effect_records(loaded); !imported)
+    return release_claim(imported.error());
   if (recovers) {
     for (std::size_t i = before; i < drafts_.size(); ++i) {
       const auto* event = std::get_if<ToolInvocationFinished>(&drafts_[i].event);
@@ -233,18 +234,18 @@ Status JobDriver::check_row(const store::JobRow& row) const {
 }
 
 void JobDriver::begin_attempt() {
-  const AttemptId& ours = lease_.fence.attempt;
+  const AttemptId& attempt = lease_.fence.attempt;
   const bool recovers = engine::is_recovery(state_);
-  EventBody recovery = engine::recovery_started_event(state_, ours);
+  EventBody recovery = engine::recovery_started_event(state_, attempt);
   // This process ran that attempt, is alive, and could not release it: the attempt did not die
   // because of its job.
   if (state_.status == engine::JobStatus::running && host_.lost_to_outage(job_, state_.attempt)) {
     add(engine::requeued_event("store_unavailable", std::nullopt));
   }
-  add(engine::running_event(ours, lease_.fence.epoch, worker_, world_.store.opened_at()));
+  add(engine::running_event(attempt, lease_.fence.epoch, worker_, world_.store.opened_at()));
   if (recovers) add(std::move(recovery));
   if (*version_ != state_.execution_version) {
-    add(VersionMismatched{.attempt_id = ours.text,
+    add(VersionMismatched{.attempt_id = attempt.text,
                           .job_version = state_.execution_version,
                           .worker_version = *version_});
   }
@@ -288,9 +289,9 @@ std::optional<Error> JobDriver::find_newer_request(
     if (entry.number <= inbox_read_) continue;
     const auto json = engine::read_side_record(engine::inbox_location(job_, entry.id), entry.act);
     if (!json) continue;
-    const auto act = engine::ControlRequest::from_json(*json);
-    if (!act && act.error().code == Code::needs_version) {
-      return Error{Code::needs_version, "its inbox holds " + act.error().message +
+    const auto request = engine::ControlRequest::from_json(*json);
+    if (!request && request.error().code == Code::needs_version) {
+      return Error{Code::needs_version, "its inbox holds " + request.error().message +
                                             ": it stays there for a newer version of aetheris"};
     }
   }
@@ -339,21 +340,21 @@ Status JobDriver::end_leftover_calls(const store::LoadedJob& loaded) {
     auto record = read_ledger(job_, row);
     if (!record) return std::unexpected(record.error());
     const Value& note = (*record)["note"];
-    const bool ours = std::ranges::any_of(
+    const bool is_in_flight = std::ranges::any_of(
         in_flight_, [&](const auto& call) { return call.second.invocation == row.invocation; });
-    if (note.is_null() || ours) continue;
+    if (note.is_null() || is_in_flight) continue;
     // The call may have been made by a version of the tool that a reload has replaced.
     const auto versions = world_.tool_registry.all(record->text("tool"));
     if (versions.empty()) continue;
     for (auto* entry : versions) AE_TRY(entry->tool->kill_leftovers(note));
-    noted_tries_[row.invocation] = row.try_no;
+    tries_with_note_[row.invocation] = row.try_no;
   }
   return {};
 }
 
 // Imports side records that an earlier attempt made durable but could not write into the log (SPEC
 // §5: W3, W4).
-Status JobDriver::catch_up(const store::LoadedJob& loaded) {
+Status JobDriver::import_effect_records(const store::LoadedJob& loaded) {
   AE_ASSIGN(std::vector<EventBody> events,
             engine::import_stored_effects(state_, stored_effects(loaded.effects)));
   for (EventBody& draft : events) add(std::move(draft));
@@ -409,14 +410,15 @@ void JobDriver::on_inbox_loaded(Result<store::LoadedJob> loaded) {
   committing_ = false;
   if (ended_) return;
   if (!loaded) {
-    if (calls_cut_off_) return end(cannot_write());
+    if (calls_cut_off_) return end(write_error());
     inbox_notified_ = true;
     return schedule_pump(world_.store.now() + kRetryFirst);
   }
   newer_request_ = find_newer_request(loaded->inbox);
   for (store::InboxEntry& entry : loaded->inbox) inbox_.push_back(std::move(entry));
   batch_time_ = world_.store.now();
-  if (auto caught = catch_up(*loaded); !caught) return release_claim(caught.error());
+  if (auto imported = import_effect_records(*loaded); !imported)
+    return release_claim(imported.error());
   pump();
 }
 
@@ -448,11 +450,11 @@ void JobDriver::cut_off_calls() {
   if (ended_) return;
   calls_cut_off_ = true;
   abandon_all();
-  if (failures_ > 0) return end(cannot_write());
+  if (failures_ > 0) return end(write_error());
   pump();
 }
 
-Error JobDriver::cannot_write() const {
+Error JobDriver::write_error() const {
   return {Code::unavailable,
           "the store cannot be written, and the process stops: outcomes since the last commit are "
           "not recorded" +
@@ -465,7 +467,7 @@ void JobDriver::give_up() {
   if (ended_) return;
   calls_cut_off_ = true;
   abandon_all();
-  end(cannot_write());
+  end(write_error());
 }
 
 void JobDriver::abandon_all() {
@@ -476,7 +478,7 @@ void JobDriver::abandon_all() {
 
 void JobDriver::on_outcome(const engine::SentTry& sent, Outcome outcome) {
   switch (AE_FAILPOINT("tool.after")) {
-    case async::FailpointAction::go:
+    case async::FailpointAction::proceed:
       break;
     default:
       outcome = Outcome{
@@ -528,9 +530,9 @@ void JobDriver::add_outcome(ObservedOutcome observed) {
         sent.invocation, sent.try_no,
         canonical(engine::effect_record(job_, sent, observed.outcome, world_.store.now()))};
     ledger = ledger_row(job_, *step.call, ledger_state(observed.outcome));
-  } else if (auto noted = noted_tries_.find(sent.invocation); noted != noted_tries_.end()) {
-    ledger_erase_.emplace_back(sent.invocation, noted->second);
-    noted_tries_.erase(noted);
+  } else if (auto found = tries_with_note_.find(sent.invocation); found != tries_with_note_.end()) {
+    ledger_erase_.emplace_back(sent.invocation, found->second);
+    tries_with_note_.erase(found);
   }
   const std::size_t first = drafts_.size();
   if (observed.outcome.kind == OutcomeKind::input_required) {
@@ -546,32 +548,32 @@ void JobDriver::add_outcome(ObservedOutcome observed) {
 
 void JobDriver::apply_inbox() {
   if (newer_request_) return inbox_.clear();
-  std::vector<Result<engine::ControlRequest>> acts;
+  std::vector<Result<engine::ControlRequest>> requests;
   for (const store::InboxEntry& entry : std::exchange(inbox_, {})) {
     if (entry.number <= inbox_read_) continue;
     inbox_read_ = entry.number;
     applied_inbox_.push_back(entry.number);
     auto json = engine::read_side_record(engine::inbox_location(job_, entry.id), entry.act);
-    acts.push_back(json ? engine::ControlRequest::from_json(*json)
-                        : Result<engine::ControlRequest>(std::unexpected(json.error())));
+    requests.push_back(json ? engine::ControlRequest::from_json(*json)
+                            : Result<engine::ControlRequest>(std::unexpected(json.error())));
   }
   // A plan request closes waits: requests accepted for those waits are applied first.
-  std::ranges::stable_partition(acts, [](const Result<engine::ControlRequest>& act) {
-    return !act || act->kind != engine::ControlRequest::Kind::plan;
+  std::ranges::stable_partition(requests, [](const Result<engine::ControlRequest>& request) {
+    return !request || request->kind != engine::ControlRequest::Kind::plan;
   });
-  for (const Result<engine::ControlRequest>& act : acts) {
+  for (const Result<engine::ControlRequest>& request : requests) {
     // Only a hint that a late result or a due timer exists: both are checked in any case, after the
     // accepted requests.
-    if (act && act->kind == engine::ControlRequest::Kind::timers) continue;
-    auto taken = act ? engine::apply_request(state_, *act, context())
-                     : Result<engine::AppliedRequest>(std::unexpected(act.error()));
+    if (request && request->kind == engine::ControlRequest::Kind::timers) continue;
+    auto applied = request ? engine::apply_request(state_, *request, context())
+                           : Result<engine::AppliedRequest>(std::unexpected(request.error()));
     std::vector<EventBody> events;
-    if (taken) events = std::move(taken->events);
-    if (act && events.empty()) events = engine::expire_request(state_, *act);
-    if (!taken && events.empty()) {
-      host_.warn(job_, (act ? "an accepted request no longer applies: "
-                            : "an accepted request is damaged: ") +
-                           taken.error().message);
+    if (applied) events = std::move(applied->events);
+    if (request && events.empty()) events = engine::expire_request(state_, *request);
+    if (!applied && events.empty()) {
+      host_.warn(job_, (request ? "an accepted request no longer applies: "
+                                : "an accepted request is damaged: ") +
+                           applied.error().message);
     }
     for (EventBody& draft : events) {
       // With the new plan the job goes to a worker that has its tools.
@@ -589,7 +591,7 @@ void JobDriver::stop_for_newer_request() {
   if (state_.status == engine::JobStatus::running) {
     add(engine::requeued_event("needs_version", std::nullopt));
   }
-  is_leaving_ = true;
+  stopped_for_newer_request_ = true;
 }
 
 // Turns all input into events and decides until there are no more events.
@@ -612,22 +614,23 @@ void JobDriver::collect_events() {
     }
     return;
   }
-  const engine::DecisionContext at = context();
-  if (auto due = state_.next_due(); due && *due <= at.now) {
-    auto taken = engine::apply_request(state_, {.kind = engine::ControlRequest::Kind::timers}, at);
-    AE_CHECK(taken.has_value(), job_.text);
-    for (EventBody& draft : taken->events) add(std::move(draft));
+  const engine::DecisionContext decision_context = context();
+  if (auto due = state_.next_due(); due && *due <= decision_context.now) {
+    auto applied = engine::apply_request(state_, {.kind = engine::ControlRequest::Kind::timers},
+                                         decision_context);
+    AE_CHECK(applied.has_value(), job_.text);
+    for (EventBody& draft : applied->events) add(std::move(draft));
   }
   while (drafts_.size() < 4096 && !is_slice_over()) {
     engine::Decision decision =
-        engine::decide(state_, at, {}, unfinished_ ? &*unfinished_ : nullptr);
+        engine::decide(state_, decision_context, {}, unfinished_ ? &*unfinished_ : nullptr);
     next_decision_at_ = decision.decide_again_at;
     if (!decision.confirm.empty()) start_checks(decision.confirm);
     if (decision.events.empty()) {
       unfinished_ = decision.unfinished;
       if (!unfinished_) break;
       if (world_.steady.since_start() - slice_started_ < kSliceMax) continue;
-      next_decision_at_ = at.now;  // other jobs run first
+      next_decision_at_ = decision_context.now;  // other jobs run first
       break;
     }
     for (EventBody& draft : decision.events) {
@@ -695,10 +698,10 @@ void JobDriver::plan_commits() {
   pending_commit.release = release_;
   if (!split && has_outcomes_)
     pending_commit.failpoints = {"effect.after_put", "ledger.after_commit"};
-  const bool left = !pending_commit.events.empty() || !pending_commit.ledger_put.empty() ||
-                    !pending_commit.ledger_erase.empty() || !pending_commit.inbox_applied.empty() ||
-                    !pending_commit.effects.empty();
-  if (left) {
+  const bool has_changes = !pending_commit.events.empty() || !pending_commit.ledger_put.empty() ||
+                           !pending_commit.ledger_erase.empty() ||
+                           !pending_commit.inbox_applied.empty() || !pending_commit.effects.empty();
+  if (has_changes) {
     pending_commits_.push_back(std::move(pending_commit));
   } else if (!pending_commits_.empty()) {
     pending_commits_.back().release = pending_commit.release;
@@ -736,20 +739,20 @@ void JobDriver::pump() {
       const engine::Invocation& call = *state_.steps[index].call;
       if (call.id != note.invocation) continue;
       ledger_put_.push_back(ledger_row(job_, call, "INFLIGHT", note.note));
-      noted_tries_[note.invocation] = note.try_no;
+      tries_with_note_[note.invocation] = note.try_no;
       open = true;
     }
     if (open) {
-      pending_note_callbacks_.push_back(std::move(note.noted));
+      pending_note_callbacks_.push_back(std::move(note.on_written));
     } else {
-      note.noted(fail(Code::stale_attempt, "the call is no longer open"));
+      note.on_written(fail(Code::stale_attempt, "the call is no longer open"));
     }
   }
   notes_.clear();
   collect_events();
   plan_commits();
   if (pending_commits_.empty()) {
-    if (is_leaving_) return end(newer_request_);
+    if (stopped_for_newer_request_) return end(newer_request_);
     if (!to_perform_.empty()) return on_all_durable();  // declared before the log was reloaded
     std::optional<Instant> next = next_report_at();
     if (next_decision_at_) next = std::min(*next_decision_at_, next.value_or(*next_decision_at_));
@@ -761,7 +764,7 @@ void JobDriver::pump() {
 
 // A checkpoint is as large as the job, so it is not written each time the job grows: over a job's
 // life, checkpoints cost a few bytes per event.
-bool JobDriver::wants_checkpoint(bool release) const {
+bool JobDriver::should_checkpoint(bool release) const {
   constexpr std::uint64_t kBytesPerEvent = 128;
   if (engine::is_terminal(state_.status)) return false;
   const std::uint64_t every = host_.checkpoint_every();
@@ -771,7 +774,7 @@ bool JobDriver::wants_checkpoint(bool release) const {
 
 // Adds the event that names the checkpoint: hash and seq of the event before it, because no event
 // can contain its own hash. The event changes no state, and the checkpoint covers it.
-void JobDriver::note_checkpoint(PendingCommit& pending_commit, const SealInput& sealing) {
+void JobDriver::add_checkpoint_event(PendingCommit& pending_commit, const SealInput& sealing) {
   auto before = seal(sealing, pending_commit.events);
   if (!before) return;  // sealing the commit reports the same error
   EventBody note = StateCheckpointed{
@@ -798,7 +801,7 @@ void JobDriver::commit_next() {
   if (must_read_inbox_) batch.inbox_read_through = inbox_read_;
   sealed_events_.clear();
   const bool checkpoints = pending_commits_.empty() && !pending_commit.events.empty() &&
-                           wants_checkpoint(pending_commit.release);
+                           should_checkpoint(pending_commit.release);
   if (!pending_commit.events.empty()) {
     const SealInput sealing{.job = job_,
                             .first_seq = durable_seq_ + 1,
@@ -809,7 +812,7 @@ void JobDriver::commit_next() {
                             .attempt_id = lease_.fence.attempt,
                             .salt_seed_a = world_.random.next(),
                             .salt_seed_b = world_.random.next()};
-    if (checkpoints) note_checkpoint(pending_commit, sealing);
+    if (checkpoints) add_checkpoint_event(pending_commit, sealing);
     auto sealed = seal(sealing, pending_commit.events);
     if (!sealed) return end(sealed.error());
     sealed_events_ = std::move(sealed->events);
@@ -846,7 +849,7 @@ void JobDriver::send() {
 // Nothing was committed, or the outcome is unknown: sends the same bytes again, which changes
 // nothing if they are already committed.
 void JobDriver::retry_commit(const Error& error) {
-  if (calls_cut_off_) return end(cannot_write());
+  if (calls_cut_off_) return end(write_error());
   if (failures_ == 0) host_.warn(job_, "a commit failed and is retried: " + error.message);
   retry_later(&JobDriver::send);
 }
@@ -888,12 +891,13 @@ void JobDriver::on_committed(Result<store::CommitResult> result) {
   must_read_inbox_ = false;
   abandon_open_questions();
   if (released) return end(std::nullopt);
-  if (is_leaving_) return end(newer_request_);
+  if (stopped_for_newer_request_) return end(newer_request_);
   on_all_durable();
 }
 
 void JobDriver::on_all_durable() {
-  for (async::Done<Status>& noted : std::exchange(pending_note_callbacks_, {})) noted(Status{});
+  for (async::Done<Status>& on_written : std::exchange(pending_note_callbacks_, {}))
+    on_written(Status{});
   for (const StepId& step : std::exchange(to_perform_, {})) perform(step);
   if (!ended_ && state_.ending && state_.ending->cancelled) cancel_model_calls();
   if (ended_) return;
@@ -944,7 +948,7 @@ void JobDriver::perform(const StepId& step_id) {
                  sent](Outcome outcome) {
     if (auto self = weak.lock(); self && !self->ended_)
       return self->on_outcome(*sent, std::move(outcome));
-    if (auto has_outcome = host.lock()) (*has_outcome)->on_late_result(job, *sent, outcome);
+    if (auto locked_host = host.lock()) (*locked_host)->on_late_result(job, *sent, outcome);
   };
   const auto withdraw = [&](std::string why) {
     world_.loop.post([answer, why]() mutable {
@@ -963,7 +967,7 @@ void JobDriver::perform(const StepId& step_id) {
                               InFlightCall{entry->tool.get(), call.id, try_no, world_.store.now()});
   if (newer_request_) return withdraw("the job is left to a newer version");
   if (draining_) return withdraw("the process is stopping");
-  if (AE_FAILPOINT("tool.before") != async::FailpointAction::go)
+  if (AE_FAILPOINT("tool.before") != async::FailpointAction::proceed)
     return withdraw("failpoint tool.before");
   auto sendable = engine::sent_request(state_, step);
   if (!sendable) {  // the log does not hold the request: nothing is sent
@@ -993,12 +997,12 @@ void JobDriver::perform(const StepId& step_id) {
   request.traceparent = traceparent(trace.trace_id, span_id_of(job_, call.id, try_no), trace.flags);
   request.tracestate = trace.state;
   request.note_in_flight = [weak = weak_from_this(), id = call.id, try_no](
-                               Value note, async::Done<Status> noted) {
+                               Value note, async::Done<Status> on_written) {
     auto self = weak.lock();
     if (!self || self->ended_) {
-      return noted(fail(Code::stale_attempt, "this worker no longer holds the job"));
+      return on_written(fail(Code::stale_attempt, "this worker no longer holds the job"));
     }
-    self->notes_.push_back({id, try_no, std::move(note), std::move(noted)});
+    self->notes_.push_back({id, try_no, std::move(note), std::move(on_written)});
     self->pump();
   };
   request.progress = [weak = weak_from_this(), step_id, try_no](Value value) {
@@ -1013,7 +1017,7 @@ void JobDriver::perform(const StepId& step_id) {
                                                             .text = {}});
   }
   request.late = [host = host_.handle(), job = job_, sent](Outcome outcome) {
-    if (auto has_outcome = host.lock()) (*has_outcome)->on_late_result(job, *sent, outcome);
+    if (auto locked_host = host.lock()) (*locked_host)->on_late_result(job, *sent, outcome);
   };
   // Computed last, from the latest possible store time: the tool's clock includes suspend from here
   // on, and any suspend since the lease was requested is included in this value.
@@ -1108,9 +1112,9 @@ void JobDriver::reload(std::string_view why) {
   applied_inbox_.clear();
   inbox_.clear();
   inbox_read_ = 0;
-  release_ = must_read_inbox_ = is_leaving_ = false;
-  for (async::Done<Status>& noted : std::exchange(pending_note_callbacks_, {})) {
-    noted(fail(Code::unavailable, "the note was not written"));
+  release_ = must_read_inbox_ = stopped_for_newer_request_ = false;
+  for (async::Done<Status>& on_written : std::exchange(pending_note_callbacks_, {})) {
+    on_written(fail(Code::unavailable, "the note was not written"));
   }
   for (auto it = uncommitted_outcomes_.rbegin(); it != uncommitted_outcomes_.rend(); ++it) {
     pending_outcomes_.push_front(std::move(*it));
@@ -1143,15 +1147,15 @@ void JobDriver::end(std::optional<Error> problem) {
     host_.on_late_result(job_, observed.sent, observed.outcome);
   if (timer_) world_.loop.cancel(*timer_);
   if (drain_timer_) world_.loop.cancel(*drain_timer_);
-  for (async::Done<Status>& noted : std::exchange(pending_note_callbacks_, {})) {
-    noted(fail(Code::stale_attempt, "this worker no longer holds the job"));
+  for (async::Done<Status>& on_written : std::exchange(pending_note_callbacks_, {})) {
+    on_written(fail(Code::stale_attempt, "this worker no longer holds the job"));
   }
-  const bool leaves_doubt =
-      !in_flight_.empty() || has_own_call_in_doubt(state_, lease_.fence.attempt);
+  const bool leaves_unknown_call =
+      !in_flight_.empty() || has_own_unknown_call(state_, lease_.fence.attempt);
   const bool finished = engine::is_terminal(state_.status);
-  const ExitState exit_state = leaves_doubt ? ExitState::in_doubt
-                               : finished   ? ExitState::finished
-                                            : ExitState::resumable;
+  const ExitState exit_state = leaves_unknown_call ? ExitState::unknown_call
+                               : finished          ? ExitState::finished
+                                                   : ExitState::resumable;
   const bool cache_job = !problem && !finished;  // all drafts are durable
   if (cache_job) {
     host_.cache_job(job_,

@@ -64,15 +64,15 @@ class JobDriverHost {
   enum class ExitState {
     resumable,
     finished,
-    in_doubt
-  };  // in_doubt: a call of this process may still be in flight
+    unknown_call
+  };  // unknown_call: a call of this process may still be in flight
   virtual void on_driver_exit(const JobDriver& driver, std::optional<Error> problem,
                               ExitState exit_state) = 0;
   // Removes and returns the cached state of an idle job; `cache_job` stores it.
-  virtual std::optional<CachedJob> take_cached(const JobId& job) = 0;
+  virtual std::optional<CachedJob> extract_cached(const JobId& job) = 0;
   virtual void cache_job(const JobId& job, CachedJob cached) = 0;
   // Did an earlier attempt of this process leave a call with an unknown outcome?
-  virtual bool left_call_in_doubt(const JobId& job) const = 0;
+  virtual bool left_unknown_call(const JobId& job) const = 0;
   // Did this attempt of this process lose the job because the store was unavailable? Then it does
   // not count as a lost claim.
   virtual bool lost_to_outage(const JobId& job, const AttemptId& attempt) const = 0;
@@ -154,16 +154,16 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
     InvocationId invocation;
     std::uint32_t try_no;
     Value note;
-    async::Done<Status> noted;
+    async::Done<Status> on_written;
   };
 
   void on_loaded(Result<LoadedState> loaded_state);
   void defer_to_other_version(std::shared_ptr<store::LoadedJob> loaded);
   void take_over(const store::LoadedJob& loaded);
-  bool wants_checkpoint(bool release) const;
+  bool should_checkpoint(bool release) const;
   void release_claim(Error problem);
   void begin_attempt();
-  Status catch_up(const store::LoadedJob& loaded);
+  Status import_effect_records(const store::LoadedJob& loaded);
   void repair_ledger(const store::LoadedJob& loaded);
   Status end_leftover_calls(const store::LoadedJob& loaded);
   Status resolve_tools();
@@ -179,11 +179,11 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void add_outcome(ObservedOutcome observed);
   void apply_inbox();
   void plan_commits();
-  void note_checkpoint(PendingCommit& pending_commit, const SealInput& sealing);
+  void add_checkpoint_event(PendingCommit& pending_commit, const SealInput& sealing);
   void commit_next();
   void send();
   void retry_commit(const Error& error);
-  Error cannot_write() const;
+  Error write_error() const;
   void on_committed(Result<store::CommitResult> result);
   void on_all_durable();
   void abandon_open_questions();
@@ -253,7 +253,8 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   bool release_ = false;
   // The inbox holds a request that only a newer version can read; the driver stops
   std::optional<Error> newer_request_;
-  bool is_leaving_ = false;  // stopping for `newer_request_`, and everything is recorded
+  bool stopped_for_newer_request_ =
+      false;  // stopping for `newer_request_`, and everything is recorded
   // The drafts open, expire or cancel a wait: commit only if all accepted inbox entries have been
   // read, because they come first.
   bool must_read_inbox_ = false;
@@ -277,10 +278,10 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   };
   std::map<StepId, InFlightCall> in_flight_;
   std::vector<OpenQuestion> open_questions_;
-  std::map<StepId, ProgressReport> progress_reports_;  // of calls in `in_flight_`
-  Instant batch_time_;                                 // time of all events drafted together
-  std::map<InvocationId, std::uint32_t> noted_tries_;  // calls with an in-flight row to erase
-  std::multiset<Instant> pending_heartbeats_;          // lease renewals without a reply
+  std::map<StepId, ProgressReport> progress_reports_;      // of calls in `in_flight_`
+  Instant batch_time_;                                     // time of all events drafted together
+  std::map<InvocationId, std::uint32_t> tries_with_note_;  // calls with an in-flight row to erase
+  std::multiset<Instant> pending_heartbeats_;              // lease renewals without a reply
   std::optional<async::TimerId> timer_, drain_timer_;
   std::vector<Event> sealed_events_;  // events of the commit in flight
   Hash sealed_head_;

@@ -188,8 +188,8 @@ AE_TEST("late/a person's decision and a late result do not both count") {
     }
     return Fault::none;
   };
-  const auto said = two.second.resolve("not_happened");
-  EXPECT_FALSE(said);
+  const auto result = two.second.resolve("not_happened");
+  EXPECT_FALSE(result);
   two.env.loop.advance(5s);
   EXPECT_EQ(two.second.status(), "completed");
   EXPECT_EQ(two.second.calls.size(), 0u) << "it happened: it is not sent again";
@@ -253,7 +253,7 @@ AE_TEST("late/what came into a redacted job with its value is erased by the next
            job.second.faulty->now(), engine::Arrival::late))});
   ASSERT_TRUE(job.env.loop.await<Result<store::CommitResult>>(
       [&](auto done) { job.second.faulty->commit(std::move(late), std::move(done)); }));
-  EXPECT_TRUE(job.redact().dropped.empty()) << "of the log nothing is left to drop";
+  EXPECT_TRUE(job.redact().erased.empty()) << "of the log nothing is left to drop";
   job.expect_outcome_alone();
 }
 
@@ -388,7 +388,7 @@ AE_TEST("claims/a store that stalls for longer than a lease, and then answers, i
         ASSERT_EQ(worker.calls.size(), time);
         env.loop.advance(1s);
         worker.script = [](const store::Call&) { return Fault::delay; };
-        if (writes) not_sent(worker, worker.calls.size() - 1);
+        if (writes) answer_not_sent(worker, worker.calls.size() - 1);
         env.loop.advance(48s);
         EXPECT_FALSE(worker.runtime->is_leased(kJob));
         EXPECT_EQ(worker.outages, "") << "every question was answered";
@@ -525,9 +525,9 @@ AE_TEST("late/a process that dies before its note leaves it to the next act on t
   WorkerFixture next(env, "next", {.owned = true, .seed = 2});
   next.runtime->start();
   env.loop.advance(1h);
-  const auto said = next.resolve("not_happened");
-  ASSERT_FALSE(said);
-  EXPECT_EQ(said.error().code, Code::not_in_doubt) << said.error().message;
+  const auto result = next.resolve("not_happened");
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code, Code::not_in_doubt) << result.error().message;
   expect_noted_once(next);
   EXPECT_FALSE(next.resolve("happened"));
   expect_noted_once(next);

@@ -21,18 +21,19 @@ class Ledger {
   // before.
   std::optional<tools::Permit> permit(const engine::State& durable, const engine::Step& step) {
     if (!step.call || !durable.is_live(step)) return std::nullopt;
-    auto [it, fresh] = given_.emplace(step.call->id.text + "/" + std::to_string(step.call->try_no));
+    auto [it, fresh] =
+        issued_.emplace(step.call->id.text + "/" + std::to_string(step.call->try_no));
     if (!fresh) return std::nullopt;
     return tools::Permit(step.call->id, step.call->try_no);
   }
   // The outcome of the try is recorded, so the log prevents another permit and the entry can be
   // dropped.
   void forget(const InvocationId& invocation, std::uint32_t try_no) {
-    given_.erase(invocation.text + "/" + std::to_string(try_no));
+    issued_.erase(invocation.text + "/" + std::to_string(try_no));
   }
 
  private:
-  std::unordered_set<std::string> given_;
+  std::unordered_set<std::string> issued_;
 };
 
 }  // namespace ae::runtime

@@ -10,9 +10,9 @@
 
 namespace ae::runtime {
 
-LogOpener::LogOpener(const JobId& job, const store::LoadedJob& loaded, ValueLookup known,
+LogOpener::LogOpener(const JobId& job, const store::LoadedJob& loaded, ValueLookup lookup,
                      std::uint64_t seq, const Hash& head)
-    : job_(job), loaded_(loaded), known_(std::move(known)), seq_(seq), head_(head) {
+    : job_(job), loaded_(loaded), lookup_(std::move(lookup)), seq_(seq), head_(head) {
   for (const Blob& blob : loaded.blobs) blobs_.emplace(blob.hash, &blob.bytes);
 }
 
@@ -27,7 +27,7 @@ Status LogOpener::open_commit(const std::string& bytes) {
     if (const auto blob = blobs_.find(hash); blob != blobs_.end()) return *blob->second;
     return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
   };
-  AE_ASSIGN(OpenedBatch opened, open(job_, bytes, head_, blobs, known_));
+  AE_ASSIGN(OpenedBatch opened, open(job_, bytes, head_, blobs, lookup_));
   head_ = opened.head;
   if (opened.first_seq != seq_ + 1) {
     return fail(Code::log_corrupt, "event " + std::to_string(seq_ + 1) + " is missing");
@@ -70,8 +70,8 @@ BlobSource blobs_of(const store::LoadedJob& loaded) {
 // Opens the events after event `seq`, whose hash is `head`.
 Result<std::vector<Event>> open_from(const JobId& job, const store::LoadedJob& loaded,
                                      std::uint64_t seq, const Hash& head,
-                                     const ValueLookup& known) {
-  LogOpener opener(job, loaded, known, seq, head);
+                                     const ValueLookup& lookup) {
+  LogOpener opener(job, loaded, lookup, seq, head);
   while (opener.next()) {
   }
   return opener.take();
@@ -80,8 +80,8 @@ Result<std::vector<Event>> open_from(const JobId& job, const store::LoadedJob& l
 }  // namespace
 
 Result<std::vector<Event>> open_log(const JobId& job, const store::LoadedJob& loaded,
-                                    const ValueLookup& known) {
-  return open_from(job, loaded, 0, Hash{}, known);
+                                    const ValueLookup& lookup) {
+  return open_from(job, loaded, 0, Hash{}, lookup);
 }
 
 Result<Event> open_job_created(const JobId& job, const store::LoadedJob& loaded) {
@@ -100,7 +100,7 @@ namespace {
 std::optional<engine::State> extend_state(const JobId& job, const store::LoadedJob& loaded,
                                           engine::State state, const Hash& head,
                                           const engine::PlanCache& plans) {
-  const auto tail = open_from(job, loaded, state.seq, head, plans.known());
+  const auto tail = open_from(job, loaded, state.seq, head, plans.lookup());
   if (!tail) return std::nullopt;
   for (const Event& event : *tail) {
     if (!engine::apply(state, event, plans.source())) {
@@ -141,7 +141,7 @@ void finish_load(LoadRequest& request, store::LoadedJob loaded, Result<engine::S
 }
 
 void fold_full_log(LoadRequest& request, store::LoadedJob loaded) {
-  const auto events = open_log(request.job, loaded, request.plans.known());
+  const auto events = open_log(request.job, loaded, request.plans.lookup());
   if (!events) return finish_load(request, std::move(loaded), std::unexpected(events.error()));
   finish_load(request, std::move(loaded),
               engine::fold(request.job, *events, request.plans.source()));
@@ -193,7 +193,7 @@ std::vector<engine::StoredEffect> stored_effects(const std::vector<store::Effect
   return stored;
 }
 
-bool has_own_call_in_doubt(const engine::State& state, const AttemptId& attempt) {
+bool has_own_unknown_call(const engine::State& state, const AttemptId& attempt) {
   for (const auto& [key, wait] : state.waits) {
     const auto& call = state.steps[wait.step].call;
     if (wait.resolve && call && call->attempt == attempt) return true;

@@ -22,7 +22,7 @@ namespace ae::runtime {
 class LogOpener {
  public:
   // Opens the commits after event `seq`, whose hash is `head`. Borrows `loaded`.
-  LogOpener(const JobId& job, const store::LoadedJob& loaded, ValueLookup known,
+  LogOpener(const JobId& job, const store::LoadedJob& loaded, ValueLookup lookup,
             std::uint64_t seq = 0, const Hash& head = {});
   LogOpener(const LogOpener&) = delete;
   LogOpener& operator=(const LogOpener&) = delete;
@@ -40,7 +40,7 @@ class LogOpener {
 
   const JobId job_;
   const store::LoadedJob& loaded_;
-  const ValueLookup known_;
+  const ValueLookup lookup_;
   std::map<Hash, const std::string*> blobs_;  // of `loaded_`
   std::size_t opened_ = 0;                    // commits
   std::uint64_t seq_;

@@ -7,23 +7,23 @@
 namespace ae::runtime {
 
 struct OutputHub::State {
-  struct Listener {
+  struct Subscriber {
     std::weak_ptr<State> state;
     JobId job;
     std::function<void()> on_delta;
-    Listener(const std::shared_ptr<State>& of, JobId which, std::function<void()> then)
+    Subscriber(const std::shared_ptr<State>& of, JobId which, std::function<void()> then)
         : state(of), job(std::move(which)), on_delta(std::move(then)) {}
-    Listener(const Listener&) = delete;
-    Listener& operator=(const Listener&) = delete;
-    ~Listener() {
-      if (const auto still = state.lock()) still->remove_listener(job);
+    Subscriber(const Subscriber&) = delete;
+    Subscriber& operator=(const Subscriber&) = delete;
+    ~Subscriber() {
+      if (const auto locked = state.lock()) locked->remove_subscriber(job);
     }
   };
   PartialOutputLimits limits;
   std::map<JobId, std::vector<std::shared_ptr<PartialOutput>>> open;
   std::size_t bytes = 0, open_outputs = 0;  // of open buffers
-  std::map<JobId, std::vector<std::weak_ptr<Listener>>> listeners;
-  std::size_t listener_count = 0;
+  std::map<JobId, std::vector<std::weak_ptr<Subscriber>>> subscribers;
+  std::size_t subscriber_count = 0;
 
   // Is the buffer still open? Its bytes are counted only while it is.
   bool is_open(const JobId& job, const std::shared_ptr<PartialOutput>& output) const {
@@ -36,7 +36,7 @@ struct OutputHub::State {
     if (!is_open(job, output) || output->full || piece.text.empty()) return;
     const std::size_t size = output->text.size() + piece.text.size();
     const bool fits = piece.offset == output->text.size() && size <= limits.text_max &&
-                      bytes + piece.text.size() <= limits.all_max;
+                      bytes + piece.text.size() <= limits.total_max;
     if (!fits) {
       output->full = true;
       return;
@@ -46,23 +46,23 @@ struct OutputHub::State {
     notify(job);
   }
 
-  // Works on a copy, because a callback may remove or add listeners.
+  // Works on a copy, because a callback may remove or add subscribers.
   void notify(const JobId& job) {
-    const auto of_job = listeners.find(job);
-    if (of_job == listeners.end()) return;
+    const auto of_job = subscribers.find(job);
+    if (of_job == subscribers.end()) return;
     const auto all = of_job->second;
     for (const auto& weak : all) {
-      if (const auto listener = weak.lock()) listener->on_delta();
+      if (const auto subscriber = weak.lock()) subscriber->on_delta();
     }
   }
 
-  // Called after a listener of the job was destroyed.
-  void remove_listener(const JobId& job) {
-    --listener_count;
-    const auto of_job = listeners.find(job);
-    if (of_job == listeners.end()) return;
-    std::erase_if(of_job->second, [](const auto& listener) { return listener.expired(); });
-    if (of_job->second.empty()) listeners.erase(of_job);
+  // Called after a subscriber of the job was destroyed.
+  void remove_subscriber(const JobId& job) {
+    --subscriber_count;
+    const auto of_job = subscribers.find(job);
+    if (of_job == subscribers.end()) return;
+    std::erase_if(of_job->second, [](const auto& subscriber) { return subscriber.expired(); });
+    if (of_job->second.empty()) subscribers.erase(of_job);
   }
 
   template <class Which>
@@ -107,18 +107,18 @@ void OutputHub::end_all(const JobId& job) {
   state_->drop(job, [](const PartialOutput&) { return true; });
 }
 
-std::vector<std::shared_ptr<const PartialOutput>> OutputHub::of(const JobId& job) const {
+std::vector<std::shared_ptr<const PartialOutput>> OutputHub::outputs_of(const JobId& job) const {
   const auto of_job = state_->open.find(job);
   if (of_job == state_->open.end()) return {};
   return {of_job->second.begin(), of_job->second.end()};
 }
 
-std::shared_ptr<void> OutputHub::listen(const JobId& job, std::function<void()> on_delta) {
-  if (state_->listener_count >= state_->limits.listeners_max) return nullptr;
-  auto listener = std::make_shared<State::Listener>(state_, job, std::move(on_delta));
-  state_->listeners[job].push_back(listener);
-  ++state_->listener_count;
-  return listener;
+std::shared_ptr<void> OutputHub::subscribe(const JobId& job, std::function<void()> on_delta) {
+  if (state_->subscriber_count >= state_->limits.subscribers_max) return nullptr;
+  auto subscriber = std::make_shared<State::Subscriber>(state_, job, std::move(on_delta));
+  state_->subscribers[job].push_back(subscriber);
+  ++state_->subscriber_count;
+  return subscriber;
 }
 
 }  // namespace ae::runtime

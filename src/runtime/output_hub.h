@@ -29,10 +29,10 @@ struct PartialOutput {
 };
 
 struct PartialOutputLimits {
-  std::size_t text_max = 4u << 20;   // bytes of one buffer
-  std::size_t all_max = 64u << 20;   // bytes of all buffers
-  std::size_t listeners_max = 1024;  // concurrent subscribers, over all jobs
-  std::size_t outputs_max = 10'000;  // concurrent buffers
+  std::size_t text_max = 4u << 20;     // bytes of one buffer
+  std::size_t total_max = 64u << 20;   // bytes of all buffers
+  std::size_t subscribers_max = 1024;  // concurrent subscribers, over all jobs
+  std::size_t outputs_max = 10'000;    // concurrent buffers
 };
 
 class OutputHub {
@@ -53,10 +53,10 @@ class OutputHub {
 
   // The open buffers of the job, in the order in which they began. Shared, because readers may be
   // slower than the output.
-  std::vector<std::shared_ptr<const PartialOutput>> of(const JobId& job) const;
+  std::vector<std::shared_ptr<const PartialOutput>> outputs_of(const JobId& job) const;
   // Calls `on_delta` after each piece of output of this job until the returned handle is dropped.
   // nullptr: too many subscribers.
-  std::shared_ptr<void> listen(const JobId& job, std::function<void()> on_delta);
+  std::shared_ptr<void> subscribe(const JobId& job, std::function<void()> on_delta);
 
  private:
   struct State;

@@ -22,7 +22,7 @@ PartialOutput output_of(const std::string& invocation, std::uint32_t try_no = 1)
 
 std::string all_of(const OutputHub& hub, const JobId& job = kJob) {
   std::string all;
-  for (const auto& one : hub.of(job)) {
+  for (const auto& one : hub.outputs_of(job)) {
     all += one->invocation.text + "/" + std::to_string(one->try_no) + " " + one->text +
            (one->full ? " full; " : "; ");
   }
@@ -31,15 +31,15 @@ std::string all_of(const OutputHub& hub, const JobId& job = kJob) {
 
 AE_TEST("sayings/what a call says is kept and told, until its end is durable") {
   OutputHub hub;
-  std::string heard;
-  const auto listens = hub.listen(kJob, [&] { heard += all_of(hub); });
+  std::string output;
+  const auto subscription = hub.subscribe(kJob, [&] { output += all_of(hub); });
   auto one = hub.begin(kJob, output_of("a")), two = hub.begin(kJob, output_of("b"));
   auto other = hub.begin(JobId("other"), output_of("c"));
   one({.offset = 0, .text = "x"});
   two({.offset = 0, .text = "y"});
   other({.offset = 0, .text = "not ours"});
   one({.offset = 1, .text = "z"});
-  EXPECT_EQ(heard, "a/1 x; b/1 ; a/1 x; b/1 y; a/1 xz; b/1 y; ");
+  EXPECT_EQ(output, "a/1 x; b/1 ; a/1 x; b/1 y; a/1 xz; b/1 y; ");
   hub.end(kJob, InvocationId("a"), 2);
   EXPECT_EQ(all_of(hub), "a/1 xz; b/1 y; ") << "that try has not begun";
   hub.end(kJob, InvocationId("a"), 1);
@@ -65,14 +65,14 @@ AE_TEST("sayings/who comes later has it from the beginning, also when it has end
   OutputHub hub;
   auto say = hub.begin(kJob, output_of("a"));
   say({.offset = 0, .text = "so far"});
-  const auto kept = hub.of(kJob);
+  const auto outputs = hub.outputs_of(kJob);
   hub.end(kJob, InvocationId("a"), 1);
-  ASSERT_EQ(kept.size(), 1u);
-  EXPECT_EQ(kept[0]->text, "so far");
+  ASSERT_EQ(outputs.size(), 1u);
+  EXPECT_EQ(outputs[0]->text, "so far");
 }
 
 AE_TEST("sayings/beyond its limit a text stops to grow, and what ends makes room for others") {
-  OutputHub hub({.text_max = 4, .all_max = 6, .listeners_max = 2, .outputs_max = 3});
+  OutputHub hub({.text_max = 4, .total_max = 6, .subscribers_max = 2, .outputs_max = 3});
   auto a = hub.begin(kJob, output_of("a")), b = hub.begin(kJob, output_of("b"));
   a({.offset = 0, .text = "1234"});
   a({.offset = 4, .text = "5"});
@@ -89,31 +89,31 @@ AE_TEST("sayings/beyond its limit a text stops to grow, and what ends makes room
 }
 
 AE_TEST("sayings/so many may listen, and who goes makes room, also while it is told") {
-  OutputHub hub({.text_max = 100, .all_max = 100, .listeners_max = 2, .outputs_max = 10});
-  int heard = 0;
+  OutputHub hub({.text_max = 100, .total_max = 100, .subscribers_max = 2, .outputs_max = 10});
+  int calls = 0;
   std::shared_ptr<void> one, two;
-  one = hub.listen(kJob, [&] {
-    ++heard;
+  one = hub.subscribe(kJob, [&] {
+    ++calls;
     two.reset();
   });
-  two = hub.listen(kJob, [&] { ++heard; });
-  EXPECT_EQ(hub.listen(kJob, [] {}), nullptr);
+  two = hub.subscribe(kJob, [&] { ++calls; });
+  EXPECT_EQ(hub.subscribe(kJob, [] {}), nullptr);
   auto say = hub.begin(kJob, output_of("a"));
   say({.offset = 0, .text = "x"});
-  EXPECT_EQ(heard, 1);
-  EXPECT_NE(hub.listen(kJob, [] {}), nullptr);
+  EXPECT_EQ(calls, 1);
+  EXPECT_NE(hub.subscribe(kJob, [] {}), nullptr);
 }
 
 AE_TEST("sayings/who speaks and who listens may outlive it") {
   std::move_only_function<void(tools::TextDelta)> say;
-  std::shared_ptr<void> listens;
+  std::shared_ptr<void> subscription;
   {
     OutputHub hub;
     say = hub.begin(kJob, output_of("a"));
-    listens = hub.listen(kJob, [] { FAIL() << "nobody is told"; });
+    subscription = hub.subscribe(kJob, [] { FAIL() << "nobody is told"; });
   }
   say({.offset = 0, .text = "x"});
-  listens.reset();
+  subscription.reset();
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ class SlotSnapshot final : public async::FailpointHandler {
   ~SlotSnapshot() override { async::failpoint_handler = nullptr; }
   async::FailpointAction hit(std::string_view name) override {
     if (name == "decided.a") seen = page_;
-    return async::FailpointAction::go;
+    return async::FailpointAction::proceed;
   }
   std::optional<Page> seen;
 

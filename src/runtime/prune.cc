@@ -140,19 +140,20 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
     });
   }
 
-  void skip_job(std::size_t i, const Error& why) {
-    ++result_.left_jobs;
+  void skip_job(std::size_t i, const Error& error) {
+    ++result_.skipped_jobs;
     skipped_.insert(batch_[i].id);
-    if (result_.left.size() < kPruneLeftMax) result_.left.emplace_back(batch_[i].id, why);
+    if (result_.skipped.size() < kPruneSkippedMax)
+      result_.skipped.emplace_back(batch_[i].id, error);
     batch_.erase(batch_.begin() + static_cast<std::ptrdiff_t>(i));
     pruning_.jobs.erase(pruning_.jobs.begin() + static_cast<std::ptrdiff_t>(i));
   }
 
   void archive() {
     if (batch_.empty()) return continue_page();
-    request_.archive->put_files(std::move(files_), [self = shared_from_this()](Status kept) {
-      if (!kept)
-        return self->done_(std::unexpected(std::move(kept).error().with_context("the archive")));
+    request_.archive->put_files(std::move(files_), [self = shared_from_this()](Status written) {
+      if (!written)
+        return self->done_(std::unexpected(std::move(written).error().with_context("the archive")));
       if (auto error = store::hit_before_failpoint("prune.archived").now) {
         return self->done_(std::unexpected(*std::move(error)));
       }
@@ -240,12 +241,12 @@ class Pruner : public std::enable_shared_from_this<Pruner> {
 Result<std::vector<Archive::File>> archive_of(const JobId& job, const store::LoadedJob& loaded) {
   AE_ASSIGN(const std::vector<Event> events, open_log(job, loaded));
   std::vector<Archive::File> files{{.name = job.text + ".json", .bytes = {}}};
-  std::vector<Value> shown;
-  shown.reserve(events.size());
-  for (const Event& event : events) shown.push_back(envelope(job, event));
-  files[0].bytes =
-      canonical(Value::object({{"events", Value::array(std::move(shown))}, {"next", Value()}})) +
-      "\n";
+  std::vector<Value> envelopes;
+  envelopes.reserve(events.size());
+  for (const Event& event : events) envelopes.push_back(envelope(job, event));
+  files[0].bytes = canonical(Value::object(
+                       {{"events", Value::array(std::move(envelopes))}, {"next", Value()}})) +
+                   "\n";
   if (loaded.signed_head) {
     files.push_back({.name = job.text + ".signed_head", .bytes = *loaded.signed_head});
   }

@@ -27,7 +27,7 @@ namespace ae::runtime {
 inline constexpr std::uint64_t kPruneEventsMax = 8192;  // per transaction
 // Approximate bytes of archive files per transaction
 inline constexpr std::size_t kPruneArchiveBytes = 16u << 20;
-inline constexpr std::size_t kPruneLeftMax = 100;  // jobs listed by name
+inline constexpr std::size_t kPruneSkippedMax = 100;  // jobs listed by name
 
 // Destination of archive files.
 class Archive {
@@ -58,10 +58,10 @@ struct PruneResult {
   std::optional<Instant> oldest, newest;  // first and last end time of the jobs
   std::optional<std::uint64_t> next;      // `after` of the next request; nullopt = none left
   Instant before;                         // jobs that ended later are kept
-  // Not deleted, because their logs could not be read for the archive; at most kPruneLeftMax are
+  // Not deleted, because their logs could not be read for the archive; at most kPruneSkippedMax are
   // listed.
-  std::vector<std::pair<JobId, Error>> left;
-  std::uint64_t left_jobs = 0;
+  std::vector<std::pair<JobId, Error>> skipped;
+  std::uint64_t skipped_jobs = 0;
 };
 
 // The archive files of a job: `<id>.json`, its events as `aetheris events ID --json` prints them,

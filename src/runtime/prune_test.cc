@@ -67,11 +67,11 @@ struct PruneFixture {
     ASSERT_TRUE(loop.await<Result<store::CommitResult>>(
         [&](auto done) { memory.commit(std::move(batch), std::move(done)); }));
   }
-  Result<PruneResult> prune(store::Store& store, PruneRequest wish) {
+  Result<PruneResult> prune(store::Store& store, PruneRequest request) {
     return loop.await<Result<PruneResult>>(
-        [&](auto done) { runtime::prune(store, std::move(wish), {}, std::move(done)); });
+        [&](auto done) { runtime::prune(store, std::move(request), {}, std::move(done)); });
   }
-  std::string left() {
+  std::string remaining() {
     const auto rows = loop.await<Result<std::vector<store::JobRow>>>(
         [&](auto done) { memory.query({.limit = 1000}, std::move(done)); });
     std::string text;
@@ -91,17 +91,17 @@ AE_TEST("prune/jobs are deleted by age, each after its log is in the archive") {
   ASSERT_TRUE(dry);
   EXPECT_EQ(dry->jobs, 147u);
   EXPECT_EQ(fixture.archive->files_.size(), 0u);
-  PruneRequest wish{
+  PruneRequest request{
       .older_than = std::chrono::hours(1), .archive = fixture.archive, .jobs_max = 100};
-  auto done = fixture.prune(fixture.memory, wish);
+  auto done = fixture.prune(fixture.memory, request);
   ASSERT_TRUE(done) << done.error().message;
   EXPECT_EQ(done->jobs, 100u);
   ASSERT_TRUE(done->next.has_value()) << "there are more";
-  wish.after = *done->next;
-  done = fixture.prune(fixture.memory, wish);
+  request.after = *done->next;
+  done = fixture.prune(fixture.memory, request);
   EXPECT_EQ(done->jobs, 47u);
   EXPECT_FALSE(done->next.has_value());
-  EXPECT_EQ(fixture.left(), "young j100 j50 j0 ");
+  EXPECT_EQ(fixture.remaining(), "young j100 j50 j0 ");
   EXPECT_EQ(fixture.archive->files_.size(), 147u);
   const auto file = parse_json(fixture.archive->files_.at("j7.json"));
   EXPECT_EQ((*file)["events"].items()[0]["payload"].text("input"), "j7");
@@ -113,14 +113,14 @@ AE_TEST("prune/what an archive does not take is not deleted") {
   fixture.job("b");
   fixture.loop.advance(std::chrono::hours(2));
   fixture.archive->files_["a.json"] = "something else";
-  const PruneRequest wish{.older_than = std::chrono::hours(1), .archive = fixture.archive};
-  EXPECT_EQ(fixture.prune(fixture.memory, wish).error().code, Code::already_exists);
+  const PruneRequest request{.older_than = std::chrono::hours(1), .archive = fixture.archive};
+  EXPECT_EQ(fixture.prune(fixture.memory, request).error().code, Code::already_exists);
   fixture.archive->files_.clear();
   fixture.archive->full = true;
-  EXPECT_EQ(fixture.prune(fixture.memory, wish).error().code, Code::unavailable);
-  EXPECT_EQ(fixture.left(), "b a ");
+  EXPECT_EQ(fixture.prune(fixture.memory, request).error().code, Code::unavailable);
+  EXPECT_EQ(fixture.remaining(), "b a ");
   fixture.archive->full = false;
-  EXPECT_EQ(fixture.prune(fixture.memory, wish)->jobs, 2u);
+  EXPECT_EQ(fixture.prune(fixture.memory, request)->jobs, 2u);
 }
 
 AE_TEST_SLOW(
@@ -135,16 +135,16 @@ AE_TEST_SLOW(
       fixture.loop.advance(std::chrono::hours(2));
       store::FaultyStore faulty(fixture.loop, fixture.memory,
                                 {.script = store::inject_at(n, fault), .on_crash = {}});
-      const PruneRequest wish{.older_than = std::chrono::hours(1), .archive = fixture.archive};
-      const auto first = fixture.prune(faulty, wish);
+      const PruneRequest request{.older_than = std::chrono::hours(1), .archive = fixture.archive};
+      const auto first = fixture.prune(faulty, request);
       failed = !first;
       if (failed) {
         EXPECT_TRUE(first.error().code == Code::unavailable ||
                     first.error().code == Code::unknown_outcome)
             << first.error().message;
-        ASSERT_TRUE(fixture.prune(faulty, wish));
+        ASSERT_TRUE(fixture.prune(faulty, request));
       }
-      EXPECT_EQ(fixture.left(), "w ");
+      EXPECT_EQ(fixture.remaining(), "w ");
       EXPECT_EQ(fixture.archive->files_.size(), 70u);
     }
   }
@@ -154,16 +154,16 @@ AE_TEST("prune/two that prune at once delete each job once, and both come to an 
   PruneFixture fixture;
   for (int i = 0; i < 300; ++i) fixture.job("j" + std::to_string(i));
   fixture.loop.advance(std::chrono::hours(2));
-  std::vector<Result<PruneResult>> said;
+  std::vector<Result<PruneResult>> results;
   for (int i = 0; i < 2; ++i) {
     runtime::prune(fixture.memory,
                    {.older_than = std::chrono::hours(1), .archive = fixture.archive}, {},
-                   [&](Result<PruneResult> pruned) { said.push_back(std::move(pruned)); });
+                   [&](Result<PruneResult> pruned) { results.push_back(std::move(pruned)); });
   }
-  fixture.loop.run_until([&] { return said.size() == 2; });
-  ASSERT_TRUE(said[0] && said[1]);
-  EXPECT_EQ(said[0]->jobs + said[1]->jobs, 300u);
-  EXPECT_EQ(fixture.left(), "");
+  fixture.loop.run_until([&] { return results.size() == 2; });
+  ASSERT_TRUE(results[0] && results[1]);
+  EXPECT_EQ(results[0]->jobs + results[1]->jobs, 300u);
+  EXPECT_EQ(fixture.remaining(), "");
 }
 
 AE_TEST("prune/a job whose log cannot be read stays and is named, when it was to be archived") {
@@ -178,14 +178,14 @@ AE_TEST("prune/a job whose log cannot be read stays and is named, when it was to
   ASSERT_TRUE(fixture.loop.await<Result<store::CommitResult>>(
       [&](auto done) { fixture.memory.commit(std::move(broken), std::move(done)); }));
   fixture.loop.advance(std::chrono::hours(2));
-  PruneRequest wish{.older_than = std::chrono::hours(1), .archive = fixture.archive};
-  const auto done = fixture.prune(fixture.memory, wish);
+  PruneRequest request{.older_than = std::chrono::hours(1), .archive = fixture.archive};
+  const auto done = fixture.prune(fixture.memory, request);
   ASSERT_TRUE(done);
   EXPECT_EQ(done->jobs, 1u);
-  ASSERT_EQ(done->left.size(), 1u);
-  EXPECT_EQ(done->left[0].first.text, "broken");
-  wish.archive = nullptr;
-  EXPECT_EQ(fixture.prune(fixture.memory, wish)->jobs, 1u)
+  ASSERT_EQ(done->skipped.size(), 1u);
+  EXPECT_EQ(done->skipped[0].first.text, "broken");
+  request.archive = nullptr;
+  EXPECT_EQ(fixture.prune(fixture.memory, request)->jobs, 1u)
       << "nobody needs to read it to delete it";
 }
 

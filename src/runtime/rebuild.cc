@@ -55,7 +55,7 @@ class Projector {
       return blobs_(hash);
     };
     AE_ASSIGN(OpenedBatch opened,
-              open(log_.job, bytes, out_.head, recording_blobs, plans_.known()));
+              open(log_.job, bytes, out_.head, recording_blobs, plans_.lookup()));
     if (opened.first_seq != out_.last_seq + 1) {
       return corrupt("event " + std::to_string(out_.last_seq + 1) + " is missing");
     }
@@ -110,7 +110,7 @@ class Projector {
 
   Status read_job_created() {
     if (job_created_.type != EventType::job_created) return corrupt("event 1 is not job_created");
-    const JobCreated& created = birth_of(job_created_);
+    const JobCreated& created = job_created_of(job_created_);
     out_.created_at = job_created_.created_at;
     out_.agent = created.agent;
     out_.idempotency_key = or_empty(created.idempotency_key);
@@ -208,10 +208,10 @@ Result<RebuildResult> rebuild(store::Rebuild& store, const std::function<Instant
     static_cast<void>(AE_FAILPOINT("rebuild.after_batch"));
     batch_jobs = batch_bytes = 0;
   }
-  AE_ASSIGN(auto rest, store.reconcile_rest());
-  if (!rest.empty()) {
+  AE_ASSIGN(auto orphaned_rows, store.reconcile_rest());
+  if (!orphaned_rows.empty()) {
     if (rebuilt.differing.size() >= kListedMax) rebuilt.differing.pop_back();
-    rebuilt.differing.push_back({JobId(), std::move(rest)});
+    rebuilt.differing.push_back({JobId(), std::move(orphaned_rows)});
   }
   AE_TRY(store.commit());
   static_cast<void>(AE_FAILPOINT("rebuild.after_batch"));

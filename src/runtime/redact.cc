@@ -35,10 +35,10 @@ std::string join_names(const std::vector<std::string>& names) {
 
 // The value fields of an event that are not erased.
 std::vector<std::string> present_fields(const Event& event) {
-  std::vector<std::string> there;
-  if (!event.salts.is_object()) return there;
-  for (const auto& [name, salt] : event.salts.members()) there.push_back(name);
-  return there;
+  std::vector<std::string> present;
+  if (!event.salts.is_object()) return present;
+  for (const auto& [name, salt] : event.salts.members()) present.push_back(name);
+  return present;
 }
 
 Status has_ended(const JobId& job, const engine::State& state, const store::LoadedJob& loaded) {
@@ -67,14 +67,14 @@ class RedactionBuilder {
   Result<std::optional<store::Redaction>> make(RedactResult& result) {
     AE_TRY(read());
     AE_TRY(has_ended(request_.job, state_, loaded_));
-    AE_TRY(choose(result));
+    AE_TRY(select_values(result));
     result.job = request_.job;
-    result.kept = retained_values(request_.job, events_, loaded_, request_);
+    result.retained = retained_values(request_.job, events_, loaded_, request_);
     store::Redaction redaction{.job = request_.job};
     AE_ASSIGN(const std::size_t erased, erase_effects(redaction));
-    if (result.dropped.empty() && erased == 0) return std::nullopt;
+    if (result.erased.empty() && erased == 0) return std::nullopt;
     AE_TRY(rewrite(redaction));
-    std::vector<Member> detail{{"reason", request_.reason}, {"values", names_json(result.dropped)}};
+    std::vector<Member> detail{{"reason", request_.reason}, {"values", names_json(result.erased)}};
     if (erased > 0) detail.emplace_back("effects", std::uint64_t{erased});
     redaction.audit = {.by = request_.by,
                        .act = "redact",
@@ -102,7 +102,7 @@ class RedactionBuilder {
     return {};
   }
 
-  Status choose(RedactResult& result) {
+  Status select_values(RedactResult& result) {
     if (request_.all) {
       for (const Event& event : events_) {
         std::vector<std::string> fields = present_fields(event);
@@ -110,44 +110,46 @@ class RedactionBuilder {
           return !engine::retention_reason(event, field).empty() ||
                  (request_.keep_blind && event.seq == 1 && field == kBlind);
         });
-        take(event, fields, result);
+        add_values(event, fields, result);
       }
     }
-    for (const ValueName& wanted : request_.values) {
-      if (wanted.seq == 0 || wanted.seq > events_.size()) {
+    for (const ValueName& requested : request_.values) {
+      if (requested.seq == 0 || requested.seq > events_.size()) {
         return fail(Code::input_invalid, "job " + request_.job.text + " has no event " +
-                                             std::to_string(wanted.seq) + ": its log has 1 to " +
+                                             std::to_string(requested.seq) + ": its log has 1 to " +
                                              std::to_string(events_.size()));
       }
-      const Event& event = events_[wanted.seq - 1];
-      const auto there = present_fields(event);
-      const auto gone = erased_fields(event);
-      if (wanted.field.empty()) {
-        if (there.empty() && gone.empty()) {
-          return fail(Code::input_invalid, "event " + std::to_string(wanted.seq) +
+      const Event& event = events_[requested.seq - 1];
+      const auto present = present_fields(event);
+      const auto erased = erased_fields(event);
+      if (requested.field.empty()) {
+        if (present.empty() && erased.empty()) {
+          return fail(Code::input_invalid, "event " + std::to_string(requested.seq) +
                                                " holds no value that could be dropped");
         }
-        for (const std::string& field : there) AE_TRY(check_erasable(event, field));
-        take(event, there, result);
-        for (const std::string& field : gone) result.gone.push_back({wanted.seq, field});
-      } else if (std::ranges::find(there, wanted.field) != there.end()) {
-        AE_TRY(check_erasable(event, wanted.field));
-        take(event, {wanted.field}, result);
-      } else if (std::ranges::find(gone, wanted.field) != gone.end()) {
-        result.gone.push_back(wanted);
+        for (const std::string& field : present) AE_TRY(check_erasable(event, field));
+        add_values(event, present, result);
+        for (const std::string& field : erased)
+          result.already_erased.push_back({requested.seq, field});
+      } else if (std::ranges::find(present, requested.field) != present.end()) {
+        AE_TRY(check_erasable(event, requested.field));
+        add_values(event, {requested.field}, result);
+      } else if (std::ranges::find(erased, requested.field) != erased.end()) {
+        result.already_erased.push_back(requested);
       } else {
         return fail(Code::input_invalid,
-                    "event " + std::to_string(wanted.seq) + " has no value \"" + wanted.field +
-                        "\"" + (there.empty() ? "" : "; it has " + join_names(there)));
+                    "event " + std::to_string(requested.seq) + " has no value \"" +
+                        requested.field + "\"" +
+                        (present.empty() ? "" : "; it has " + join_names(present)));
       }
     }
     // Without the blind no hash confirms a guess of an erased value.
-    const JobCreated& created = birth_of(events_.front());
+    const JobCreated& created = job_created_of(events_.front());
     blinded_ = is_blinded(created);
-    if (!drop_.empty() && !request_.keep_blind && blind_of(created)) {
-      drop_.insert({1, std::string(kBlind)});
+    if (!to_erase_.empty() && !request_.keep_blind && blind_of(created)) {
+      to_erase_.insert({1, std::string(kBlind)});
     }
-    result.dropped.assign(drop_.begin(), drop_.end());
+    result.erased.assign(to_erase_.begin(), to_erase_.end());
     return {};
   }
 
@@ -158,8 +160,8 @@ class RedactionBuilder {
                                          std::string(field) + " stays: " + std::string(why));
   }
 
-  void take(const Event& event, const std::vector<std::string>& fields, RedactResult&) {
-    for (const std::string& field : fields) drop_.insert({event.seq, field});
+  void add_values(const Event& event, const std::vector<std::string>& fields, RedactResult&) {
+    for (const std::string& field : fields) to_erase_.insert({event.seq, field});
     if (fields.empty()) return;
     // The call's effect record holds its result too.
     std::visit(
@@ -172,11 +174,11 @@ class RedactionBuilder {
           }
         },
         event.body);
-    if (const auto* unknown = as<UnknownEvent>(event)) take_unknown(*unknown);
+    if (const auto* unknown = as<UnknownEvent>(event)) add_unknown(*unknown);
   }
 
   // An event of a newer version may name a call with the same fields.
-  void take_unknown(const UnknownEvent& event) {
+  void add_unknown(const UnknownEvent& event) {
     for (const char* name : {"invocation_id", "result_of"}) {
       const std::string invocation(event.payload.text(name));
       if (!invocation.empty()) invocations_.insert(invocation);
@@ -189,21 +191,21 @@ class RedactionBuilder {
     std::vector<Event> events;
     for (const std::string& bytes : loaded_.commits) {
       const RedactFilter drop = [&](const Event& event, std::string_view field) {
-        return drop_.contains({event.seq, std::string(field)});
+        return to_erase_.contains({event.seq, std::string(field)});
       };
       const RetainFilter retained_value = [&](const Event& event, std::string_view field) {
         return engine::retained_value(event, field, blinded_);
       };
-      AE_ASSIGN(std::string left,
+      AE_ASSIGN(std::string redacted_bytes,
                 ae::redact(request_.job, bytes, head, blobs(), drop, retained_value));
       std::vector<Hash> used_blobs;
-      AE_ASSIGN(OpenedBatch opened, open(request_.job, left, head, blobs(&used_blobs)));
+      AE_ASSIGN(OpenedBatch opened, open(request_.job, redacted_bytes, head, blobs(&used_blobs)));
       head = opened.head;
       for (Event& event : opened.events) events.push_back(std::move(event));
-      if (left == bytes) continue;
+      if (redacted_bytes == bytes) continue;
       redaction.commits.push_back({.first_seq = opened.first_seq,
                                    .expected_hash = sha256(bytes),
-                                   .bytes = std::move(left),
+                                   .bytes = std::move(redacted_bytes),
                                    .blobs = std::move(used_blobs)});
     }
     if (auto folded = engine::fold(request_.job, events, engine::uncached_plan_source()); !folded) {
@@ -221,12 +223,12 @@ class RedactionBuilder {
     redaction.effects = loaded_.effects;
     for (store::EffectRow& effect : redaction.effects) {
       if (!request_.all && !invocations_.contains(effect.invocation.text)) continue;
-      AE_ASSIGN(std::string left,
+      AE_ASSIGN(std::string erased_record,
                 engine::erased_effect(
                     engine::effect_location(request_.job, effect.invocation, effect.try_no),
                     effect.record));
-      if (left != effect.record) ++erased;
-      effect.record = std::move(left);
+      if (erased_record != effect.record) ++erased;
+      effect.record = std::move(erased_record);
     }
     return erased;
   }
@@ -235,7 +237,7 @@ class RedactionBuilder {
   const store::LoadedJob& loaded_;
   std::vector<Event> events_;
   engine::State state_;
-  std::set<ValueName> drop_;
+  std::set<ValueName> to_erase_;
   std::set<std::string> invocations_;
   bool blinded_ = false;
 };
@@ -298,7 +300,7 @@ struct Relative {
   JobId job;
   bool values = false;               // has values that `redact --all` would erase
   std::optional<std::string> blind;  // nullopt = it has none, or it was erased
-  bool unread = false;               // its log cannot be read
+  bool is_unreadable = false;        // its log cannot be read
 };
 
 // The redaction of a job and, with `tree`, of its forks. The audit log records which job was forked
@@ -314,7 +316,7 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
       if (!read) return self->done_(std::unexpected(read.error()));
       self->family_ = self->family();
       if (!self->request_.tree && self->family_.empty()) return self->start_writing();
-      self->load_own();
+      self->load_job();
     });
   }
 
@@ -326,7 +328,7 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
     store_.read_audit_log(audit_seq_, [self = shared_from_this(), then = std::move(then)](
                                           Result<store::AuditLog> log) mutable {
       if (!log) return then(std::unexpected(log.error()));
-      for (const store::AuditRow& row : log->rows) self->note(row);
+      for (const store::AuditRow& row : log->rows) self->add_audit_row(row);
       if (log->rows.empty()) return then({});
       self->audit_seq_ = log->rows.back().seq;
       if (self->audit_seq_ < log->head.seq) return self->read_audit(std::move(then));
@@ -334,7 +336,7 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
     });
   }
 
-  void note(const store::AuditRow& row) {
+  void add_audit_row(const store::AuditRow& row) {
     const auto entry = parse_json(row.body);
     if (!entry || entry->text("act") != "fork") return;
     const std::string fork((*entry)["detail"].text("fork"));
@@ -345,9 +347,9 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
 
   // Appends all forks of `job`, each after the job that it was forked from.
   void add_forks(const JobId& job, std::vector<JobId>& to) const {
-    const auto made = forks_of_.find(job.text);
-    if (made == forks_of_.end()) return;
-    for (const JobId& fork : made->second) {
+    const auto forks = forks_of_.find(job.text);
+    if (forks == forks_of_.end()) return;
+    for (const JobId& fork : forks->second) {
       if (std::ranges::find(to, fork) != to.end()) continue;
       to.push_back(fork);
       add_forks(fork, to);
@@ -356,16 +358,16 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
 
   // Every job that may hold the blind: all forks of the first origin. Forks of this job come first.
   std::vector<JobId> family() {
-    std::vector<JobId> all, line{request_.job};
+    std::vector<JobId> all, ancestors{request_.job};
     add_forks(request_.job, all);
     forks_ = all;
-    for (auto up = origins_.find(request_.job.text); up != origins_.end();
-         up = origins_.find(line.back().text)) {
-      if (std::ranges::find(line, up->second) != line.end()) break;
-      line.push_back(up->second);
+    for (auto origin = origins_.find(request_.job.text); origin != origins_.end();
+         origin = origins_.find(ancestors.back().text)) {
+      if (std::ranges::find(ancestors, origin->second) != ancestors.end()) break;
+      ancestors.push_back(origin->second);
     }
-    if (line.size() > 1) all.push_back(line.back());
-    add_forks(line.back(), all);
+    if (ancestors.size() > 1) all.push_back(ancestors.back());
+    add_forks(ancestors.back(), all);
     std::erase(all, request_.job);
     return all;
   }
@@ -373,21 +375,21 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
   bool is_fork(const JobId& job) const { return std::ranges::find(forks_, job) != forks_.end(); }
 
   // The forks are written first, so it is checked before them that the job can be redacted.
-  void load_own() {
+  void load_job() {
     store_.load(request_.job, 1, [self = shared_from_this()](Result<store::LoadedJob> loaded) {
       if (!loaded) return self->done_(std::unexpected(loaded.error()));
-      const Status may = self->may_redact(*loaded);
-      if (!may) return self->done_(std::unexpected(may.error()));
+      const Status status = self->check_redactable(*loaded);
+      if (!status) return self->done_(std::unexpected(status.error()));
       self->load_relative(0);
     });
   }
 
-  Status may_redact(const store::LoadedJob& loaded) {
+  Status check_redactable(const store::LoadedJob& loaded) {
     AE_ASSIGN(const std::vector<Event> events, open_log(request_.job, loaded));
     AE_ASSIGN(const engine::State state,
               engine::fold(request_.job, events, engine::uncached_plan_source()));
-    blinded_ = is_blinded(birth_of(events.front()));
-    blind_ = blind_of(birth_of(events.front()));
+    blinded_ = is_blinded(job_created_of(events.front()));
+    blind_ = blind_of(job_created_of(events.front()));
     return has_ended(request_.job, state, loaded);
   }
 
@@ -405,13 +407,13 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
         self->add_relative(job, *loaded);
         return self->load_relative(i + 1);
       }
-      const Status looked = self->add_fork(job, *loaded);
-      if (!looked) return self->done_(std::unexpected(looked.error()));
+      const Status status = self->add_fork(job, *loaded);
+      if (!status) return self->done_(std::unexpected(status.error()));
       self->load_relative(i + 1);
     });
   }
 
-  bool would_drop(const Event& event, const std::string& field) const {
+  bool would_erase(const Event& event, const std::string& field) const {
     if (field == kBlind && event.seq == 1) return !request_.keep_blind;
     return engine::retention_reason(event, field).empty();
   }
@@ -420,24 +422,24 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
     const auto created = open_job_created(job, loaded);
     Relative relative{
         .job = job,
-        .unread = !created.has_value()};  // an unreadable log does not stop the redaction
-    if (created) relative.blind = blind_of(birth_of(*created));
+        .is_unreadable = !created.has_value()};  // an unreadable log does not stop the redaction
+    if (created) relative.blind = blind_of(job_created_of(*created));
     relatives_.push_back(std::move(relative));
   }
 
   Status add_fork(const JobId& job, const store::LoadedJob& loaded) {
     AE_ASSIGN(const std::vector<Event> events, open_log(job, loaded));
-    Relative relative{.job = job, .blind = blind_of(birth_of(events.front()))};
-    bool drops = false;
+    Relative relative{.job = job, .blind = blind_of(job_created_of(events.front()))};
+    bool has_erasable = false;
     for (const Event& event : events) {
       for (const std::string& field : present_fields(event)) {
-        if (!would_drop(event, field)) continue;
-        drops = true;
+        if (!would_erase(event, field)) continue;
+        has_erasable = true;
         relative.values = relative.values || field != kBlind || event.seq != 1;
       }
     }
     relatives_.push_back(relative);
-    if (!drops) return {};
+    if (!has_erasable) return {};
     if (request_.tree) {
       AE_ASSIGN(const engine::State state,
                 engine::fold(job, events, engine::uncached_plan_source()));
@@ -485,65 +487,68 @@ class FamilyRedaction : public std::enable_shared_from_this<FamilyRedaction> {
     });
   }
 
-  void list_relatives(RedactResult& own) const {
+  void list_relatives(RedactResult& result) const {
     for (const Relative& relative : relatives_) {
       if (written_.contains(relative.job.text)) continue;
       const std::string where = "job " + relative.job.text;
       if (relative.values) {
-        own.kept.push_back(
+        result.retained.push_back(
             {"copies of values", where, "it is a fork, and was left (--keep-forks)"});
       }
       if (!blinded_ || !may_have_blind(relative)) continue;
-      const bool known = blind_ && !relative.unread;
-      own.kept.push_back({"blind", where,
-                          std::string(known ? "it has" : "it may have") +
-                              " the blind of this job: with it a guess of an erased value can be "
-                              "confirmed; redact that job too"});
+      const bool known = blind_ && !relative.is_unreadable;
+      result.retained.push_back(
+          {"blind", where,
+           std::string(known ? "it has" : "it may have") +
+               " the blind of this job: with it a guess of an erased value can be "
+               "confirmed; redact that job too"});
     }
   }
 
   // Nothing records the value of an erased blind, so every blind that may be the same counts.
   bool may_have_blind(const Relative& relative) const {
-    if (relative.unread) return true;
+    if (relative.is_unreadable) return true;
     return relative.blind && (!blind_ || *blind_ == *relative.blind);
   }
 
   // A fork created after the audit log was read has the values that existed then.
-  void check_new_forks(const std::shared_ptr<RedactResult>& own) {
-    if (own->dropped.empty() && own->forks.empty()) return erase_dropped_values(own);
-    read_audit([self = shared_from_this(), own](const Status& read) {
+  void check_new_forks(const std::shared_ptr<RedactResult>& result) {
+    if (result->erased.empty() && result->forks.empty()) return erase_dropped_values(result);
+    read_audit([self = shared_from_this(), result](const Status& read) {
       if (!read) {  // the values are erased: not an error of the redaction
-        own->kept.push_back({"copies of values", "forks made during the redaction",
-                             "whether there are such is not known (" + read.error().message +
-                                 "): redact the job again"});
-        return self->erase_dropped_values(own);
+        result->retained.push_back({"copies of values", "forks made during the redaction",
+                                    "whether there are such is not known (" + read.error().message +
+                                        "): redact the job again"});
+        return self->erase_dropped_values(result);
       }
       const std::vector<JobId> before = self->family_;
       for (const JobId& job : self->family()) {
         if (std::ranges::find(before, job) != before.end()) continue;
-        own->kept.push_back({"copies of values", "job " + job.text,
-                             "it was forked during the redaction, and may have values and the "
-                             "blind: redact it too when it has ended"});
+        result->retained.push_back(
+            {"copies of values", "job " + job.text,
+             "it was forked during the redaction, and may have values and the "
+             "blind: redact it too when it has ended"});
       }
-      self->erase_dropped_values(own);
+      self->erase_dropped_values(result);
     });
   }
 
   // Also runs when nothing was erased by this request: an earlier redaction may have failed before
   // this step.
-  void erase_dropped_values(const std::shared_ptr<RedactResult>& own) {
+  void erase_dropped_values(const std::shared_ptr<RedactResult>& result) {
     store_.erase_dropped_values([self = shared_from_this(),
-                                 own](Result<std::vector<store::ResidualCopy>> left) {
-      if (!left) {  // the values are erased: not an error of the redaction
-        own->kept.push_back(
+                                 result](Result<std::vector<store::ResidualCopy>> copies) {
+      if (!copies) {  // the values are erased: not an error of the redaction
+        result->retained.push_back(
             {"copies of values", "the files of the store",
-             "old copies were not removed (" + left.error().message + "): redact the job again"});
-        return self->done_(std::move(*own));
+             "old copies were not removed (" + copies.error().message + "): redact the job again"});
+        return self->done_(std::move(*result));
       }
-      for (store::ResidualCopy& copy : *left) {
-        own->kept.push_back({std::move(copy.what), std::move(copy.where), std::move(copy.why)});
+      for (store::ResidualCopy& copy : *copies) {
+        result->retained.push_back(
+            {std::move(copy.what), std::move(copy.where), std::move(copy.why)});
       }
-      self->done_(std::move(*own));
+      self->done_(std::move(*result));
     });
   }
 

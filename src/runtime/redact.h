@@ -43,9 +43,9 @@ struct RetainedValue {
 
 struct RedactResult {
   JobId job;
-  std::vector<ValueName> dropped;  // by this request
-  std::vector<ValueName> gone;     // requested, but erased before
-  std::vector<RetainedValue> kept;
+  std::vector<ValueName> erased;          // by this request
+  std::vector<ValueName> already_erased;  // requested, but erased before
+  std::vector<RetainedValue> retained;
   std::vector<RedactResult> forks;  // with `tree`; each fork precedes its origin
 };
 

@@ -66,7 +66,7 @@ struct RedactFixture {
     AE_CHECK(read.has_value(), read ? "" : read.error().message);
     return *std::move(read);
   }
-  JobCreated birth(const JobId& job) { return birth_of(read(job).events.front()); }
+  JobCreated job_created(const JobId& job) { return job_created_of(read(job).events.front()); }
   std::size_t erased(const JobId& job) { return redacted_values(read(job).events).size(); }
 
   TestEnvironment env;
@@ -118,7 +118,7 @@ AE_TEST("redact/with its tree, the forks of a job that was deleted keep their va
 }
 
 bool lists(const RedactResult& redacted, std::string_view what, const JobId& job) {
-  return std::ranges::any_of(redacted.kept, [&](const RetainedValue& one) {
+  return std::ranges::any_of(redacted.retained, [&](const RetainedValue& one) {
     return one.what == what && one.where == "job " + job.text;
   });
 }
@@ -137,7 +137,7 @@ AE_TEST("redact/the answer names each job that keeps the blind, the origin and o
   for (int i = 0; i < 2; ++i) {
     const auto done = e.redact({.job = kFork, .all = true});
     ASSERT_TRUE(done) << done.error().message;
-    EXPECT_EQ(done->dropped.empty(), i == 1);
+    EXPECT_EQ(done->erased.empty(), i == 1);
     EXPECT_TRUE(lists(*done, "blind", kJob));
     EXPECT_TRUE(lists(*done, "blind", kThird));
     EXPECT_FALSE(lists(*done, "copies of values", kThird)) << "it is no fork of this job";
@@ -172,7 +172,7 @@ AE_TEST("redact/a fork of which only the blind is left goes with the tree, unles
   e.end_all();
   const auto fork = e.redact({.job = kFork, .all = true, .keep_blind = true});
   ASSERT_TRUE(fork) << fork.error().message;
-  ASSERT_FALSE(e.birth(kFork).blind.erased);
+  ASSERT_FALSE(e.job_created(kFork).blind.erased);
   const auto refused = e.redact({.job = kJob, .all = true});
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::input_invalid);
@@ -180,8 +180,8 @@ AE_TEST("redact/a fork of which only the blind is left goes with the tree, unles
   const auto tree = e.redact({.job = kJob, .all = true, .tree = true});
   ASSERT_TRUE(tree) << tree.error().message;
   ASSERT_EQ(tree->forks.size(), 1u);
-  EXPECT_EQ(tree->forks[0].dropped, (std::vector<ValueName>{{.seq = 1, .field = "blind"}}));
-  EXPECT_TRUE(e.birth(kFork).blind.erased);
+  EXPECT_EQ(tree->forks[0].erased, (std::vector<ValueName>{{.seq = 1, .field = "blind"}}));
+  EXPECT_TRUE(e.job_created(kFork).blind.erased);
 }
 
 AE_TEST("redact/with --keep-blind a fork of which only the blind is left is no holder of values") {
@@ -213,8 +213,8 @@ AE_TEST("redact/a fork that is made between the look at the audit log and the wr
   e.fork(kJob, kFork);
   e.settle();
   ASSERT_TRUE(answer && answer->has_value()) << (answer ? (*answer).error().message : "");
-  EXPECT_FALSE((*answer)->dropped.empty());
-  EXPECT_FALSE(e.birth(kFork).input.erased) << "it was made before the write";
+  EXPECT_FALSE((*answer)->erased.empty());
+  EXPECT_FALSE(e.job_created(kFork).input.erased) << "it was made before the write";
   EXPECT_TRUE(lists(**answer, "copies of values", kFork));
 }
 
@@ -228,7 +228,7 @@ AE_TEST("redact/an audit log that cannot be read after the write is no failure o
   const auto done = e.redact({.job = kJob, .all = true});
   ASSERT_TRUE(done) << done.error().message;
   EXPECT_EQ(asked, 2u);
-  EXPECT_TRUE(std::ranges::any_of(done->kept, [](const RetainedValue& one) {
+  EXPECT_TRUE(std::ranges::any_of(done->retained, [](const RetainedValue& one) {
     return one.where == "forks made during the redaction";
   }));
 }

@@ -39,7 +39,7 @@ std::string events_text(const std::vector<std::uint64_t>& seqs) {
 }
 
 // Describes what is kept of an erased value.
-std::string residue_name(const Event& event) {
+std::string retained_part_name(const Event& event) {
   const auto* decision = as<DecisionRecorded>(event);
   const std::string_view kind = decision != nullptr ? decision->kind : std::string_view();
   if (kind == "branch") return "the number of items of a map";
@@ -56,28 +56,28 @@ class RetainedList {
     reason = why;
   }
 
-  void event(const Event& event, bool blinded) {
+  void add_event(const Event& event, bool blinded) {
     std::visit(
         [&]<class E>(const E& body) {
           if constexpr (std::is_same_v<E, UnknownEvent>) {
-            unknown(event, body);
+            add_unknown(event, body);
           } else {
             visit_fields(body, [&](auto field, const auto& member) {
-              if (is_present(field, member)) note_field(event, field, member, blinded);
+              if (is_present(field, member)) add_field(event, field, member, blinded);
             });
           }
         },
         event.body);
   }
 
-  void append_to(std::vector<RetainedValue>& kept) const {
+  void append_to(std::vector<RetainedValue>& retained) const {
     for (const auto& [what, found] : found_) {
-      kept.push_back({what, events_text(found.first), std::string(found.second)});
+      retained.push_back({what, events_text(found.first), std::string(found.second)});
     }
   }
 
  private:
-  void unknown(const Event& event, const UnknownEvent& body) {
+  void add_unknown(const Event& event, const UnknownEvent& body) {
     for (const auto& [name, value] : body.payload.members()) {
       if (event.salts.find(name) == nullptr && !is_redacted(value)) {
         add(std::string(event_name(event)) + "." + name, event.seq, kNoValue);
@@ -86,16 +86,18 @@ class RetainedList {
   }
 
   template <class Field, class T>
-  void note_field(const Event& event, Field field, const T& member, bool blinded) {
-    const bool there = event.salts.find(field.name()) != nullptr;
+  void add_field(const Event& event, Field field, const T& member, bool blinded) {
+    const bool present = event.salts.find(field.name()) != nullptr;
     std::string name = std::string(event_name(event)) + "." + std::string(field.name());
-    const auto why = there ? engine::retention_reason(event, field.name()) : std::string_view();
+    const auto why = present ? engine::retention_reason(event, field.name()) : std::string_view();
     if (!why.empty()) {
       add(std::move(name), event.seq, why);
     } else if constexpr (field.kind() == FieldKind::value) {
-      const bool left = there ? engine::retained_value(event, field.name(), blinded).is_object()
-                              : member.erased && member.value["left"].is_object();
-      if (left) add(residue_name(event), event.seq, "the course of the ended job follows from it");
+      const bool is_retained =
+          present ? engine::retained_value(event, field.name(), blinded).is_object()
+                  : member.erased && member.value["left"].is_object();
+      if (is_retained)
+        add(retained_part_name(event), event.seq, "the course of the ended job follows from it");
     } else if (is_text(field.kind(), field.name())) {
       if (field.kind() == FieldKind::error) name += ".code";
       add(std::move(name), event.seq, kNoValue);
@@ -106,26 +108,27 @@ class RetainedList {
 };
 
 void add_side_records(const std::vector<Event>& events, const store::LoadedJob& loaded,
-                      std::vector<RetainedValue>& kept) {
-  kept.push_back({"names and ids", "the log and the job's row",
-                  "the job's id and the names of agent, nodes, tools, models and workers name "
-                  "parts of the plan; keys are made of them"});
-  kept.push_back({"times, numbers and outcomes", "the log and the job's row",
-                  "the course of the job, without its contents"});
-  const JobCreated& created = birth_of(events.front());
+                      std::vector<RetainedValue>& retained) {
+  retained.push_back({"names and ids", "the log and the job's row",
+                      "the job's id and the names of agent, nodes, tools, models and workers name "
+                      "parts of the plan; keys are made of them"});
+  retained.push_back({"times, numbers and outcomes", "the log and the job's row",
+                      "the course of the job, without its contents"});
+  const JobCreated& created = job_created_of(events.front());
   const std::pair<const char*, bool> found_by[] = {
       {"idempotency_key", created.idempotency_key.has_value()},
       {"labels", !created.labels.is_null()}};
-  for (const auto& [name, there] : found_by) {
-    if (there) kept.push_back({name, "the job's row", "jobs are found by it"});
+  for (const auto& [name, present] : found_by) {
+    if (present) retained.push_back({name, "the job's row", "jobs are found by it"});
   }
   if (!loaded.effects.empty()) {
-    kept.push_back({"outcomes of calls", "the effect store",
-                    "that a call happened, how it ended and the code of its error, also of a call "
-                    "that ended after the job"});
+    retained.push_back(
+        {"outcomes of calls", "the effect store",
+         "that a call happened, how it ended and the code of its error, also of a call "
+         "that ended after the job"});
   }
   if (!loaded.inbox.empty()) {
-    kept.push_back({"acts", "the inbox", "they came after the end and were never applied"});
+    retained.push_back({"acts", "the inbox", "they came after the end and were never applied"});
   }
 }
 
@@ -134,32 +137,33 @@ void add_side_records(const std::vector<Event>& events, const store::LoadedJob& 
 std::vector<RetainedValue> retained_values(const JobId& job, const std::vector<Event>& events,
                                            const store::LoadedJob& loaded,
                                            const RedactRequest& request) {
-  std::vector<RetainedValue> kept;
-  const JobCreated& created = birth_of(events.front());
+  std::vector<RetainedValue> retained;
+  const JobCreated& created = job_created_of(events.front());
   const bool blinded = is_blinded(created);
   if (request.all) {
     RetainedList listing;
-    for (const Event& event : events) listing.event(event, blinded);
-    listing.append_to(kept);
-    add_side_records(events, loaded, kept);
+    for (const Event& event : events) listing.add_event(event, blinded);
+    listing.append_to(retained);
+    add_side_records(events, loaded, retained);
   }
   if (!blinded) {
-    kept.push_back({"hashes of values",
-                    "arguments_hash, idempotency_key, invocation_id, input_ref, prompt_hash and "
-                    "plan_input_hash in the log, request_hash in the job's row",
-                    "the job has no blind: a guess of a value can be confirmed with them"});
+    retained.push_back(
+        {"hashes of values",
+         "arguments_hash, idempotency_key, invocation_id, input_ref, prompt_hash and "
+         "plan_input_hash in the log, request_hash in the job's row",
+         "the job has no blind: a guess of a value can be confirmed with them"});
   } else if (request.keep_blind && blind_of(created)) {
-    kept.push_back(
+    retained.push_back(
         {"blind", "event 1",
          "--keep-blind: a guess of an erased value can be confirmed with arguments_hash, "
          "idempotency_key, prompt_hash, plan_input_hash and request_hash"});
   }
-  kept.push_back({"copies", "backups, exports, archives, and what tools and models were sent",
-                  "they are outside of the store: a backup keeps erased values until it is "
-                  "deleted"});
-  kept.push_back(
+  retained.push_back({"copies", "backups, exports, archives, and what tools and models were sent",
+                      "they are outside of the store: a backup keeps erased values until it is "
+                      "deleted"});
+  retained.push_back(
       {"the reason", "the audit log", "it records who redacted job " + job.text + " and why"});
-  return kept;
+  return retained;
 }
 
 }  // namespace ae::runtime

@@ -72,12 +72,12 @@ class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
   }
 
   void park_one(const JobId& job) {
-    engine::ControlRequest act{.kind = engine::ControlRequest::Kind::pause,
-                               .id = "rolled-back-" + token_,
-                               .by = by_,
-                               .reason = std::string(code_name(Code::store_rolled_back))};
+    engine::ControlRequest request{.kind = engine::ControlRequest::Kind::pause,
+                                   .id = "rolled-back-" + token_,
+                                   .by = by_,
+                                   .reason = std::string(code_name(Code::store_rolled_back))};
     runtime_.submit_request(
-        job, std::move(act), [self = shared_from_this(), job](Result<Value> answer) {
+        job, std::move(request), [self = shared_from_this(), job](Result<Value> answer) {
           if (!answer && answer.error().code == Code::job_terminal) {
             self->result_.ending++;
           } else if (!answer) {

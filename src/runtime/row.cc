@@ -29,14 +29,15 @@ Labels labels_of(const Value& object) {
 }
 
 Hash request_hash(std::string_view blind, const JobRequest& request) {
-  Value whole = Value::object(
+  Value identity = Value::object(
       {{"agent", request.agent}, {"input", request.input}, {"labels", request.labels}});
-  if (!request.forked_from.is_null()) whole = whole.with("forked_from", request.forked_from);
-  if (!request.asked.is_null()) whole = whole.with("asked", request.asked);
-  return *hash_from_hex(blinded_hash(blind, canonical(whole)));
+  if (!request.forked_from.is_null()) identity = identity.with("forked_from", request.forked_from);
+  if (!request.explicit_options.is_null())
+    identity = identity.with("asked", request.explicit_options);
+  return *hash_from_hex(blinded_hash(blind, canonical(identity)));
 }
 
-const JobCreated& birth_of(const Event& first) {
+const JobCreated& job_created_of(const Event& first) {
   static const JobCreated none;
   const auto* created = as<JobCreated>(first);
   return created != nullptr ? *created : none;
@@ -54,25 +55,26 @@ JobRequest request_of(const JobCreated& created) {
           .input = created.input.value,
           .labels = labels_value(labels_of(created.labels)),
           .forked_from = created.forked_from,
-          .asked = created.asked};
+          .explicit_options = created.asked};
 }
 
 SameRequest same_request(const Event& first, const Hash& known, const JobRequest& request) {
-  const JobCreated& created = birth_of(first);
+  const JobCreated& created = job_created_of(first);
   if (!created.blind.erased) {
     const bool same = request_hash(blind_of(created).value_or(""), request) == known;
     return same ? SameRequest::yes : SameRequest::no;
   }
-  const JobRequest before = request_of(created);
-  const bool rest = before.agent == request.agent && before.labels == request.labels &&
-                    before.forked_from == request.forked_from && before.asked == request.asked;
-  if (!rest) return SameRequest::no;
-  if (created.input.erased) return SameRequest::as_far_as_known;
-  return before.input == request.input ? SameRequest::yes : SameRequest::no;
+  const JobRequest original = request_of(created);
+  const bool same_options = original.agent == request.agent && original.labels == request.labels &&
+                            original.forked_from == request.forked_from &&
+                            original.explicit_options == request.explicit_options;
+  if (!same_options) return SameRequest::no;
+  if (created.input.erased) return SameRequest::input_erased;
+  return original.input == request.input ? SameRequest::yes : SameRequest::no;
 }
 
 std::optional<Hash> request_hash_of(const Event& first) {
-  const JobCreated& created = birth_of(first);
+  const JobCreated& created = job_created_of(first);
   if (created.input.erased || created.blind.erased) return std::nullopt;
   return request_hash(blind_of(created).value_or(""), request_of(created));
 }

@@ -30,14 +30,14 @@ Labels labels_of(const Value& object);  // in canonical order
 struct JobRequest {
   std::string agent;
   Value input;
-  Value labels;       // an object
-  Value forked_from;  // null: not a fork
-  Value asked;        // NewJobRequest::asked
+  Value labels;            // an object
+  Value forked_from;       // null: not a fork
+  Value explicit_options;  // as in NewJobRequest
 };
 // `blind`: of that job (base/ids.h); "" = none.
 Hash request_hash(std::string_view blind, const JobRequest& request);
 // The job_created event of the job, which is its first event; empty if `first` has another type.
-const JobCreated& birth_of(const Event& first);
+const JobCreated& job_created_of(const Event& first);
 JobRequest request_of(const JobCreated& created);
 
 // Did this request create the job that begins with this event? `known`: the request_hash of its
@@ -45,7 +45,7 @@ JobRequest request_of(const JobCreated& created);
 enum class SameRequest : std::uint8_t {
   no,
   yes,
-  as_far_as_known,  // input and blind were erased; everything else is the same
+  input_erased,  // input and blind were erased; everything else is the same
 };
 SameRequest same_request(const Event& first, const Hash& known, const JobRequest& request);
 

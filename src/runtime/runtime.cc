@@ -39,83 +39,87 @@ constexpr int kRequestTries = 64;
 
 // A request has one inbox entry, however often it is sent; requests about different subjects may
 // use the same id.
-std::string inbox_id(const engine::ControlRequest& act) {
-  return to_hex(sha256(canonical(Value::object({{"about", act.correlation_key + act.approval},
-                                                {"channel", act.channel},
-                                                {"id", act.id},
-                                                {"kind", static_cast<int>(act.kind)}}))));
+std::string inbox_id(const engine::ControlRequest& request) {
+  return to_hex(
+      sha256(canonical(Value::object({{"about", request.correlation_key + request.approval},
+                                      {"channel", request.channel},
+                                      {"id", request.id},
+                                      {"kind", static_cast<int>(request.kind)}}))));
 }
 
 // May these two requests concern the same wait or the same call? A request names its wait by its
 // correlation key or by its approval id.
-bool concern_same_wait(const engine::ControlRequest& before, const engine::ControlRequest& act) {
+bool concern_same_wait(const engine::ControlRequest& before,
+                       const engine::ControlRequest& request) {
   using Kind = engine::ControlRequest::Kind;
   const auto answers = [](const engine::ControlRequest& a) {
     return a.kind == Kind::signal || a.kind == Kind::resolve;
   };
-  if (!answers(before) || !answers(act)) return false;
-  const bool keys = !before.correlation_key.empty() && !act.correlation_key.empty();
-  return !keys || before.correlation_key == act.correlation_key;
+  if (!answers(before) || !answers(request)) return false;
+  const bool keys = !before.correlation_key.empty() && !request.correlation_key.empty();
+  return !keys || before.correlation_key == request.correlation_key;
 }
 
-// Applies the requests that precede `wanted` in the inbox and that the lease holder has not applied
+// Applies the requests that precede `new_request` in the inbox and that the lease holder has not applied
 // yet: a pause, so that `resume` withdraws it; an answer to the same wait or a resolution of the
 // same call, so that a second one is rejected. Returns true if the state is now ahead of the log.
 bool apply_earlier_requests(engine::State& state, const std::vector<store::InboxEntry>& inbox,
-                            const engine::ControlRequest& wanted,
+                            const engine::ControlRequest& new_request,
                             const engine::DecisionContext& context,
                             const engine::PlanSource& plans) {
   using Kind = engine::ControlRequest::Kind;
   if (inbox.empty()) return false;
   bool ahead = false;
-  const std::string own = inbox_id(wanted);
+  const std::string own_id = inbox_id(new_request);
   for (const store::InboxEntry& entry : inbox) {
     auto json = parse_json(entry.act);
-    auto act = json ? engine::ControlRequest::from_json(*json) : std::unexpected(json.error());
-    if (!act) continue;
+    auto request = json ? engine::ControlRequest::from_json(*json) : std::unexpected(json.error());
+    if (!request) continue;
     // The same request, sent again, and everything after it. With another payload it is another
     // answer with the same id.
-    if (entry.id == own && act->payload == wanted.payload && act->arguments == wanted.arguments) {
+    if (entry.id == own_id && request->payload == new_request.payload &&
+        request->arguments == new_request.arguments) {
       break;
     }
-    const bool is_pause_or_resume = act->kind == Kind::pause || act->kind == Kind::resume;
-    if (is_pause_or_resume || concern_same_wait(*act, wanted)) {
-      auto taken = engine::apply_request(state, *act, context);
-      for (const EventBody& draft : taken ? taken->events : std::vector<EventBody>()) {
+    const bool is_pause_or_resume = request->kind == Kind::pause || request->kind == Kind::resume;
+    if (is_pause_or_resume || concern_same_wait(*request, new_request)) {
+      auto applied = engine::apply_request(state, *request, context);
+      for (const EventBody& draft : applied ? applied->events : std::vector<EventBody>()) {
         ahead = true;
         if (!engine::apply(state, draft, context.now, plans)) return true;
       }
     }
-    if (entry.id == own) break;
+    if (entry.id == own_id) break;
   }
   return ahead;
 }
 
 // Messages of a channel, and answers to a wait or a call, apply in the order in which they were
-// accepted. If a job was parked with its inbox, its earlier entries are applied before `wanted`.
+// accepted. If a job was parked with its inbox, its earlier entries are applied before `new_request`.
 // Appends their events to `events` and returns the numbers of their inbox entries.
 Result<std::vector<std::uint64_t>> collect_earlier_requests(
     engine::State& state, const std::vector<store::InboxEntry>& inbox,
-    const engine::ControlRequest& wanted, const engine::DecisionContext& context,
+    const engine::ControlRequest& new_request, const engine::DecisionContext& context,
     const engine::PlanSource& plans, std::vector<EventBody>& events) {
   std::vector<std::uint64_t> numbers;
-  const std::string own = inbox_id(wanted);
+  const std::string own_id = inbox_id(new_request);
   for (const store::InboxEntry& entry : inbox) {
     const auto json =
         engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.act);
-    const auto act =
+    const auto request =
         json ? engine::ControlRequest::from_json(*json) : std::unexpected(json.error());
-    const bool same_channel = act && act->kind == engine::ControlRequest::Kind::message &&
-                              wanted.kind == act->kind && act->channel == wanted.channel;
-    if (!same_channel && !(act && concern_same_wait(*act, wanted))) continue;
-    auto taken = engine::apply_request(state, *act, context);
-    if (!taken) continue;  // the job is ending: `apply_remaining_requests` handles this entry
-    for (EventBody& draft : taken->events) {
+    const bool same_channel = request && request->kind == engine::ControlRequest::Kind::message &&
+                              new_request.kind == request->kind &&
+                              request->channel == new_request.channel;
+    if (!same_channel && !(request && concern_same_wait(*request, new_request))) continue;
+    auto applied = engine::apply_request(state, *request, context);
+    if (!applied) continue;  // the job is ending: `apply_remaining_requests` handles this entry
+    for (EventBody& draft : applied->events) {
       AE_TRY(engine::apply(state, draft, context.now, plans));
       events.push_back(std::move(draft));
     }
     numbers.push_back(entry.number);
-    if (entry.id == own) break;  // the same request, sent again
+    if (entry.id == own_id) break;  // the same request, sent again
   }
   return numbers;
 }
@@ -132,12 +136,12 @@ Status apply_remaining_requests(const engine::State& state,
     if (std::ranges::find(numbers, entry.number) != numbers.end()) continue;
     AE_ASSIGN(const Value json,
               engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.act));
-    AE_ASSIGN(const engine::ControlRequest act, engine::ControlRequest::from_json(json));
+    AE_ASSIGN(const engine::ControlRequest request, engine::ControlRequest::from_json(json));
     numbers.push_back(entry.number);
-    if (act.kind == engine::ControlRequest::Kind::timers) continue;
-    auto taken = engine::apply_request(state, act, context);
-    auto drafts = taken ? std::move(taken->events) : std::vector<EventBody>();
-    if (drafts.empty()) drafts = engine::expire_request(state, act);
+    if (request.kind == engine::ControlRequest::Kind::timers) continue;
+    auto applied = engine::apply_request(state, request, context);
+    auto drafts = applied ? std::move(applied->events) : std::vector<EventBody>();
+    if (drafts.empty()) drafts = engine::expire_request(state, request);
     for (EventBody& draft : drafts) AE_TRY(follow(std::move(draft)));
   }
   return {};
@@ -153,9 +157,9 @@ engine::ControlRequest plan_request(const PlanReplacement& replacement) {
 
 // Importing a late result may be what kills the process: for a worn-out job, its next attempt does
 // that. These requests do not depend on the outcome of a call.
-bool skips_late_results(const engine::State& state, const engine::ControlRequest& act) {
+bool skips_late_results(const engine::State& state, const engine::ControlRequest& request) {
   using Kind = engine::ControlRequest::Kind;
-  switch (act.kind) {
+  switch (request.kind) {
     case Kind::pause:
     case Kind::resume:
     case Kind::cancel:
@@ -196,7 +200,7 @@ void Runtime::offer(std::vector<std::string> agents,
   options_.agents = std::move(agents);
   options_.agent_versions = std::move(agent_versions);
   update_offered();
-  version_sweeper_.changed();
+  version_sweeper_.on_offer_changed();
   claimable_ = true;
   claim_more();
   if (started_) sweep_versions();
@@ -229,23 +233,23 @@ void Runtime::check_offered_elsewhere(const store::JobRow& row, const std::strin
 bool Runtime::may_claim(const std::string& agent,
                         const std::vector<std::string>& capabilities) const {
   const std::vector<std::string>& agents = options_.agents;
-  const bool ours = agents.empty() || std::ranges::find(agents, agent) != agents.end();
-  return ours && std::ranges::all_of(capabilities, [&](const std::string& needed) {
+  const bool may_claim_here = agents.empty() || std::ranges::find(agents, agent) != agents.end();
+  return may_claim_here && std::ranges::all_of(capabilities, [&](const std::string& needed) {
            return std::ranges::find(offered_, needed) != offered_.end();
          });
 }
 
 Status Runtime::check_can_run(const std::string& agent, const engine::Plan& plan) const {
-  const bool alone = world_.store.owned();
+  const bool owned = world_.store.owned();
   if (!may_claim(agent, {})) {
-    if (!alone) return {};
+    if (!owned) return {};
     return fail(Code::needs_version, "the process that owns this store does not run agent \"" +
                                          agent + "\"; serve this file too");
   }
   for (const engine::ToolPolicy& tool : plan.tools) {
     if (!tool.makes_call()) continue;
     const ToolRegistry::Entry* const entry = world_.tool_registry.find(tool.name, tool.version);
-    if (entry == nullptr ? !alone : entry->version == tool.version) continue;
+    if (entry == nullptr ? !owned : entry->version == tool.version) continue;
     std::string problem = "the process that runs agent \"" + agent + "\" has ";
     problem.append(entry ? "another version of" : "no").append(" tool \"").append(tool.name);
     return fail(Code::needs_version, problem.append("\"; restart it with this file"));
@@ -369,21 +373,21 @@ void Runtime::heartbeat() {
     claim_more();
   });
   if (drivers_.empty()) return;
-  std::vector<std::pair<JobId, store::Fence>> held;
-  held.reserve(drivers_.size());
+  std::vector<std::pair<JobId, store::Fence>> leases;
+  leases.reserve(drivers_.size());
   const Instant at = world_.store.now();
   for (const auto& [job, driver] : drivers_) {
-    held.emplace_back(job, driver->fence());
+    leases.emplace_back(job, driver->fence());
     driver->on_heartbeat_sent(at);
   }
-  auto asked = held;
+  auto sent = leases;
   world_.store.heartbeat(
-      std::move(held), options_.lease,
-      [this, at, asked = std::move(asked)](Result<std::vector<std::optional<Instant>>> renewed) {
+      std::move(leases), options_.lease,
+      [this, at, sent = std::move(sent)](Result<std::vector<std::optional<Instant>>> renewed) {
         update_store_health(renewed ? nullptr : &renewed.error());
-        for (std::size_t i = 0; i < asked.size(); ++i) {
-          auto it = drivers_.find(asked[i].first);
-          if (it == drivers_.end() || it->second->fence() != asked[i].second) continue;
+        for (std::size_t i = 0; i < sent.size(); ++i) {
+          auto it = drivers_.find(sent[i].first);
+          if (it == drivers_.end() || it->second->fence() != sent[i].second) continue;
           const std::shared_ptr<JobDriver> driver = it->second;
           if (!renewed) driver->on_renewal_failed();
           if (renewed && (*renewed)[i]) {
@@ -551,7 +555,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
                              .queue = request.queue,
                              .required_capabilities = request.required_capabilities,
                              .deadline = request.deadline,
-                             .asked = request.asked,
+                             .asked = request.explicit_options,
                              .plan = request.plan.get()};
   if (request.fork) {
     fresh.execution_version = request.fork->execution_version;
@@ -562,26 +566,26 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
     fresh.blind = request.fork->blind;
   }
   if (!request.fork || request.fork->blind_erased) {
-    std::string chance;
-    put_big_endian64(world_.random.next(), chance);
-    put_big_endian64(world_.random.next(), chance);
-    fresh.blind = to_hex(chance);
+    std::string blind_bytes;
+    put_big_endian64(world_.random.next(), blind_bytes);
+    put_big_endian64(world_.random.next(), blind_bytes);
+    fresh.blind = to_hex(blind_bytes);
   }
   fresh.budget = request.budget;
   fresh.now = now;
   fresh.traceparent = request.traceparent;
   fresh.tracestate = request.tracestate;
-  const std::shared_ptr<const engine::Plan> runs =
+  const std::shared_ptr<const engine::Plan> effective_plan =
       request.plan_replacement ? request.plan_replacement->plan : request.plan;
-  if (runs->deadline) {
-    const Instant of_agent = now + *runs->deadline;
+  if (effective_plan->deadline) {
+    const Instant of_agent = now + *effective_plan->deadline;
     fresh.deadline = std::min(fresh.deadline.value_or(of_agent), of_agent);
   }
   std::vector<EventBody> events = engine::job_events(fresh);
   const AttemptId attempt = new_attempt_id();
   store::JobRow needs;
   needs.capabilities = needed_capabilities(request.required_capabilities, request.agent,
-                                           fresh.execution_version, runs->versions);
+                                           fresh.execution_version, effective_plan->versions);
   store::NewJob row;
   if (!request.queue.empty()) row.queue = request.queue;
   // The limit of a queue is enforced only by a claim.
@@ -595,7 +599,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
 
   const engine::PlanSource plan =
       [&](const Value& graph, std::string_view) -> Result<std::shared_ptr<const engine::Plan>> {
-    return graph == request.plan->task_graph ? request.plan : runs;
+    return graph == request.plan->task_graph ? request.plan : effective_plan;
   };
   auto state = std::make_shared<engine::State>();
   state->job = job;
@@ -604,14 +608,14 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
     AE_CHECK(applied, applied.error().message);
   }
   if (request.plan_replacement) {
-    auto taken = engine::apply_request(*state, plan_request(*request.plan_replacement),
-                                       {.now = now, .lease_until = now});
-    if (!taken) {
-      return world_.loop.post([done = std::move(done), error = taken.error()]() mutable {
+    auto replaced = engine::apply_request(*state, plan_request(*request.plan_replacement),
+                                          {.now = now, .lease_until = now});
+    if (!replaced) {
+      return world_.loop.post([done = std::move(done), error = replaced.error()]() mutable {
         done(std::unexpected(error));
       });
     }
-    for (EventBody& draft : taken->events) {
+    for (EventBody& draft : replaced->events) {
       Status applied = engine::apply(*state, draft, now, plan);
       AE_CHECK(applied, applied.error().message);
       events.push_back(std::move(draft));
@@ -636,22 +640,22 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
   batch.job = job;
   row.agent = request.agent;
   row.idempotency_key = request.idempotency_key;
-  JobRequest wish{.agent = request.agent,
-                  .input = request.input,
-                  .labels = labels,
-                  .forked_from = fresh.forked_from,
-                  .asked = request.asked};
-  row.request_hash = request_hash(fresh.blind, wish);
+  JobRequest job_request{.agent = request.agent,
+                         .input = request.input,
+                         .labels = labels,
+                         .forked_from = fresh.forked_from,
+                         .explicit_options = request.explicit_options};
+  row.request_hash = request_hash(fresh.blind, job_request);
   row.labels = labels_of(labels);
   row.priority = request.priority;
   row.capabilities = std::move(needs.capabilities);
   if (start_here) row.claim = store::InitialClaimParams{options_.worker, attempt, options_.lease};
-  const Hash asked = row.request_hash;
-  const bool ours = may_claim(row.agent, row.capabilities);
+  const Hash new_request_hash = row.request_hash;
+  const bool may_claim_here = may_claim(row.agent, row.capabilities);
   batch.authority = store::Batch::Create{std::move(row)};
   batch.audit = request.audit;
   batch.row = row_of(*state);
-  const std::vector<Event> shown = std::move(sealed->events);
+  const std::vector<Event> sealed_events = std::move(sealed->events);
   const Hash head = sealed->head;
   if (world_.signer != nullptr && !start_here) {
     batch.signed_head =
@@ -659,51 +663,51 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
   }
   const std::size_t bytes = bytes_of(*sealed);
   batch.sealed = std::move(*sealed);
-  commit_until_known(
-      std::make_shared<store::Batch>(std::move(batch)),
-      [this, job, state, shown, head, bytes, asked, ours, plan = request.plan,
-       wish = std::move(wish), done = std::move(done)](Result<store::CommitResult> result) mutable {
-        if (!result) return done(std::unexpected(result.error()));
-        if (result->existing) {
-          if (result->existing_request == asked) {
-            return done(CreateResult{*result->existing, true});
-          }
-          return compare_with_existing(*result->existing, *result->existing_request,
-                                       std::move(wish), std::move(done));
-        }
-        on_committed_events(job, shown);
-        if (result->lease) {
-          plans_.keep(plan);
-          const std::shared_ptr<JobDriver> driver = acquire(*result->lease);
-          done(CreateResult{job, false});
-          if (!driver) return;
-          driver->adopt(std::move(*state), head, bytes);
-          if (stopping_) driver->drain(grace_);
-          return;
-        }
-        done(CreateResult{job, false});
-        if (!ours) return;
-        claimable_ = true;
-        claim_more();
-      });
+  commit_until_known(std::make_shared<store::Batch>(std::move(batch)),
+                     [this, job, state, sealed_events, head, bytes, new_request_hash,
+                      may_claim_here, plan = request.plan, job_request = std::move(job_request),
+                      done = std::move(done)](Result<store::CommitResult> result) mutable {
+                       if (!result) return done(std::unexpected(result.error()));
+                       if (result->existing) {
+                         if (result->existing_request == new_request_hash) {
+                           return done(CreateResult{*result->existing, true});
+                         }
+                         return compare_with_existing(*result->existing, *result->existing_request,
+                                                      std::move(job_request), std::move(done));
+                       }
+                       on_committed_events(job, sealed_events);
+                       if (result->lease) {
+                         plans_.insert(plan);
+                         const std::shared_ptr<JobDriver> driver = acquire(*result->lease);
+                         done(CreateResult{job, false});
+                         if (!driver) return;
+                         driver->adopt(std::move(*state), head, bytes);
+                         if (stopping_) driver->drain(grace_);
+                         return;
+                       }
+                       done(CreateResult{job, false});
+                       if (!may_claim_here) return;
+                       claimable_ = true;
+                       claim_more();
+                     });
 }
 
 // A request whose idempotency key exists. The hash of a request is blinded with the secret of its
 // own job, so the hash of this request is computed with the secret in the existing job's first
 // event. The rest of its log is not read.
-void Runtime::compare_with_existing(JobId job, Hash known, JobRequest wish,
+void Runtime::compare_with_existing(JobId job, Hash known, JobRequest job_request,
                                     async::Done<Result<CreateResult>> done) {
   world_.store.load(
       job, store::kFirstCommit,
-      [job, known, wish = std::move(wish),
+      [job, known, job_request = std::move(job_request),
        done = std::move(done)](Result<store::LoadedJob> loaded) mutable {
         if (!loaded) return done(std::unexpected(loaded.error()));
         const auto created = open_job_created(job, *loaded);
         if (!created) return done(std::unexpected(created.error()));
-        switch (same_request(*created, known, wish)) {
+        switch (same_request(*created, known, job_request)) {
           case SameRequest::yes:
             return done(CreateResult{.job = job, .existing = true});
-          case SameRequest::as_far_as_known:
+          case SameRequest::input_erased:
             return done(CreateResult{.job = job, .existing = true, .input_erased = true});
           case SameRequest::no:
             break;
@@ -742,7 +746,7 @@ struct Runtime::LogReading {
              async::Done<Result<JobSnapshot>> answer)
       : loaded(std::move(all)),
         plans(cache),
-        opener(job, loaded, plans.known()),
+        opener(job, loaded, plans.lookup()),
         done(std::move(answer)) {}
 
   bool next() {
@@ -788,9 +792,9 @@ void Runtime::read_state(JobId job, async::Done<Result<JobSnapshot>> done) {
   read_with_cache(job, std::nullopt, std::move(done));
 }
 
-void Runtime::read_with_cache(const JobId& job, std::optional<CachedJob> rested,
+void Runtime::read_with_cache(const JobId& job, std::optional<CachedJob> cached,
                               async::Done<Result<JobSnapshot>> done) {
-  load_state(world_.store, job, plans_, std::move(rested),
+  load_state(world_.store, job, plans_, std::move(cached),
              [done = std::move(done)](Result<LoadedState> loaded_state) mutable {
                if (!loaded_state) return done(std::unexpected(loaded_state.error()));
                if (!loaded_state->state) return done(std::unexpected(loaded_state->state.error()));
@@ -809,44 +813,44 @@ void Runtime::read_with_cache(const JobId& job, std::optional<CachedJob> rested,
 // REQUIRES: the state is the fold of the log up to the row's last event.
 void Runtime::cache_state(const JobId& job, JobSnapshot&& read) {
   if (engine::is_terminal(read.state.status)) return;
-  job_cache_.put(job, {std::move(read.state), read.row.head, read.bytes, read.checkpoint_seq,
-                       read.checkpoint_bytes});
+  job_cache_.insert(job, {std::move(read.state), read.row.head, read.bytes, read.checkpoint_seq,
+                          read.checkpoint_bytes});
 }
 
 struct Runtime::ActiveRequest {
   JobId job;
-  engine::ControlRequest act;
+  engine::ControlRequest request;
   async::Done<Result<Value>> done;
   bool must_notify = false;  // notify the lease holder, even if there is nothing to write
   int tries = 0;
   int checks = 0;  // checks whether it was applied
 };
 
-void Runtime::submit_request(JobId job, engine::ControlRequest act,
+void Runtime::submit_request(JobId job, engine::ControlRequest request,
                              async::Done<Result<Value>> done) {
-  if (canonical_exceeds(act.payload, kValueMax) ||
-      (act.result && canonical_exceeds(*act.result, kValueMax))) {
+  if (canonical_exceeds(request.payload, kValueMax) ||
+      (request.result && canonical_exceeds(*request.result, kValueMax))) {
     return world_.loop.post([done = std::move(done)]() mutable {
       done(fail(Code::payload_too_large,
                 "a payload may have " + std::to_string(kValueMax >> 20) +
                     " MiB as canonical JSON; keep the rest elsewhere and send where it is"));
     });
   }
-  if (act.id.empty()) act.id = new_attempt_id().text;
-  if (act.kind == engine::ControlRequest::Kind::resolve) {
+  if (request.id.empty()) request.id = new_attempt_id().text;
+  if (request.kind == engine::ControlRequest::Kind::resolve) {
     // The decision is based on a view no later than now, however long the request waits afterwards.
     const Instant now = world_.store.now();
-    act.checked_at = std::min(now, act.checked_at.value_or(now));
+    request.checked_at = std::min(now, request.checked_at.value_or(now));
   }
-  try_request(std::make_shared<ActiveRequest>(
-      ActiveRequest{.job = std::move(job), .act = std::move(act), .done = std::move(done)}));
+  try_request(std::make_shared<ActiveRequest>(ActiveRequest{
+      .job = std::move(job), .request = std::move(request), .done = std::move(done)}));
 }
 
 void Runtime::try_request(std::shared_ptr<ActiveRequest> active) {
   if (++active->tries > kRequestTries) {
     return active->done(fail(Code::unavailable, "the job changes too quickly; try again"));
   }
-  read_with_cache(active->job, job_cache_.take(active->job),
+  read_with_cache(active->job, job_cache_.extract(active->job),
                   [this, active](Result<JobSnapshot> read) {
                     if (!read) return active->done(std::unexpected(read.error()));
                     apply_or_enqueue(active, std::move(*read));
@@ -860,10 +864,10 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
   const Instant now = context.now;
   // Late results are applied first: they are facts, whatever the request says.
   std::vector<EventBody> events;
-  if (!read.row.claim && !skips_late_results(read.state, active->act)) {
-    auto caught = engine::import_stored_effects(read.state, stored_effects(read.effects));
-    if (!caught) return active->done(std::unexpected(caught.error()));
-    events = std::move(*caught);
+  if (!read.row.claim && !skips_late_results(read.state, active->request)) {
+    auto imported = engine::import_stored_effects(read.state, stored_effects(read.effects));
+    if (!imported) return active->done(std::unexpected(imported.error()));
+    events = std::move(*imported);
     for (const EventBody& draft : events) {
       Status applied = engine::apply(read.state, draft, now, plans_.source());
       if (!applied) return active->done(std::unexpected(applied.error()));
@@ -871,40 +875,40 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
   }
   std::vector<std::uint64_t> numbers;
   if (!read.row.claim) {
-    auto ahead = collect_earlier_requests(read.state, read.inbox, active->act, context,
-                                          plans_.source(), events);
-    if (!ahead) return active->done(std::unexpected(ahead.error()));
-    numbers = *std::move(ahead);
+    auto earlier = collect_earlier_requests(read.state, read.inbox, active->request, context,
+                                            plans_.source(), events);
+    if (!earlier) return active->done(std::unexpected(earlier.error()));
+    numbers = *std::move(earlier);
   }
   // With a lease holder, earlier inbox entries are only simulated and the state is then ahead of
   // the log. Without one, a job that was parked with its inbox applies the rest of it when it is
   // claimed.
   const bool as_logged =
       !read.row.claim ||
-      !apply_earlier_requests(read.state, read.inbox, active->act, context, plans_.source());
+      !apply_earlier_requests(read.state, read.inbox, active->request, context, plans_.source());
   const std::vector<std::string> offered = tool_versions(read.state);
   // The request is applied as this process would continue the job
   engine::DecisionContext offering = context;
   offering.tool_versions = &offered;
   offering.execution_version = &options_.version_of(read.state.agent);
-  auto taken = engine::apply_request(read.state, active->act, offering);
+  auto applied = engine::apply_request(read.state, active->request, offering);
   const bool accepted_before =
-      std::ranges::count(read.inbox, inbox_id(active->act), &store::InboxEntry::id) > 0;
-  if (taken && !taken->events.empty() && !accepted_before) {
-    if (auto timely = engine::check_not_expired(read.state, active->act, now); !timely) {
-      taken = std::unexpected(timely.error());
+      std::ranges::count(read.inbox, inbox_id(active->request), &store::InboxEntry::id) > 0;
+  if (applied && !applied->events.empty() && !accepted_before) {
+    if (auto in_time = engine::check_not_expired(read.state, active->request, now); !in_time) {
+      applied = std::unexpected(in_time.error());
     }
   }
   const Result<Value> answer =
-      taken ? Result<Value>(taken->answer) : std::unexpected(taken.error());
+      applied ? Result<Value>(applied->answer) : std::unexpected(applied.error());
   const bool must_notify = active->must_notify && read.row.claim;
-  if (events.empty() && (!taken || taken->events.empty()) && !must_notify) {
+  if (events.empty() && (!applied || applied->events.empty()) && !must_notify) {
     if (as_logged) cache_state(active->job, std::move(read));
     return active->done(answer);
   }
 
-  const bool counts = active->act.kind == engine::ControlRequest::Kind::signal ||
-                      active->act.kind == engine::ControlRequest::Kind::message;
+  const bool counts = active->request.kind == engine::ControlRequest::Kind::signal ||
+                      active->request.kind == engine::ControlRequest::Kind::message;
   const std::uint64_t accepted = read.state.signals + read.inbox.size() - numbers.size();
   if (counts && accepted >= engine::kSignalsMax) {
     return active->done(fail(Code::signals_limit, "the job has accepted " +
@@ -913,11 +917,11 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
   }
   if (read.row.claim) {
     // The lease holder fires its timers, after the entries of the inbox.
-    if (active->act.kind == engine::ControlRequest::Kind::timers && !must_notify) {
+    if (active->request.kind == engine::ControlRequest::Kind::timers && !must_notify) {
       return active->done(Value::object({{"fired", 0}}));
     }
     if (as_logged) cache_state(active->job, std::move(read));
-    return post_to_inbox(active, taken ? *taken : engine::AppliedRequest{});
+    return post_to_inbox(active, applied ? *applied : engine::AppliedRequest{});
   }
 
   std::vector<std::pair<InvocationId, std::uint32_t>> decided;
@@ -928,8 +932,8 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
     events.push_back(std::move(draft));
     return {};
   };
-  if (taken) {
-    for (EventBody& draft : taken->events) {
+  if (applied) {
+    for (EventBody& draft : applied->events) {
       if (auto followed = follow(std::move(draft)); !followed) {
         return active->done(std::unexpected(followed.error()));
       }
@@ -968,7 +972,7 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
   batch.effects_absent = std::move(decided);
   batch.inbox_consumed = std::move(numbers);
   batch.row = row_of(read.state);
-  const std::vector<Event> shown = std::move(sealed->events);
+  const std::vector<Event> sealed_events = std::move(sealed->events);
   if (world_.signer != nullptr) {
     batch.signed_head =
         engine::signed_head(*world_.signer, active->job, sealed->last_seq, sealed->head, now);
@@ -977,7 +981,7 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
   read.bytes += bytes_of(*sealed);
   batch.sealed = std::move(*sealed);
   commit_until_known(std::make_shared<store::Batch>(std::move(batch)),
-                     [this, active, shown, answer, as_logged,
+                     [this, active, sealed_events, answer, as_logged,
                       read = std::move(read)](Result<store::CommitResult> result) mutable {
                        if (!result) {
                          const Code code = result.error().code;
@@ -985,16 +989,16 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
                            return try_request(active);
                          return active->done(std::unexpected(result.error()));
                        }
-                       on_committed_events(active->job, shown);
+                       on_committed_events(active->job, sealed_events);
                        if (read.state.ending) {
                          for (const OpenQuestion& question : open_questions_of(read.state)) {
                            abandon_question(world_.tool_registry, question);
                          }
                        }
-                       const bool ours = may_claim(read.row.agent, read.row.capabilities);
+                       const bool may_claim_here = may_claim(read.row.agent, read.row.capabilities);
                        if (as_logged) cache_state(active->job, std::move(read));
                        active->done(answer);
-                       if (!ours) return;
+                       if (!may_claim_here) return;
                        claimable_ = true;
                        claim_more();
                      });
@@ -1002,17 +1006,17 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
 
 // Writes the request to the inbox of the lease holder.
 void Runtime::post_to_inbox(std::shared_ptr<ActiveRequest> active,
-                            const engine::AppliedRequest& taken) {
+                            const engine::AppliedRequest& applied) {
   // The request is applied later: it binds the resolution to the try it was checked against.
-  active->act.try_no = taken.try_no;
+  active->request.try_no = applied.try_no;
   Value answer = Value::object({{"accepted", true}});
-  if (taken.answer.find("buffered")) answer = taken.answer;
-  if (const Value* why = taken.answer.find("reason")) {  // an approval that is not used
+  if (applied.answer.find("buffered")) answer = applied.answer;
+  if (const Value* why = applied.answer.find("reason")) {  // an approval that is not used
     answer = answer.with("applied", false).with("reason", *why);
   }
-  store::InboxEntry entry{.number = 0, .id = inbox_id(active->act), .act = {}};
-  entry.act = canonical(
-      engine::with_checksum(engine::inbox_location(active->job, entry.id), active->act.to_json()));
+  store::InboxEntry entry{.number = 0, .id = inbox_id(active->request), .act = {}};
+  entry.act = canonical(engine::with_checksum(engine::inbox_location(active->job, entry.id),
+                                              active->request.to_json()));
   world_.store.put_inbox(active->job, std::move(entry),
                          [this, active, answer](Result<void> put) mutable {
                            if (!put && put.error().code == Code::not_held)
@@ -1020,7 +1024,7 @@ void Runtime::post_to_inbox(std::shared_ptr<ActiveRequest> active,
                            if (!put) return active->done(std::unexpected(put.error()));
                            if (auto it = drivers_.find(active->job); it != drivers_.end())
                              it->second->on_inbox_notify();
-                           if (active->act.kind == engine::ControlRequest::Kind::timers)
+                           if (active->request.kind == engine::ControlRequest::Kind::timers)
                              return active->done(std::move(answer));
                            recheck_accepted(active, std::move(answer));
                          });
@@ -1031,7 +1035,7 @@ void Runtime::post_to_inbox(std::shared_ptr<ActiveRequest> active,
 // request can still be applied, or it has been, or the job shows what came before it.
 void Runtime::recheck_accepted(std::shared_ptr<ActiveRequest> active, Value answer) {
   read_with_cache(
-      active->job, job_cache_.take(active->job),
+      active->job, job_cache_.extract(active->job),
       [this, active, answer = std::move(answer)](Result<JobSnapshot> read) mutable {
         if (!read) {
           return active->done(
@@ -1040,28 +1044,28 @@ void Runtime::recheck_accepted(std::shared_ptr<ActiveRequest> active, Value answ
                        read.error().message));
         }
         engine::State& state = read->state;
-        const bool taken_in = engine::is_handled(state, active->act);
-        const bool plan = active->act.kind == engine::ControlRequest::Kind::plan;
-        const bool unread = plan && std::ranges::count(read->inbox, inbox_id(active->act),
-                                                       &store::InboxEntry::id) > 0;
+        const bool is_applied = engine::is_handled(state, active->request);
+        const bool plan = active->request.kind == engine::ControlRequest::Kind::plan;
+        const bool is_pending = plan && std::ranges::count(read->inbox, inbox_id(active->request),
+                                                           &store::InboxEntry::id) > 0;
         const engine::DecisionContext context = request_context();
         const bool as_logged =
-            !apply_earlier_requests(state, read->inbox, active->act, context, plans_.source());
-        auto taken = engine::apply_request(state, active->act, context);
+            !apply_earlier_requests(state, read->inbox, active->request, context, plans_.source());
+        auto applied = engine::apply_request(state, active->request, context);
         // An early answer that its wait turns out not to accept is kept and finally listed as
         // undelivered.
-        const bool kept = !taken && answer.find("buffered") &&
-                          !engine::expire_request(state, active->act).empty();
+        const bool is_buffered = !applied && answer.find("buffered") &&
+                                 !engine::expire_request(state, active->request).empty();
         if (as_logged) cache_state(active->job, std::move(*read));
-        if (taken_in || kept) return active->done(std::move(answer));
-        if (unread) return wait_for_plan(active, std::move(answer));
-        if (taken && plan && !taken->events.empty()) {
-          taken = fail(Code::call_pending,
-                       "the plan was rejected because a call was running when the lease holder "
-                       "checked it; try again, or pause the job first");
+        if (is_applied || is_buffered) return active->done(std::move(answer));
+        if (is_pending) return wait_for_plan(active, std::move(answer));
+        if (applied && plan && !applied->events.empty()) {
+          applied = fail(Code::call_pending,
+                         "the plan was rejected because a call was running when the lease holder "
+                         "checked it; try again, or pause the job first");
         }
-        if (!taken) return active->done(std::unexpected(taken.error()));
-        active->done(taken->events.empty() ? std::move(taken->answer) : std::move(answer));
+        if (!applied) return active->done(std::unexpected(applied.error()));
+        active->done(applied->events.empty() ? std::move(applied->answer) : std::move(answer));
       });
 }
 
@@ -1141,8 +1145,8 @@ void Runtime::on_driver_exit(const JobDriver& driver, std::optional<Error> probl
   const JobId& job = driver.job();
   if (world_.output_hub != nullptr) world_.output_hub->end_all(job);
   if (problem && problem->code == Code::stale_attempt) ++counters_.aetheris_lease_conflict_total;
-  if (exit_state == ExitState::finished) jobs_left_in_doubt_.erase(job);
-  if (exit_state == ExitState::in_doubt) jobs_left_in_doubt_.insert(job);
+  if (exit_state == ExitState::finished) jobs_with_unknown_call_.erase(job);
+  if (exit_state == ExitState::unknown_call) jobs_with_unknown_call_.insert(job);
   if (problem && problem->code == Code::stale_attempt && driver.is_store_unavailable()) {
     // If the attempt is forgotten, it counts as a lost claim.
     if (lost_to_outage_.size() >= kOutagesMax) lost_to_outage_.erase(lost_to_outage_.begin());
@@ -1151,10 +1155,10 @@ void Runtime::on_driver_exit(const JobDriver& driver, std::optional<Error> probl
     lost_to_outage_.erase(job);
   }
   // Temporary problems; any other problem persists as long as this process lives.
-  const bool passing =
+  const bool is_transient =
       problem && (problem->code == Code::stale_attempt || problem->code == Code::unavailable ||
                   problem->code == Code::unknown_outcome);
-  if (problem && !passing) {
+  if (problem && !is_transient) {
     refused_.insert_or_assign(job, *problem);
     // It is no error that another process has the job's version.
     if (problem->code != Code::execution_version_mismatch) {
@@ -1163,7 +1167,7 @@ void Runtime::on_driver_exit(const JobDriver& driver, std::optional<Error> probl
   }
   if (auto it = drivers_.find(job); it != drivers_.end() && it->second.get() == &driver) {
     // The driver is still on the stack: destroy it in a later task.
-    world_.loop.post([gone = std::move(it->second)] {});
+    world_.loop.post([exited = std::move(it->second)] {});
     drivers_.erase(it);
   }
   if (observer_) observer_->on_released(job, problem);
@@ -1204,10 +1208,10 @@ void Runtime::store_late_result(std::shared_ptr<store::Batch> batch, int tries) 
         if (!created) return on_late_result_stored(batch, tries, std::unexpected(created.error()));
         if (!erased_fields(*created).empty()) {
           store::EffectRow& effect = batch->effects.front();
-          auto left = engine::erased_effect(
+          auto erased = engine::erased_effect(
               engine::effect_location(batch->job, effect.invocation, effect.try_no), effect.record);
-          AE_CHECK(left.has_value(), batch->job.text);  // this process wrote the record
-          effect.record = *std::move(left);
+          AE_CHECK(erased.has_value(), batch->job.text);  // this process wrote the record
+          effect.record = *std::move(erased);
         }
         batch->authority =
             store::Batch::LateResult{.first_commit = sha256(loaded->commits.front())};
@@ -1226,21 +1230,21 @@ void Runtime::on_late_result_stored(std::shared_ptr<store::Batch> batch, int tri
   if (tries == 0) warn(batch->job, "a late result is stored");
   try_request(std::make_shared<ActiveRequest>(ActiveRequest{
       .job = batch->job,
-      .act = {.kind = engine::ControlRequest::Kind::timers, .id = new_attempt_id().text},
+      .request = {.kind = engine::ControlRequest::Kind::timers, .id = new_attempt_id().text},
       .done =
-          [this, batch, tries](Result<Value> taken) {
-            if (taken) return;
-            retry_late_result(batch, tries, "is stored but not in the log", taken.error());
+          [this, batch, tries](Result<Value> applied) {
+            if (applied) return;
+            retry_late_result(batch, tries, "is stored but not in the log", applied.error());
           },
       .must_notify = true}));
 }
 
 void Runtime::retry_late_result(const std::shared_ptr<store::Batch>& batch, int tries,
                                 const std::string& what, const Error& error) {
-  const bool passing =
+  const bool is_transient =
       error.code == Code::unavailable || error.code == Code::unknown_outcome ||
       error.code == Code::sequence_conflict;  // the job's values were erased meanwhile
-  if (!passing || tries >= kLateTries) {
+  if (!is_transient || tries >= kLateTries) {
     return warn(batch->job,
                 "a late result " + what + ", its call has an unknown outcome: " + error.message);
   }

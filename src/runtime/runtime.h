@@ -73,7 +73,7 @@ struct NewJobRequest {
   engine::Limits budget = {};  // of the job; none = its agent's
   // The options above that the request set itself and that are not the agent's: they are part of
   // what the idempotency key identifies. null = none.
-  Value asked;
+  Value explicit_options;
   // Create the job with a lease and run it here at once, if there is capacity; false: leave it
   // queued.
   bool start_here = true;
@@ -162,7 +162,7 @@ class Runtime : private JobDriverHost {
   // the inbox of the lease holder, which will apply it. Fails as engine::apply_request does, or
   // with not_found, payload_too_large, signals_limit, unavailable, unknown_outcome. A resolution
   // without `checked_at` gets the current time.
-  void submit_request(JobId job, engine::ControlRequest act, async::Done<Result<Value>> done);
+  void submit_request(JobId job, engine::ControlRequest request, async::Done<Result<Value>> done);
   // Claims this job for this process if it can be claimed now; false: it cannot.
   void claim_job(JobId job, async::Done<Result<bool>> done);
   // Reads a job's log and folds it.
@@ -203,7 +203,7 @@ class Runtime : private JobDriverHost {
   void offer(std::vector<std::string> agents,
              std::map<std::string, std::string, std::less<>> agent_versions);
   // Drops the cached state, so that the job is read again: its values were erased.
-  void drop_cached(const JobId& job) { static_cast<void>(job_cache_.take(job)); }
+  void drop_cached(const JobId& job) { static_cast<void>(job_cache_.extract(job)); }
   bool is_leased(const JobId& job) const { return drivers_.contains(job); }
   // Agent of a job that runs here; "" = it does not, or is not loaded yet.
   std::string agent_of(const JobId& job) const;
@@ -226,12 +226,14 @@ class Runtime : private JobDriverHost {
   void on_verification(const JobId& job, const ConfirmationChecked& event);
   void on_driver_exit(const JobDriver& driver, std::optional<Error> problem,
                       ExitState exit_state) override;
-  std::optional<CachedJob> take_cached(const JobId& job) override { return job_cache_.take(job); }
-  void cache_job(const JobId& job, CachedJob cached) override {
-    job_cache_.put(job, std::move(cached));
+  std::optional<CachedJob> extract_cached(const JobId& job) override {
+    return job_cache_.extract(job);
   }
-  bool left_call_in_doubt(const JobId& job) const override {
-    return jobs_left_in_doubt_.contains(job);
+  void cache_job(const JobId& job, CachedJob cached) override {
+    job_cache_.insert(job, std::move(cached));
+  }
+  bool left_unknown_call(const JobId& job) const override {
+    return jobs_with_unknown_call_.contains(job);
   }
   bool lost_to_outage(const JobId& job, const AttemptId& attempt) const override {
     auto it = lost_to_outage_.find(job);
@@ -267,13 +269,13 @@ class Runtime : private JobDriverHost {
   void cache_state(const JobId& job, JobSnapshot&& read);
   void try_request(std::shared_ptr<ActiveRequest> active);
   void apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read);
-  void post_to_inbox(std::shared_ptr<ActiveRequest> active, const engine::AppliedRequest& taken);
+  void post_to_inbox(std::shared_ptr<ActiveRequest> active, const engine::AppliedRequest& applied);
   void recheck_accepted(std::shared_ptr<ActiveRequest> active, Value answer);
   void wait_for_plan(std::shared_ptr<ActiveRequest> active, Value answer);
   engine::DecisionContext request_context();
   std::vector<std::string> tool_versions(const engine::State& state);
   JobId new_job_id();
-  void compare_with_existing(JobId job, Hash known, JobRequest wish,
+  void compare_with_existing(JobId job, Hash known, JobRequest job_request,
                              async::Done<Result<CreateResult>> done);
   void commit_until_known(std::shared_ptr<store::Batch> batch,
                           async::Done<Result<store::CommitResult>> done, int tries = 0);
@@ -301,7 +303,7 @@ class Runtime : private JobDriverHost {
   // Jobs that this process cannot run (a missing tool, a newer version), and why.
   std::map<JobId, Error> refused_;
   // Released by this process with a call whose outcome is unknown
-  std::set<JobId> jobs_left_in_doubt_;
+  std::set<JobId> jobs_with_unknown_call_;
   // Attempts of this process that lost their lease because the store did not respond in time.
   std::map<JobId, std::set<AttemptId>> lost_to_outage_;
   bool started_ = false, stopping_ = false, claiming_ = false, claimable_ = true, firing_ = false;
@@ -319,7 +321,7 @@ std::vector<engine::StoredEffect> stored_effects(const std::vector<store::Effect
 
 // Opens the commits of a job: its events with their hashes. Fails with log_corrupt, needs_version.
 Result<std::vector<Event>> open_log(const JobId& job, const store::LoadedJob& loaded,
-                                    const ValueLookup& known = {});
+                                    const ValueLookup& lookup = {});
 // The first event of a log that was loaded from 1 or as kFirstCommit; reads only the first commit.
 // Fails as open_log.
 Result<Event> open_job_created(const JobId& job, const store::LoadedJob& loaded);
@@ -338,6 +340,6 @@ void load_state(store::Store& store, const JobId& job, const engine::PlanCache& 
 
 // Did this attempt make a call whose outcome is unknown? Its process is alive, so the call may
 // still be in flight.
-bool has_own_call_in_doubt(const engine::State& state, const AttemptId& attempt);
+bool has_own_unknown_call(const engine::State& state, const AttemptId& attempt);
 
 }  // namespace ae::runtime

@@ -268,9 +268,9 @@ AE_TEST("stop/a job that undoes is given back after the call in flight, and goes
   WorkerFixture first(env, "first", {.owned = true});
   first.runtime->start();
   first.create(
-      plan_with_sides("[{'id':'a', 'kind':'tool', 'tool':'do'},"
-                      "{'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']},"
-                      "{'id':'c', 'kind':'tool', 'tool':'do', 'needs':['b']}]"));
+      plan_with_probe_and_undo("[{'id':'a', 'kind':'tool', 'tool':'do'},"
+                               "{'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']},"
+                               "{'id':'c', 'kind':'tool', 'tool':'do', 'needs':['b']}]"));
   first.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   first.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
   first.answer(2, {.kind = OutcomeKind::failure, .definite = true, .error_code = "no"});
@@ -669,11 +669,11 @@ AE_TEST("limits/a payload over 16 MiB is refused before anything is written") {
   worker.runtime->start();
   worker.create(plan("idempotent", kWaitAndCall));
   const auto seq = worker.read().row.last_seq;
-  const auto said = worker.submit({.kind = engine::ControlRequest::Kind::signal,
-                                   .correlation_key = "k",
-                                   .payload = Value(std::string(17u << 20, 'x'))});
-  ASSERT_FALSE(said);
-  EXPECT_EQ(said.error().code, Code::payload_too_large);
+  const auto result = worker.submit({.kind = engine::ControlRequest::Kind::signal,
+                                     .correlation_key = "k",
+                                     .payload = Value(std::string(17u << 20, 'x'))});
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code, Code::payload_too_large);
   EXPECT_EQ(worker.read().row.last_seq, seq);
 }
 

@@ -29,8 +29,8 @@ bool has_offer(const store::JobStats& job_stats, const std::string& agent,
 
 }  // namespace
 
-std::optional<WorkerOffer> worker_offer(std::string_view says) {
-  const auto json = parse_json(says);
+std::optional<WorkerOffer> worker_offer(std::string_view announcement) {
+  const auto json = parse_json(announcement);
   if (!json || !json->is_object()) return std::nullopt;
   WorkerOffer offer;
   for (auto [name, into] : {std::pair{"agents", &offer.agents}, {"offers", &offer.offers}}) {
@@ -93,10 +93,10 @@ struct VersionSweeper::Sweep {
   store::Filter filter;
   std::deque<store::JobRow> rows;
   bool last_page = false;
-  std::map<JobId, std::uint64_t> seen;
+  std::map<JobId, std::uint64_t> checked;
 };
 
-void VersionSweeper::changed() {
+void VersionSweeper::on_offer_changed() {
   checked_.clear();
   offer_changed_ = true;
 }
@@ -121,7 +121,7 @@ void VersionSweeper::next_page(std::shared_ptr<Sweep> sweep_run) {
   if (sweep_run->agents.empty()) {
     sweeping_ = false;
     // Otherwise the jobs that this sweep passed were compared with the previous offer.
-    if (!offer_changed_) checked_ = std::move(sweep_run->seen);
+    if (!offer_changed_) checked_ = std::move(sweep_run->checked);
     return;
   }
   sweep_run->filter.agent = sweep_run->agents.back();
@@ -146,10 +146,10 @@ void VersionSweeper::next_job(std::shared_ptr<Sweep> sweep_run) {
   while (!sweep_run->rows.empty()) {
     const store::JobRow row = std::move(sweep_run->rows.front());
     sweep_run->rows.pop_front();
-    const auto known = checked_.find(row.id);
-    const bool was_checked = known != checked_.end() && known->second == row.last_seq;
+    const auto found = checked_.find(row.id);
+    const bool was_checked = found != checked_.end() && found->second == row.last_seq;
     const auto mark_checked = [sweep_run, job = row.id, seq = row.last_seq] {
-      if (sweep_run->seen.size() < kCheckedMax) sweep_run->seen.insert_or_assign(job, seq);
+      if (sweep_run->checked.size() < kCheckedMax) sweep_run->checked.insert_or_assign(job, seq);
     };
     if (was_checked) {
       mark_checked();

@@ -36,7 +36,7 @@ struct WorkerOffer {
   std::vector<std::string> offers;  // capabilities and versions
 };
 // Parses a worker's announcement (Runtime::announce); nullopt: not readable.
-std::optional<WorkerOffer> worker_offer(std::string_view says);
+std::optional<WorkerOffer> worker_offer(std::string_view announcement);
 // Does the worker claim jobs of this agent?
 bool may_claim_agent(const WorkerOffer& offer, const std::string& agent);
 
@@ -54,7 +54,7 @@ class VersionSweeper {
                        async::Done<Result<bool>> done);
   void recheck_deferred(std::function<void(const std::vector<JobId>&)> then);
   // This process offers other versions now: the next sweep checks each parked job again.
-  void changed();
+  void on_offer_changed();
 
  private:
   struct Sweep;

@@ -57,7 +57,7 @@ inline std::shared_ptr<const engine::Plan> plan(std::string_view effect, std::st
 }
 
 // As above; `do` is at_most_once, has the probe `ask` and the compensation `undo`.
-inline std::shared_ptr<const engine::Plan> plan_with_sides(std::string_view nodes) {
+inline std::shared_ptr<const engine::Plan> plan_with_probe_and_undo(std::string_view nodes) {
   const std::string policy =
       "'timeout':'10s', 'grace':'30s', 'dedupe_window':'24h', 'version':'0123456789abcdef',"
       "'retry':{'max_attempts':1, 'initial_backoff':'200ms', 'max_backoff':'10s',"
@@ -160,17 +160,17 @@ class WorkerFixture final : public RuntimeObserver {
     AE_CHECK(made.has_value(), made ? "" : made.error().message);
     env_.loop.run_ready();
   }
-  Result<Value> submit(engine::ControlRequest act) {
+  Result<Value> submit(engine::ControlRequest request) {
     auto answer = env_.loop.await<Result<Value>>(
-        [&](auto done) { runtime->submit_request(kJob, std::move(act), std::move(done)); });
+        [&](auto done) { runtime->submit_request(kJob, std::move(request), std::move(done)); });
     env_.loop.run_ready();
     return answer;
   }
   // As `submit`, for a request that is answered only after the lease holder has checked it.
-  Result<Value> submit_and_wait(engine::ControlRequest act) {
+  Result<Value> submit_and_wait(engine::ControlRequest request) {
     auto answer = std::make_shared<std::optional<Result<Value>>>();
-    runtime->submit_request(kJob, std::move(act),
-                            [answer](Result<Value> said) { answer->emplace(said); });
+    runtime->submit_request(kJob, std::move(request),
+                            [answer](Result<Value> result) { answer->emplace(result); });
     for (int i = 0; i < 1500 && !*answer; ++i) env_.loop.advance(10ms);
     AE_CHECK(answer->has_value());
     return **answer;
@@ -183,12 +183,12 @@ class WorkerFixture final : public RuntimeObserver {
   }
   Result<Value> resolve(std::string resolution) {
     const auto read = this->read();
-    engine::ControlRequest act{.kind = engine::ControlRequest::Kind::resolve,
-                               .resolution = std::move(resolution)};
+    engine::ControlRequest request{.kind = engine::ControlRequest::Kind::resolve,
+                                   .resolution = std::move(resolution)};
     for (const engine::Step& step : read.state.steps) {
-      if (step.call) act.idempotency_key = step.call->key.text;
+      if (step.call) request.idempotency_key = step.call->key.text;
     }
-    return this->submit(act);
+    return this->submit(request);
   }
   Runtime::JobSnapshot read() {
     auto read = env_.loop.await<Result<Runtime::JobSnapshot>>(
@@ -261,15 +261,15 @@ inline constexpr std::string_view kTwoWaits =
     " {'id':'w', 'kind':'wait', 'needs':['v'], 'wait': {'type':'signal', 'key':'k'}}]";
 
 inline engine::ControlRequest not_happened(const Runtime::JobSnapshot& read) {
-  engine::ControlRequest act{.kind = engine::ControlRequest::Kind::resolve,
-                             .resolution = "not_happened"};
-  act.idempotency_key = read.state.steps[0].call->key.text;
-  return act;
+  engine::ControlRequest request{.kind = engine::ControlRequest::Kind::resolve,
+                                 .resolution = "not_happened"};
+  request.idempotency_key = read.state.steps[0].call->key.text;
+  return request;
 }
 
 // Answers that the call was not sent, so a retry follows soon: the job stays leased, and nothing is
 // in flight.
-inline void not_sent(WorkerFixture& worker, std::size_t call) {
+inline void answer_not_sent(WorkerFixture& worker, std::size_t call) {
   worker.answer(call, {.kind = OutcomeKind::failure,
                        .definite = true,
                        .retryable = true,

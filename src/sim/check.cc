@@ -220,7 +220,7 @@ void end_is_final(const JobEvidence& e, Checker& checker) {
 void log_verifies(const JobEvidence& e, Checker& checker) {
   engine::VerifyInput input{.job = e.job,
                             .events = e.events,
-                            .refused = {},
+                            .open_error = {},
                             .last_seq = e.loaded.row.last_seq,
                             .head = e.loaded.row.head,
                             .effects = {},

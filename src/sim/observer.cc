@@ -79,7 +79,7 @@ void Observer::committed(const PendingCommit& written, const store::CommitResult
       return fail(Code::log_corrupt, "a value that stands apart is missing");
     };
     auto opened = open(written.job, written.bytes, observed.head, blobs,
-                       plans_ != nullptr ? plans_->known() : ValueLookup());
+                       plans_ != nullptr ? plans_->lookup() : ValueLookup());
     if (!opened) {
       return report_.violate("L6 what is written goes on from what stands", written.job,
                              opened.error().message);

@@ -348,7 +348,7 @@ SimPlan random_plan(std::uint64_t number) {
 const SimPlan& PlanBook::plan_by_number(std::uint64_t number) {
   if (auto it = plans_.find(number); it != plans_.end()) return it->second;
   SimPlan made = random_plan(number);
-  cache_.keep(made.plan);
+  cache_.insert(made.plan);
   return plans_.emplace(number, std::move(made)).first->second;
 }
 
@@ -358,7 +358,7 @@ std::shared_ptr<const engine::Plan> PlanBook::small(const SmallJob& job) {
     auto graph = parse_json(job.nodes);
     AE_CHECK(graph.has_value(), std::string(job.name));
     plan = compile(*graph);
-    cache_.keep(plan);
+    cache_.insert(plan);
   }
   return plan;
 }

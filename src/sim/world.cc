@@ -302,18 +302,18 @@ bool SimWorld::at_boundary(SimProcess& process, std::string_view where) {
 
 async::FailpointAction SimWorld::hit(std::string_view name) {
   // A failpoint in the middle of a slice: a separate test kills the worker there.
-  if (name.starts_with("decided.") && name != kPoison) return async::FailpointAction::go;
+  if (name.starts_with("decided.") && name != kPoison) return async::FailpointAction::proceed;
   report_.mark(name);
   auto* process = static_cast<SimProcess*>(loop_.running());
   if (process == nullptr)
-    return async::FailpointAction::go;  // the store runs outside of a process that could die
+    return async::FailpointAction::proceed;  // the store runs outside of a process that could die
   const bool after = is_after(name, observer_.inside_batch());
   if (!at_boundary(*process, name)) {
-    return after ? async::FailpointAction::go : async::FailpointAction::error;
+    return after ? async::FailpointAction::proceed : async::FailpointAction::error;
   }
   const bool fails = !after && fault_plan_.fails && fault_plan_.fails(name);
   if (fails) report_.mark("fails." + std::string(name));
-  return fails ? async::FailpointAction::error : async::FailpointAction::go;
+  return fails ? async::FailpointAction::error : async::FailpointAction::proceed;
 }
 
 namespace {
@@ -326,7 +326,7 @@ void SimWorld::on_events(const JobId& job, const std::vector<Event>& events) {
   for (const Event& event : events) {
     const auto* finished = as<ToolInvocationFinished>(event);
     if (!finished) continue;
-    for (const auto& output : workers_[process->worker].output_hub->of(job)) {
+    for (const auto& output : workers_[process->worker].output_hub->outputs_of(job)) {
       if (finished->invocation_id == output->invocation && finished->try_no == output->try_no) {
         report_.violate(kSilence, job, output->invocation.text);
       }
@@ -337,7 +337,7 @@ void SimWorld::on_events(const JobId& job, const std::vector<Event>& events) {
 void SimWorld::on_released(const JobId& job, const std::optional<Error>&) {
   const auto* process = static_cast<SimProcess*>(loop_.running());
   if (process == nullptr || process->dead) return;
-  if (!workers_[process->worker].output_hub->of(job).empty()) {
+  if (!workers_[process->worker].output_hub->outputs_of(job).empty()) {
     report_.violate(kSilence, job, "it is no longer held, and still says something");
   }
 }

@@ -36,7 +36,7 @@ std::optional<Error> BatchFailpoints::inside() {
 
 std::optional<Error> BatchFailpoints::after() {
   const auto hit = [this](std::string_view name) {
-    if (async::hit_failpoint(name) != async::FailpointAction::go) lost_ = name;
+    if (async::hit_failpoint(name) != async::FailpointAction::proceed) lost_ = name;
   };
   if (batch_.sealed) {
     hit("append.after");
@@ -53,7 +53,7 @@ std::optional<Error> BatchFailpoints::after() {
 
 std::optional<Error> BatchFailpoints::hit_before_commit(std::string_view name) {
   switch (async::hit_failpoint(name)) {
-    case async::FailpointAction::go:
+    case async::FailpointAction::proceed:
       break;
     case async::FailpointAction::error:
       return refused(name);
@@ -65,13 +65,13 @@ std::optional<Error> BatchFailpoints::hit_before_commit(std::string_view name) {
 }
 
 std::optional<Error> hit_after_failpoint(std::string_view name) {
-  if (async::hit_failpoint(name) == async::FailpointAction::go) return std::nullopt;
+  if (async::hit_failpoint(name) == async::FailpointAction::proceed) return std::nullopt;
   return lost(name);
 }
 
 BeforeFailpoint hit_before_failpoint(std::string_view name) {
   switch (async::hit_failpoint(name)) {
-    case async::FailpointAction::go:
+    case async::FailpointAction::proceed:
       break;
     case async::FailpointAction::error:
       return {.now = refused(name), .afterwards = std::nullopt};

@@ -428,7 +428,7 @@ inline void failpoints_that_fail(ConformanceFixture& r) {
     b.failpoints = {"effect.after_put", "ledger.after_commit"};
     b.ledger_put = {{InvocationId("i"), static_cast<std::uint32_t>(seq), "COMMITTED", "{}"}};
     const auto answer = r.commit(b);
-    failpoints.action = async::FailpointAction::go;
+    failpoints.action = async::FailpointAction::proceed;
     const auto loaded = r.load("j1");
     const bool done = loaded->row.last_seq == seq + 1;
     EXPECT_EQ(loaded->ledger.size(), loaded->row.last_seq - 2);
@@ -475,7 +475,7 @@ inline void failpoint_in_a_group(ConformanceFixture& r) {
   EXPECT_EQ(answers, "seq 3;unavailable;seq 3;");
   EXPECT_EQ(r.row("j2").last_seq, 2u);
   r.must_commit(r.append("j1", r.leased(), 3));
-  failpoints.action = async::FailpointAction::go;
+  failpoints.action = async::FailpointAction::proceed;
   r.must_commit(r.append("j2", r.leased(), 2));
 }
 

@@ -272,13 +272,13 @@ class FailpointRecorder final : public async::FailpointHandler {
   FailpointRecorder(const FailpointRecorder&) = delete;
   FailpointRecorder& operator=(const FailpointRecorder&) = delete;
 
-  std::string action_at;                                       // this failpoint …
-  async::FailpointAction action = async::FailpointAction::go;  // … performs this
+  std::string action_at;                                            // this failpoint …
+  async::FailpointAction action = async::FailpointAction::proceed;  // … performs this
 
   async::FailpointAction hit(std::string_view name) override {
     const std::lock_guard lock(mutex_);
     hits_ += (hits_.empty() ? "" : " ") + std::string(name);
-    return name == action_at ? action : async::FailpointAction::go;
+    return name == action_at ? action : async::FailpointAction::proceed;
   }
   std::string hits() {
     const std::lock_guard lock(mutex_);

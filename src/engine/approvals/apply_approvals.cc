@@ -59,7 +59,7 @@ Status Applier::approval_requested(const DecisionRecorded& event, Step* step) {
   AE_TRY(check_may_request(step));
   if (recorded_policy_action(event.payload, *step) == PolicyAction::allow)
     return corrupt_event("no approval is required");
-  const Value& payload = event.payload.left();
+  const Value& payload = event.payload.value_or_retained();
   auto approval = std::make_unique<Approval>();
   approval->id = event.decision_id.text;
   approval->arguments = payload["arguments"];
@@ -96,7 +96,7 @@ Status Applier::approval_denied(const DecisionRecorded& event, Step* step) {
   denied->id = event.decision_id.text;
   denied->state = ApprovalState::denied;
   denied->tool = s_.tool_of(*step).name;
-  denied->arguments_hash = event.payload.left().text("arguments_hash");
+  denied->arguments_hash = event.payload.value_or_retained().text("arguments_hash");
   denied->note = or_empty(event.reason);
   step->approval = std::move(denied);
   set_phase(*step, StepPhase::answered);
@@ -107,7 +107,7 @@ Status Applier::approval_answered(const DecisionRecorded& event, Step* step) {
   const std::string& outcome = or_empty(event.state);
   if (!step || step->phase != StepPhase::asking ||
       step->approval->state != ApprovalState::requested ||
-      event.payload.left().text("approval_id") != step->approval->id) {
+      event.payload.value_or_retained().text("approval_id") != step->approval->id) {
     return corrupt_event("this approval was not requested");
   }
   if (outcome == "edited") {
@@ -126,7 +126,7 @@ Status Applier::arguments_edited(const Erasable& payload, Step& step) {
   Approval& approval = *step.approval;
   if (step.call) return corrupt_event("its call has its arguments already");
   if (payload.erased) {
-    const Value& left = payload.left();
+    const Value& left = payload.value_or_retained();
     if (approval.edited_from.empty()) approval.edited_from = left.text("edited_from", kErasedHash);
     approval.arguments = Value();
     approval.arguments_hash = left.text("arguments_hash");

@@ -145,7 +145,7 @@ Status Applier::apply_budget_decision(const DecisionRecorded& event) {
       return corrupt_event("there is room for the call");
     budget.exceeded =
         ExceededLimit{.limit = limit_of(payload.text("limit")).value_or(Limit::tokens),
-                      .asked = static_cast<std::uint64_t>(needed.value_or(0))};
+                      .requested = static_cast<std::uint64_t>(needed.value_or(0))};
     return {};
   }
   if (event.state != "raised") return corrupt_event("an unknown decision about the budget");

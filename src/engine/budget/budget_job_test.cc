@@ -125,9 +125,9 @@ AE_TEST("budget/the decision that parks a job names every limit that its next ca
   const Decision decision = decide(job.state, {.now = now, .lease_until = now + 60s});
   ASSERT_EQ(decision.exceeded.size(), 2u);
   EXPECT_EQ(decision.exceeded[0].limit, Limit::tokens);
-  EXPECT_EQ(decision.exceeded[0].asked, kOne);
+  EXPECT_EQ(decision.exceeded[0].requested, kOne);
   EXPECT_EQ(decision.exceeded[1].limit, Limit::cost);
-  EXPECT_EQ(decision.exceeded[1].asked, 111u);
+  EXPECT_EQ(decision.exceeded[1].requested, 111u);
 }
 
 AE_TEST("budget/calls side by side reserve together, and the next begins when there is room") {

@@ -82,7 +82,7 @@ void Decider::park_for_budget() {
     // Unknown if the raise was erased.
     if (s_.budget.limits.wall) payload.emplace_back("most", ae::to_text(*s_.budget.limits.wall));
   } else {
-    payload.emplace_back("asked", exceeded_limits_.front().asked);
+    payload.emplace_back("asked", exceeded_limits_.front().requested);
     payload.emplace_back("most", *s_.budget.limits.max_of(limit));
     payload.emplace_back("spent", s_.budget.used(limit));
   }

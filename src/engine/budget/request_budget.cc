@@ -56,7 +56,7 @@ Status check_covers_call(const State& state, const Budget& next) {
     if (!next.wall_passed) return {};
     return limit_error(Limit::wall, "is what has passed: raise `wall`");
   }
-  const std::uint64_t needed = next.used(exceeded.limit) + exceeded.asked;
+  const std::uint64_t needed = next.used(exceeded.limit) + exceeded.requested;
   const auto& most = next.limits.max_of(exceeded.limit);
   if (!most || *most >= needed) return {};
   return limit_error(exceeded.limit, "would not do: the call that waits needs it to be " +

@@ -195,7 +195,7 @@ void ForkBuilder::gather(const OutcomeNoted& event) {
 void ForkBuilder::gather(const DecisionRecorded& event) {
   const std::string id = event.step_id.value_or(StepId()).text;
   const std::string_view kind = event.kind;
-  const Value& payload = event.payload.left();
+  const Value& payload = event.payload.value_or_retained();
   const bool erased = event.payload.erased;
   if (kind == "branch" && (payload.is_array() || erased)) {
     map_values_[id] = payload;

@@ -193,7 +193,7 @@ Status Applier::apply_branch_decision(const DecisionRecorded& event, Step* step)
   }
   Value over = event.payload.value;
   if (event.payload.erased) {  // the number of items remains
-    const auto items = maybe_int(event.payload.left(), "items");
+    const auto items = maybe_int(event.payload.value_or_retained(), "items");
     if (!items || *items < 0 || *items > kItemsLeftMax)
       return corrupt_event("a map without its items");
     over = Value::array(std::vector<Value>(static_cast<std::size_t>(*items)));

@@ -100,7 +100,7 @@ Status Applier::apply(const StepCompensated& event) {
 Status Applier::apply_end_decision(const DecisionRecorded& event) {
   if (s_.ending) return corrupt_event("it ends already");
   begin_ending({.cancelled = false,
-                .code = std::string(event.payload.left().text("code")),
+                .code = std::string(event.payload.value_or_retained().text("code")),
                 .message = std::string(event.payload.value.text("message")),
                 .node_id = {},
                 .by = {}});

@@ -66,7 +66,7 @@ AE_TEST("erase/a plan with branches and a map keeps its shape and nothing that w
   each<DecisionRecorded>(log, [&](const DecisionRecorded& event) {
     if (event.kind != "branch") return;
     branches += event.payload.value.is_bool() ? 1 : 0;
-    maps += event.payload.erased && event.payload.left()["items"] == Value(2) ? 1 : 0;
+    maps += event.payload.erased && event.payload.value_or_retained()["items"] == Value(2) ? 1 : 0;
   });
   EXPECT_EQ(branches, 2u);
   EXPECT_EQ(maps, 1u);

@@ -181,8 +181,8 @@ Result<Value> opening_messages_of(const State& state, const Node& node, Work* wo
     messages.push_back(Value::object({{"content", std::move(content)}, {"role", role}}));
     return {};
   };
-  if (!loop.told.empty()) {
-    messages.push_back(Value::object({{"content", loop.told}, {"role", "system"}}));
+  if (!loop.instructions.empty()) {
+    messages.push_back(Value::object({{"content", loop.instructions}, {"role", "system"}}));
   }
   if (loop.system) AE_TRY(add_message("system", *loop.system));
   AE_TRY(add_message("user", loop.prompt));

@@ -60,7 +60,7 @@ struct StoredJob {
     for (const std::string& bytes : commits) {
       auto commit = open(job, bytes, previous, source());
       if (!commit) {
-        input.refused = commit.error();
+        input.open_error = commit.error();
         break;
       }
       previous = commit->head;

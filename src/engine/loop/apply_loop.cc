@@ -75,7 +75,7 @@ Status Applier::apply_tool_choice_decision(const DecisionRecorded& event, Step* 
   if (loop.turns.empty() || loop.turns.back().chosen || loop.active > 0 || loop.failure) {
     return corrupt_event("no answer of a model to act on");
   }
-  AE_TRY(apply_tool_choice(*step, event.payload.left()));
+  AE_TRY(apply_tool_choice(*step, event.payload.value_or_retained()));
   update_work_sets(index_of(*step));
   return {};
 }

@@ -249,7 +249,7 @@ Value notice_of(const State& state, const Step& loop) {
   const Budget& budget = state.budget;
   std::vector<Member> notice;
   for (const Limit limit : kCountedLimits) {
-    if (!budget.is_low(limit) || loop.loop->noticed_limits.contains(limit)) continue;
+    if (!budget.is_soft_limit_reached(limit) || loop.loop->noticed_limits.contains(limit)) continue;
     notice.emplace_back(to_text(limit), remaining_budget(budget, limit));
   }
   return notice.empty() ? Value() : Value::object(std::move(notice));
