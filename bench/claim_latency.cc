@@ -23,28 +23,28 @@ namespace {
 using Kind = WorkerEvent::Kind;
 
 // `start` makes a job ready and waits until that is durable; the worker writes `running`, then
-// `over` when the job has completed.
+// `completed` when the job has completed.
 void latency_row(std::string_view row, int pipe, int times, const std::function<void()>& before,
                  const std::function<void()>& start) {
-  std::vector<double> ms, asking;
+  std::vector<double> ms, request_ms;
   for (int i = 0; i < times + 5; ++i) {
     before();
     const std::int64_t started_at = now_us();
     start();
     const std::int64_t durable = now_us();
     const std::int64_t began = await_event(pipe, Kind::running);
-    await_event(pipe, Kind::over);
+    await_event(pipe, Kind::completed);
     ::usleep(5000);       // the claim that finds nothing is over, too
     if (i < 5) continue;  // the first ones fill plans and caches
-    asking.push_back(static_cast<double>(durable - started_at) / 1000);
+    request_ms.push_back(static_cast<double>(durable - started_at) / 1000);
     ms.push_back(static_cast<double>(began - durable) / 1000);
   }
   print_row(row, {{"times", times},
                   {"p50_ms", percentile(ms, 0.5)},
                   {"p99_ms", percentile(ms, 0.99)},
                   {"worst_ms", percentile(ms, 1)},
-                  {"asking_p50_ms", percentile(asking, 0.5)},
-                  {"ratio", percentile(ms, 0.5) / percentile(asking, 0.5)}});
+                  {"asking_p50_ms", percentile(request_ms, 0.5)},
+                  {"ratio", percentile(ms, 0.5) / percentile(request_ms, 0.5)}});
 }
 
 }  // namespace
@@ -66,10 +66,10 @@ void claim_latency_rows(bool quick) {
     maker.start();
     const int times = quick ? 50 : 500;
     const auto chain = chain_plan(1), waits = signal_plan();
-    latency_row("claim", pipe[0], times, [] {}, [&] { maker.make(chain); });
+    latency_row("claim", pipe[0], times, [] {}, [&] { maker.create_jobs(chain); });
     JobId waiting;
     const auto park = [&] {
-      waiting = maker.make(waits);
+      waiting = maker.create_jobs(waits);
       await_event(pipe[0], Kind::waiting);
       ::usleep(5000);
     };

@@ -63,8 +63,8 @@ class Bench : public runtime::RuntimeObserver {
   JobId last_job;
   async::Loop& loop() { return loop_; }
   runtime::Runtime& runtime() { return *runtime_; }
-  void spin() { loop_.run(); }
-  void halt() { loop_.stop(); }
+  void run_loop() { loop_.run(); }
+  void stop_loop() { loop_.stop(); }
 
  private:
   void start_one() {
@@ -297,10 +297,10 @@ void map_row(const std::filesystem::path& folder, bool quick) {
     bench.runtime().read(bench.last_job, [&, start](Result<runtime::Runtime::JobSnapshot> read) {
       seconds = std::chrono::duration<double>(SteadyTime::now() - start).count();
       if (read) events = read->events.size();
-      bench.halt();
+      bench.stop_loop();
     });
   });
-  bench.spin();
+  bench.run_loop();
   if (!events) std::exit(1);
   print_row("map", {{"items", items},
                     {"first_tenth_ms", first},

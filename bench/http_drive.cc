@@ -43,10 +43,10 @@ int connected(std::string_view address) {
   to.sin_family = AF_INET;
   to.sin_port = htons(static_cast<std::uint16_t>(std::atoi(address.data() + colon + 1)));
   ::inet_pton(AF_INET, std::string(address.substr(0, colon)).c_str(), &to.sin_addr);
-  const int made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int at_once = 1;
-  ::setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof at_once);
-  return ::connect(made, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0 ? made : -1;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof at_once);
+  return ::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0 ? fd : -1;
 }
 
 // The length of the whole response; 0 = its header is incomplete.
@@ -61,12 +61,12 @@ std::size_t size_of(const std::string& answer) {
 
 class Drive {
  public:
-  explicit Drive(const std::vector<std::string_view>& words)
-      : address_(words[0]), path_(words[1]), body_(words[2]) {
+  explicit Drive(const std::vector<std::string_view>& args)
+      : address_(args[0]), path_(args[1]), body_(args[2]) {
     long numbers[4];
     for (std::size_t i = 0; i < 4; ++i) {
-      const std::string_view word = words[i + 3];
-      if (std::from_chars(word.data(), word.data() + word.size(), numbers[i]).ec != std::errc()) {
+      const std::string_view arg = args[i + 3];
+      if (std::from_chars(arg.data(), arg.data() + arg.size(), numbers[i]).ec != std::errc()) {
         std::exit(2);
       }
     }
@@ -92,7 +92,7 @@ class Drive {
       send_due();
       epoll_event events[64];
       const int count = ::epoll_wait(epoll_, events, 64, rate_ > 0 ? 1 : 1000);
-      for (int i = 0; i < count; ++i) hear(*static_cast<Connection*>(events[i].data.ptr));
+      for (int i = 0; i < count; ++i) read_response(*static_cast<Connection*>(events[i].data.ptr));
     }
     const std::chrono::duration<double> took = SteadyTime::now() - start_;
     print_row("drive", {{"requests", static_cast<double>(ms_.size())},
@@ -107,29 +107,29 @@ class Drive {
 
  private:
   void send_due() {
-    while (!idle_.empty() && asked_ < requests_) {
+    while (!idle_.empty() && sent_requests_ < requests_) {
       const auto now = SteadyTime::now();
       auto due = now;
       if (rate_ > 0) {
-        due = start_ + std::chrono::microseconds(asked_ * 1'000'000 / rate_);
+        due = start_ + std::chrono::microseconds(sent_requests_ * 1'000'000 / rate_);
         if (due > now) return;
       }
       Connection& connection = *idle_.front();
       idle_.pop_front();
-      const std::string body = numbered(body_, first_ + asked_);
+      const std::string body = numbered(body_, first_ + sent_requests_);
       const std::string request =
-          "POST " + numbered(path_, first_ + asked_) +
+          "POST " + numbered(path_, first_ + sent_requests_) +
           " HTTP/1.1\r\nHost: " + std::string(address_) +
           "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
           "\r\n\r\n" + body;
-      ++asked_;
+      ++sent_requests_;
       connection.started_at = due;
       connection.answer.clear();
       const auto sent = ::send(connection.socket, request.data(), request.size(), MSG_NOSIGNAL);
       if (sent != static_cast<ssize_t>(request.size())) broken("send");
     }
   }
-  void hear(Connection& connection) {
+  void read_response(Connection& connection) {
     char bytes[16384];
     const auto count = ::recv(connection.socket, bytes, sizeof bytes, 0);
     if (count <= 0) return broken("the server closed a connection");
@@ -150,7 +150,7 @@ class Drive {
   }
 
   std::string_view address_, path_, body_;
-  long requests_ = 0, first_ = 0, rate_ = 0, asked_ = 0, refused_ = 0;
+  long requests_ = 0, first_ = 0, rate_ = 0, sent_requests_ = 0, refused_ = 0;
   int epoll_ = -1;
   bool broken_ = false;
   std::vector<Connection> connections_;
@@ -161,9 +161,9 @@ class Drive {
 
 }  // namespace
 
-int drive(const std::vector<std::string_view>& words) {
-  if (words.size() != 7 || words[0].rfind(':') == std::string_view::npos) return 2;
-  return Drive(words).run();
+int drive(const std::vector<std::string_view>& args) {
+  if (args.size() != 7 || args[0].rfind(':') == std::string_view::npos) return 2;
+  return Drive(args).run();
 }
 
 }  // namespace ae::bench

@@ -11,6 +11,6 @@ namespace ae::bench {
 // `{n}` in either is the number of the request, from FIRST. RATE is requests per second, evenly
 // spaced, each measured from its due time; 0 = as fast as responses arrive. Prints the row `drive`;
 // returns 1 if a response is missing or not 2xx.
-int drive(const std::vector<std::string_view>& words);
+int drive(const std::vector<std::string_view>& args);
 
 }  // namespace ae::bench

@@ -28,7 +28,7 @@ using store::postgres::Connection;
 using store::postgres::Rows;
 using Kind = WorkerEvent::Kind;
 
-[[noreturn]] void give_up(const std::string& why) {
+[[noreturn]] void exit_with_error(const std::string& why) {
   std::fprintf(stderr, "%s\n", why.c_str());
   std::exit(1);
 }
@@ -37,12 +37,12 @@ using Kind = WorkerEvent::Kind;
 Rows sql(const testing::PostgresServer& server, const std::vector<std::string>& statements) {
   auto connection =
       Connection::open({.url = server.url(), .response_timeout = std::chrono::minutes(10)});
-  if (!connection) give_up(connection.error().text());
+  if (!connection) exit_with_error(connection.error().text());
   std::vector<Rows> answers;
   for (const std::string& statement : statements) {
     connection->add_unprepared(statement);
     auto ran = connection->run();
-    if (!ran) give_up(statement + ": " + ran.error().text());
+    if (!ran) exit_with_error(statement + ": " + ran.error().text());
     answers = *std::move(ran);
   }
   return std::move(answers.back());
@@ -51,7 +51,7 @@ Rows sql(const testing::PostgresServer& server, const std::vector<std::string>& 
 // From /proc: the CPU time of a process, and of its terminated children.
 struct ProcStat {
   int parent = 0;
-  double ms = 0, gone_ms = 0;
+  double ms = 0, children_ms = 0;
 };
 ProcStat proc_stat(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
@@ -62,19 +62,19 @@ ProcStat proc_stat(const std::string& pid) {
   ProcStat stat;
   rest >> skipped >> stat.parent;
   for (int field = 5; field < 14; ++field) rest >> skipped;
-  double user = 0, system = 0, gone_user = 0, gone_system = 0;
-  rest >> user >> system >> gone_user >> gone_system;
+  double user = 0, system = 0, children_user = 0, children_system = 0;
+  rest >> user >> system >> children_user >> children_system;
   const double tick_ms = 1000.0 / static_cast<double>(::sysconf(_SC_CLK_TCK));
   stat.ms = (user + system) * tick_ms;
-  stat.gone_ms = (gone_user + gone_system) * tick_ms;
+  stat.children_ms = (children_user + children_system) * tick_ms;
   return stat;
 }
 
 double server_cpu_ms(pid_t postmaster) {
-  const ProcStat own = proc_stat(std::to_string(postmaster));
-  double ms = own.ms + own.gone_ms;
-  std::error_code gone;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
+  const ProcStat postmaster_stat = proc_stat(std::to_string(postmaster));
+  double ms = postmaster_stat.ms + postmaster_stat.children_ms;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != name.npos) continue;
     const ProcStat stat = proc_stat(name);
@@ -83,10 +83,10 @@ double server_cpu_ms(pid_t postmaster) {
   return ms;
 }
 
-PGresult* must(PGconn* connection, PGresult* result) {
+PGresult* check_result(PGconn* connection, PGresult* result) {
   const ExecStatusType status = PQresultStatus(result);
   if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK && status != PGRES_PIPELINE_SYNC) {
-    give_up(std::string("libpq: ") + PQerrorMessage(connection));
+    exit_with_error(std::string("libpq: ") + PQerrorMessage(connection));
   }
   return result;
 }
@@ -132,9 +132,9 @@ RawResult raw_postgres(const testing::PostgresServer& server, std::size_t group,
            std::to_string(group) + ") AS n",
        "VACUUM ANALYZE raw_heads"});
   PGconn* connection = PQconnectdb(server.url().c_str());
-  if (PQstatus(connection) != CONNECTION_OK) give_up(PQerrorMessage(connection));
-  PQclear(must(connection, PQprepare(connection, "step", kRawStep, 4, nullptr)));
-  if (PQenterPipelineMode(connection) != 1) give_up(PQerrorMessage(connection));
+  if (PQstatus(connection) != CONNECTION_OK) exit_with_error(PQerrorMessage(connection));
+  PQclear(check_result(connection, PQprepare(connection, "step", kRawStep, 4, nullptr)));
+  if (PQenterPipelineMode(connection) != 1) exit_with_error(PQerrorMessage(connection));
   const std::string body(row_bytes, 'x'), head(32, 'h');
   const double cpu = cpu_ms(), server_cpu = server_cpu_ms(server.process());
   const auto start = std::chrono::steady_clock::now();
@@ -158,12 +158,12 @@ RawResult raw_postgres(const testing::PostgresServer& server, std::size_t group,
     }
     if (PQsendQueryPrepared(connection, "step", 4, values, lengths, formats, 1) != 1 ||
         PQpipelineSync(connection) != 1) {
-      give_up(PQerrorMessage(connection));
+      exit_with_error(PQerrorMessage(connection));
     }
     for (bool synced = false; !synced;) {
       PGresult* result = PQgetResult(connection);
       if (result == nullptr) continue;
-      synced = PQresultStatus(must(connection, result)) == PGRES_PIPELINE_SYNC;
+      synced = PQresultStatus(check_result(connection, result)) == PGRES_PIPELINE_SYNC;
       PQclear(result);
     }
   }
@@ -179,8 +179,8 @@ namespace {
 
 void worker_row(int workers, int jobs) {
   const testing::PostgresServer server = bench_server();
-  int event[2], go[2];
-  if (::pipe(event) != 0 || ::pipe(go) != 0) std::exit(1);
+  int event[2], start_pipe[2];
+  if (::pipe(event) != 0 || ::pipe(start_pipe) != 0) std::exit(1);
   std::vector<pid_t> children;
   for (int i = 0; i < workers; ++i) {
     const pid_t child = ::fork();
@@ -193,21 +193,21 @@ void worker_row(int workers, int jobs) {
         {.url = server.url(), .event_pipe = event[1], .poll = std::chrono::seconds(1)});
     write_event(event[1], Kind::ready);
     char byte = 0;
-    if (::read(go[0], &byte, 1) != 1) ::_exit(1);
+    if (::read(start_pipe[0], &byte, 1) != 1) ::_exit(1);
     process.start();
     process.run();
     ::_exit(0);
   }
   for (int i = 0; i < workers; ++i) await_event(event[0], Kind::ready);
   {
-    WorkerProcess({.url = server.url()}).make(chain_plan(10), jobs);
+    WorkerProcess({.url = server.url()}).create_jobs(chain_plan(10), jobs);
   }
   rusage before{};
   getrusage(RUSAGE_CHILDREN, &before);
   const double server_cpu = server_cpu_ms(server.process());
   const std::int64_t start = now_us();
-  if (::write(go[1], "gogo", static_cast<std::size_t>(workers)) != workers) std::exit(1);
-  for (int i = 0; i < jobs; ++i) await_event(event[0], Kind::over);
+  if (::write(start_pipe[1], "gogo", static_cast<std::size_t>(workers)) != workers) std::exit(1);
+  for (int i = 0; i < jobs; ++i) await_event(event[0], Kind::completed);
   const double steps = jobs * 10.0, seconds = static_cast<double>(now_us() - start) / 1e6;
   const double server_ms = server_cpu_ms(server.process()) - server_cpu;
   double worker_ms = 0;
@@ -246,7 +246,7 @@ ClaimCost measure_claims(WorkerProcess& process, int times) {
   std::vector<double> ms, making;
   for (int i = 0; i < times; ++i) {
     const std::int64_t started_at = now_us();
-    process.make(chain_plan(1));
+    process.create_jobs(chain_plan(1));
     making.push_back(static_cast<double>(now_us() - started_at) / 1000);
     store::ClaimRequest request;
     request.worker = "bench";
@@ -256,7 +256,8 @@ ClaimCost measure_claims(WorkerProcess& process, int times) {
     process.await([&](const std::function<void()>& done) {
       process.store().claim(std::move(request),
                             [done](const Result<std::vector<store::Lease>>& leases) {
-                              if (!leases || leases->size() != 1) give_up("nothing was claimed");
+                              if (!leases || leases->size() != 1)
+                                exit_with_error("nothing was claimed");
                               done();
                             });
     });
@@ -274,16 +275,16 @@ void worker_rows(bool quick) {
 void history_rows(bool quick) {
   const testing::PostgresServer server = bench_server();
   const int few = 1000, many = quick ? 100'000 : 1'000'000, times = quick ? 50 : 300;
-  int there = 0;
+  int history = 0;
   // Relative to the cost of a commit at that time: the speed of the disk changes from minute to
   // minute.
   std::vector<double> shares;
   for (const int finished : {few, many}) {
     {
-      WorkerProcess({.url = server.url()}).make(chain_plan(1));
+      WorkerProcess({.url = server.url()}).create_jobs(chain_plan(1));
     }
-    add_history(server, finished - there);
-    there = finished;
+    add_history(server, finished - history);
+    history = finished;
     WorkerProcess process({.url = server.url()});  // its statements are planned for these tables
     measure_claims(process, 20);
     const ClaimCost cost = measure_claims(process, times);

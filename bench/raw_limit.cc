@@ -20,7 +20,7 @@ double cpu_ms() {
 
 namespace {
 
-void must(int code, sqlite3* db) {
+void check_sqlite(int code, sqlite3* db) {
   if (code == SQLITE_OK || code == SQLITE_DONE || code == SQLITE_ROW) return;
   std::fprintf(stderr, "sqlite: %s\n", sqlite3_errmsg(db));
   std::exit(1);
@@ -31,9 +31,9 @@ void must(int code, sqlite3* db) {
 RawResult raw_sqlite(const std::string& path, std::size_t group, std::size_t steps,
                      std::size_t row_bytes) {
   sqlite3* db = nullptr;
-  must(sqlite3_open(path.c_str(), &db), db);
+  check_sqlite(sqlite3_open(path.c_str(), &db), db);
   const auto exec = [&](const char* sql) {
-    must(sqlite3_exec(db, sql, nullptr, nullptr, nullptr), db);
+    check_sqlite(sqlite3_exec(db, sql, nullptr, nullptr, nullptr), db);
   };
   exec("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;");
   exec(
@@ -42,12 +42,13 @@ RawResult raw_sqlite(const std::string& path, std::size_t group, std::size_t ste
       "CREATE UNIQUE INDEX by_job ON commits(job, first_seq);");
   for (std::size_t i = 0; i < group; ++i) exec("INSERT INTO jobs(last_seq) VALUES (0)");
   sqlite3_stmt *update = nullptr, *insert = nullptr;
-  must(sqlite3_prepare_v2(db, "UPDATE jobs SET last_seq=?2, head=?3 WHERE id=?1 AND last_seq<?2",
-                          -1, &update, nullptr),
-       db);
-  must(sqlite3_prepare_v2(db, "INSERT INTO commits(job, first_seq, body) VALUES (?1,?2,?3)", -1,
-                          &insert, nullptr),
-       db);
+  check_sqlite(
+      sqlite3_prepare_v2(db, "UPDATE jobs SET last_seq=?2, head=?3 WHERE id=?1 AND last_seq<?2", -1,
+                         &update, nullptr),
+      db);
+  check_sqlite(sqlite3_prepare_v2(db, "INSERT INTO commits(job, first_seq, body) VALUES (?1,?2,?3)",
+                                  -1, &insert, nullptr),
+               db);
   const std::string body(row_bytes, 'x'), head(32, 'h');
   const double cpu = cpu_ms();
   const auto start = std::chrono::steady_clock::now();
@@ -59,12 +60,12 @@ RawResult raw_sqlite(const std::string& path, std::size_t group, std::size_t ste
       sqlite3_bind_int64(update, 1, job);
       sqlite3_bind_int64(update, 2, round);
       sqlite3_bind_blob(update, 3, head.data(), static_cast<int>(head.size()), SQLITE_STATIC);
-      must(sqlite3_step(update), db);
+      check_sqlite(sqlite3_step(update), db);
       sqlite3_reset(update);
       sqlite3_bind_int64(insert, 1, job);
       sqlite3_bind_int64(insert, 2, round);
       sqlite3_bind_blob(insert, 3, body.data(), static_cast<int>(body.size()), SQLITE_STATIC);
-      must(sqlite3_step(insert), db);
+      check_sqlite(sqlite3_step(insert), db);
       sqlite3_reset(insert);
     }
     exec("COMMIT");

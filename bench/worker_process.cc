@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kCreatesInFlight = 256;
 
-[[noreturn]] void give_up(const Error& error) {
+[[noreturn]] void exit_with_error(const Error& error) {
   std::fprintf(stderr, "%s\n", error.message.c_str());
   std::exit(1);
 }
@@ -47,7 +47,7 @@ std::int64_t await_event(int pipe, WorkerEvent::Kind kind) {
 
 WorkerProcess::WorkerProcess(const Options& settings) : event_pipe_(settings.event_pipe) {
   auto opened = store::PostgresStore::open({.url = settings.url, .loop = loop_});
-  if (!opened) give_up(opened.error());
+  if (!opened) exit_with_error(opened.error());
   store_ = *std::move(opened);
   tool_registry_.add("work", {std::make_unique<tools::NativeTool>(
                                   loop_, steady_, tools::built_in_functions().at("fill").function),
@@ -64,17 +64,17 @@ void WorkerProcess::await(const std::function<void(std::function<void()> done)>&
   loop_.run();
 }
 
-JobId WorkerProcess::make(const std::shared_ptr<const engine::Plan>& plan, int jobs) {
+JobId WorkerProcess::create_jobs(const std::shared_ptr<const engine::Plan>& plan, int jobs) {
   JobId last;
   int to_start = jobs, to_end = jobs;
   await([&](const std::function<void()>& done) {
-    for (int i = 0; i < kCreatesInFlight; ++i) make_one(plan, to_start, to_end, last, done);
+    for (int i = 0; i < kCreatesInFlight; ++i) create_job(plan, to_start, to_end, last, done);
   });
   return last;
 }
 
-void WorkerProcess::make_one(const std::shared_ptr<const engine::Plan>& plan, int& to_start,
-                             int& to_end, JobId& last, const std::function<void()>& done) {
+void WorkerProcess::create_job(const std::shared_ptr<const engine::Plan>& plan, int& to_start,
+                               int& to_end, JobId& last, const std::function<void()>& done) {
   if (to_start == 0) return;
   --to_start;
   runtime::NewJobRequest request;
@@ -83,23 +83,23 @@ void WorkerProcess::make_one(const std::shared_ptr<const engine::Plan>& plan, in
   request.input = Value::object({});
   request.start_here = false;
   runtime_->create(std::move(request), [this, plan, &to_start, &to_end, &last,
-                                        done](const Result<runtime::CreateResult>& made) {
-    if (!made) give_up(made.error());
-    last = made->job;
+                                        done](const Result<runtime::CreateResult>& created) {
+    if (!created) exit_with_error(created.error());
+    last = created->job;
     if (--to_end == 0) return done();
-    make_one(plan, to_start, to_end, last, done);
+    create_job(plan, to_start, to_end, last, done);
   });
 }
 
 void WorkerProcess::signal(const JobId& job, const std::string& key) {
   await([&](const std::function<void()>& done) {
-    engine::ControlRequest act;
-    act.kind = engine::ControlRequest::Kind::signal;
-    act.id = "signal";
-    act.correlation_key = key;
-    act.wait_type = "signal";
-    runtime_->submit_request(job, std::move(act), [done](const Result<Value>& answer) {
-      if (!answer) give_up(answer.error());
+    engine::ControlRequest request;
+    request.kind = engine::ControlRequest::Kind::signal;
+    request.id = "signal";
+    request.correlation_key = key;
+    request.wait_type = "signal";
+    runtime_->submit_request(job, std::move(request), [done](const Result<Value>& answer) {
+      if (!answer) exit_with_error(answer.error());
       done();
     });
   });
@@ -110,7 +110,8 @@ void WorkerProcess::on_events(const JobId&, const std::vector<Event>& events) {
   for (const Event& event : events) {
     if (event.type == EventType::job_running) write_event(event_pipe_, WorkerEvent::Kind::running);
     if (event.type == EventType::job_waiting) write_event(event_pipe_, WorkerEvent::Kind::waiting);
-    if (event.type == EventType::job_completed) write_event(event_pipe_, WorkerEvent::Kind::over);
+    if (event.type == EventType::job_completed)
+      write_event(event_pipe_, WorkerEvent::Kind::completed);
   }
 }
 

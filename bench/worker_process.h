@@ -20,7 +20,7 @@ std::int64_t now_us();  // by a steady clock common to all processes of the mach
 
 // An event that a worker writes to a pipe once it is durable.
 struct WorkerEvent {
-  enum class Kind : std::int64_t { ready, running, waiting, over };
+  enum class Kind : std::int64_t { ready, running, waiting, completed };
   Kind kind = Kind::ready;
   std::int64_t at_us = 0;
 };
@@ -41,15 +41,15 @@ class WorkerProcess final : public runtime::RuntimeObserver {
   void start() { runtime_->start(); }
   void run() { loop_.run(); }
   // Creates jobs without a lease; returns the id of the last one.
-  JobId make(const std::shared_ptr<const engine::Plan>& plan, int jobs = 1);
+  JobId create_jobs(const std::shared_ptr<const engine::Plan>& plan, int jobs = 1);
   void signal(const JobId& job, const std::string& key);
   store::PostgresStore& store() { return *store_; }
   // Runs the loop until the callback that `start` received has been called.
   void await(const std::function<void(std::function<void()> done)>& start);
 
  private:
-  void make_one(const std::shared_ptr<const engine::Plan>& plan, int& to_start, int& to_end,
-                JobId& last, const std::function<void()>& done);
+  void create_job(const std::shared_ptr<const engine::Plan>& plan, int& to_start, int& to_end,
+                  JobId& last, const std::function<void()>& done);
   void on_events(const JobId&, const std::vector<Event>& events) override;
 
   const int event_pipe_;

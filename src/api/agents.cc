@@ -152,7 +152,7 @@ Value Api::job_json(const runtime::Runtime::JobSnapshot& read) {
   const store::AgentVersion* const version =
       registry_.registry().find_version_with_plan(body.text("agent"), body.text("plan_hash"));
   std::optional<Value> unattended;
-  if (store::may_run(read.row.status)) {
+  if (store::is_runnable(read.row.status)) {
     if (has_no_owner()) {
       unattended = unattended_json(read.row);
     } else if (store_.owned() && options_.runs && runtime_.options().may_claim && !read.row.claim) {

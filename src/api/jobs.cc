@@ -471,10 +471,11 @@ void Api::show_job(ContextPtr ctx) {
     const Error* why = runtime_.refusal_of(read.row.id);
     const bool versions = why != nullptr && (why->code == Code::needs_version ||
                                              why->code == Code::execution_version_mismatch);
-    if (versions && store::may_run(read.row.status)) {
+    if (versions && store::is_runnable(read.row.status)) {
       body = body.with("needs_version", why->message);
     } else if (const auto missing_capabilities = runtime_.missing_capabilities(read.row);
-               options_.runs && !missing_capabilities.empty() && store::may_run(read.row.status)) {
+               options_.runs && !missing_capabilities.empty() &&
+               store::is_runnable(read.row.status)) {
       body =
           body.with("needs_version", "this process does not have " + missing_capabilities.front());
     }

@@ -103,8 +103,8 @@ std::string storage_text(const std::map<std::string_view, store::OperationLatenc
     const std::string label = labelled("", "operation", operation);
     const std::string_view inside = std::string_view(label).substr(0, label.size() - 1);
     std::uint64_t so_far = 0;
-    for (std::size_t i = 0; i < seen.in.size(); ++i) {
-      so_far += seen.in.at(i);
+    for (std::size_t i = 0; i < seen.buckets.size(); ++i) {
+      so_far += seen.buckets.at(i);
       const bool bounded = i < store::OperationLatency::kBounds.size();
       out.append(kSeconds).append("_bucket").append(inside).append(",le=\"");
       out.append(bounded ? number(store::OperationLatency::kBounds.at(i)) : "+Inf").append("\"} ");

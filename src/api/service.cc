@@ -92,7 +92,7 @@ void Api::answer_metrics(const ContextPtr& ctx, const JobGauges* gauges) {
     now.emplace_back("aetheris_workers", gauges->offers.size());
   }
   std::string text = metrics_.text(now);
-  if (options_.measured != nullptr) text += storage_text(options_.measured->times());
+  if (options_.measured != nullptr) text += storage_text(options_.measured->latencies());
   ctx->done({.status = 200, .body = {}, .location = {}, .text = std::move(text)});
 }
 
@@ -113,10 +113,10 @@ void Api::workers(ContextPtr ctx) {
     for (const auto& [name, worker] : job_stats->workers) {
       Value one =
           Value::object({{"expired", worker.expired}, {"held", worker.live}, {"worker", name}});
-      const auto says = parse_json(worker.says);
-      if (says && says->is_object()) {
+      const auto announcement = parse_json(worker.announcement);
+      if (announcement && announcement->is_object()) {
         for (const char* word : {"agents", "capabilities", "jobs_max", "version"}) {
-          one = one.with(word, (*says)[word]);
+          one = one.with(word, (*announcement)[word]);
         }
       }
       if (name == us.worker) {

@@ -83,7 +83,7 @@ std::optional<StuckReason> find_stuck_reason(const store::JobRow& row, Instant n
   if (row.status == "parked") {
     return StuckReason{.reason = "parked", .since = row.updated_at, .missing = {}, .message = {}};
   }
-  if (!store::may_run(row.status)) return std::nullopt;
+  if (!store::is_runnable(row.status)) return std::nullopt;
   if (row.claim) {
     if (!row.lease_until) return std::nullopt;
     // A new owner of a store ends all earlier leases by setting them to the epoch.
@@ -133,8 +133,8 @@ std::optional<Value> not_offered_json(const store::JobRow& row,
 std::vector<WorkerOffer> Api::worker_offers(const store::JobStats& job_stats) const {
   std::vector<WorkerOffer> all;
   for (const auto& [name, worker] : job_stats.workers) {
-    if (worker.says.empty()) continue;
-    if (auto offer = worker_offer(worker.says)) all.push_back(*std::move(offer));
+    if (worker.announcement.empty()) continue;
+    if (auto offer = worker_offer(worker.announcement)) all.push_back(*std::move(offer));
   }
   // In a single-owner store workers are not announced.
   if (store_.owned() && options_.runs && runtime_.options().may_claim) {
@@ -280,7 +280,7 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
     walk->after = cursor_of(row);
     std::optional<StuckReason> why;
     if (!walk->doubts) {
-      const bool left = walk->unattended && store::may_run(row.status);
+      const bool left = walk->unattended && store::is_runnable(row.status);
       why = left ? unattended_reason(row)
                  : find_stuck_reason(row, store_.now(), walk->older_than, walk->offers);
       if (!why) continue;

@@ -153,7 +153,7 @@ void VerifyBody::complete() {
     input_.ledger.push_back({row.invocation, row.try_no, row.state, row.record});
   }
   for (const store::InboxEntry& entry : loaded_.inbox) {
-    input_.inbox.emplace_back(entry.id, entry.act);
+    input_.inbox.emplace_back(entry.id, entry.request);
   }
   if (loaded_.checkpoint) {
     input_.checkpoint.emplace(loaded_.checkpoint->seq, loaded_.checkpoint->bytes);

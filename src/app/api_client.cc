@@ -282,7 +282,7 @@ Result<std::unique_ptr<ApiClient>> find_listening_owner(const StoreUrl& store) {
       return fail(Code::forbidden, std::string(answer->body.text("detail")));
     }
     if (!answer || answer->status != 200) continue;
-    if (answer->body.text("store") == store::sqlite::full_path(store.path)) return client;
+    if (answer->body.text("store") == store::sqlite::canonical_path(store.path)) return client;
   }
   return nullptr;
 }
@@ -295,7 +295,7 @@ std::unique_ptr<ApiClient> find_owner(const StoreUrl& store) {
 }
 
 std::string find_unresponsive_owner(const StoreUrl& store) {
-  const std::string lock = store::sqlite::lock_path(store::sqlite::full_path(store.path));
+  const std::string lock = store::sqlite::lock_path(store::sqlite::canonical_path(store.path));
   const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
   do {
     if (!store::sqlite::LockFile::is_locked(lock) || find_owner(store)) return {};
@@ -305,7 +305,7 @@ std::string find_unresponsive_owner(const StoreUrl& store) {
 }
 
 std::string owner_name(const StoreUrl& store) {
-  std::ifstream file(store::sqlite::lock_path(store::sqlite::full_path(store.path)));
+  std::ifstream file(store::sqlite::lock_path(store::sqlite::canonical_path(store.path)));
   long pid = 0;
   return file >> pid && pid > 0 ? "process " + std::to_string(pid) : "a process";
 }
@@ -366,7 +366,7 @@ Result<std::unique_ptr<ApiClient>> ApiClient::open(const StoreUrl& store, OpenMo
     if (instance) {
       if (mode == OpenMode::read && store.kind == StoreUrl::Kind::sqlite) {
         (*instance)->api().set_owner_probe(
-            [lock = store::sqlite::lock_path(store::sqlite::real_file(store.path))] {
+            [lock = store::sqlite::lock_path(store::sqlite::resolve_symlinks(store.path))] {
               return store::sqlite::LockFile::is_locked(lock);
             });
       }

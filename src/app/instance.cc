@@ -153,9 +153,9 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   // The whole default folder; in another folder the files of the store. Also all files with keys
   // and secrets.
   std::vector<std::string> paths_closed_to_tools(const agents::AgentsFile& agents) const {
-    std::vector<std::string> closed{store::sqlite::full_path(kGuardFolder)};
+    std::vector<std::string> closed{store::sqlite::canonical_path(kGuardFolder)};
     const auto close = [&closed](const std::string& file) {
-      const std::string path = store::sqlite::full_path(file);
+      const std::string path = store::sqlite::canonical_path(file);
       if (!path.empty() && !path.starts_with(closed[0] + "/")) closed.push_back(path);
     };
     const StoreUrl& store = options_.store;
@@ -201,7 +201,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   runtime::OutputHub& output_hub() override { return output_hub_; }
   std::string store_name() const override {
     return options_.store.kind == StoreUrl::Kind::sqlite
-               ? store::sqlite::full_path(options_.store.path)
+               ? store::sqlite::canonical_path(options_.store.path)
                : options_.store.text();
   }
 
@@ -359,11 +359,12 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     if (options_.store.kind == StoreUrl::Kind::memory) return;
     const bool shared = options_.store.kind == StoreUrl::Kind::postgres;
     auto opened =
-        shared ? RunningFile::open_any(std::string(kGuardFolder) + "/" + postgres_->identity() +
-                                       ".running")
-               : RunningFile::open(
-                     store::sqlite::running_path(store::sqlite::real_file(options_.store.path)),
-                     kLockWait);
+        shared
+            ? RunningFile::open_any(std::string(kGuardFolder) + "/" + postgres_->identity() +
+                                    ".running")
+            : RunningFile::open(
+                  store::sqlite::running_path(store::sqlite::resolve_symlinks(options_.store.path)),
+                  kLockWait);
     if (!opened) {
       return on_warning(
           {}, opened.error().message + "; a job that kills this process will not be parked for it");

@@ -96,11 +96,11 @@ std::string StoreUrl::text() const {
 std::string StoreUrl::folder() const { return folder_of(path); }
 
 std::string StoreUrl::socket_path() const {
-  return folder_of(store::sqlite::real_file(path)) + "/aetheris.sock";
+  return folder_of(store::sqlite::resolve_symlinks(path)) + "/aetheris.sock";
 }
 
 std::string StoreUrl::second_socket_path() const {
-  return store::sqlite::real_file(path) + ".sock";
+  return store::sqlite::resolve_symlinks(path) + ".sock";
 }
 
 Result<StoreUrl> store_url(std::string_view text) {
@@ -146,7 +146,7 @@ Status check_folder(const StoreUrl& store) {
   if (store.kind != StoreUrl::Kind::sqlite || store.found || store.text() == kDefaultStore) {
     return {};
   }
-  const std::string folder = folder_of(store::sqlite::real_file(store.path));
+  const std::string folder = folder_of(store::sqlite::resolve_symlinks(store.path));
   struct stat found{};
   if (::stat(folder.c_str(), &found) == 0 || errno != ENOENT) return {};
   return fail(Code::not_found,

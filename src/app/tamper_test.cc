@@ -122,8 +122,8 @@ class JobMaker {
                                      .id = "act-1",
                                      .correlation_key = "go",
                                      .payload = json("{'by':'Ada'}")};
-    store::InboxEntry entry{.id = act.id, .act = {}};
-    entry.act = canonical(
+    store::InboxEntry entry{.id = act.id, .request = {}};
+    entry.request = canonical(
         engine::with_checksum(engine::inbox_location(JobId("held"), act.id), act.to_json()));
     auto put = loop_.await<Result<void>>(
         [&](auto done) { store_.put_inbox(JobId("held"), entry, std::move(done)); });
@@ -263,7 +263,7 @@ std::size_t check_every_stored_byte(const char* job, store::LoadedJob& loaded) {
     row.try_no ^= 2;
   }
   for (store::InboxEntry& entry : loaded.inbox) {
-    bytes += check_every_byte(job, loaded, entry.act, "act", "in the inbox");
+    bytes += check_every_byte(job, loaded, entry.request, "act", "in the inbox");
     bytes += check_every_byte(job, loaded, entry.id, "act's id", "in the inbox");
   }
   for (std::string* text : {&loaded.row.status, &loaded.row.agent, &loaded.row.idempotency_key,
@@ -584,7 +584,7 @@ class StoreFile {
       for (const Blob& blob : loaded->blobs) all += blob.bytes + "\n";
       for (const store::EffectRow& row : loaded->effects) all += row.record + "\n";
       for (const store::LedgerRow& row : loaded->ledger) all += row.record + "\n";
-      for (const store::InboxEntry& entry : loaded->inbox) all += entry.act + "\n";
+      for (const store::InboxEntry& entry : loaded->inbox) all += entry.request + "\n";
     }
     return all;
   }

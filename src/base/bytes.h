@@ -54,9 +54,9 @@ class ByteReader {
 
   std::string_view bytes(std::size_t count) {
     if (count > rest_.size()) return refuse();
-    const std::string_view taken = rest_.substr(0, count);
+    const std::string_view read = rest_.substr(0, count);
     rest_.remove_prefix(count);
-    return taken;
+    return read;
   }
   std::uint8_t byte() {
     const std::string_view one = bytes(1);

@@ -9,19 +9,20 @@
 
 namespace ae {
 
-// The noun as it follows the count: "job", "jobs". `one` is the singular.
-inline std::string noun_of(std::uint64_t count, std::string_view one) {
-  std::string noun(one);
-  if (count == 1 || one.empty()) return noun;
+// The noun as it follows the count: "job", "jobs". `singular` is the singular.
+inline std::string noun_of(std::uint64_t count, std::string_view singular) {
+  std::string noun(singular);
+  if (count == 1 || singular.empty()) return noun;
   constexpr std::string_view kVowels = "aeiou";
-  const bool y = one.size() > 1 && one.back() == 'y' && !kVowels.contains(one[one.size() - 2]);
+  const bool y = singular.size() > 1 && singular.back() == 'y' &&
+                 !kVowels.contains(singular[singular.size() - 2]);
   if (!y) return noun + "s";
   noun.pop_back();
   return noun + "ies";
 }
 
-inline std::string counted(std::uint64_t count, std::string_view one) {
-  return std::to_string(count) + " " + noun_of(count, one);
+inline std::string counted(std::uint64_t count, std::string_view singular) {
+  return std::to_string(count) + " " + noun_of(count, singular);
 }
 
 }  // namespace ae

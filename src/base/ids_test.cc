@@ -60,11 +60,12 @@ AE_TEST("base/ids/a job id is 1 to 64 characters of a small alphabet") {
   EXPECT_EQ(job_id_from_text("Az09._:-").value().text, "Az09._:-");
   EXPECT_TRUE(job_id_from_text(std::string(64, 'x')));
   EXPECT_TRUE(job_id_from_text("...") && job_id_from_text(".a"));
-  for (const std::string& bad : {std::string(), std::string(65, 'x'), std::string("a/b"),
-                                 std::string("a b"), std::string("\u00e9"), std::string("a\0b", 3),
-                                 std::string("a\n"), std::string("."), std::string("..")}) {
-    ASSERT_FALSE(job_id_from_text(bad)) << bad;
-    EXPECT_EQ(job_id_from_text(bad).error().code, Code::input_invalid);
+  for (const std::string& invalid :
+       {std::string(), std::string(65, 'x'), std::string("a/b"), std::string("a b"),
+        std::string("\u00e9"), std::string("a\0b", 3), std::string("a\n"), std::string("."),
+        std::string("..")}) {
+    ASSERT_FALSE(job_id_from_text(invalid)) << invalid;
+    EXPECT_EQ(job_id_from_text(invalid).error().code, Code::input_invalid);
   }
 }
 

@@ -19,12 +19,12 @@ constexpr std::int64_t kDaysMax = 36'500;
 using Days = std::chrono::sys_days;
 
 // Writes `value` with leading zeros into the `width` characters at `out`.
-void put(char* out, int width, std::int64_t value) {
+void write_digits(char* out, int width, std::int64_t value) {
   for (int i = width; i-- > 0; value /= 10) out[i] = static_cast<char>('0' + value % 10);
 }
 
 // Removes `width` digits from the front of `text` and returns their value, or -1.
-int take_digits(std::string_view& text, std::size_t width) {
+int parse_digits(std::string_view& text, std::size_t width) {
   if (text.size() < width) return -1;
   int value = 0;
   for (const char c : text.substr(0, width)) {
@@ -42,32 +42,32 @@ bool skip(std::string_view& text, char wanted) {
 }
 
 // 0 to 6 digits after a dot as microseconds; -1 for anything else.
-int take_fraction(std::string_view& text) {
+int parse_fraction(std::string_view& text) {
   if (!skip(text, '.')) return 0;
   std::size_t digits = 0;
   while (digits < text.size() && text[digits] >= '0' && text[digits] <= '9') ++digits;
   if (digits == 0 || digits > 6) return -1;
-  int us = take_digits(text, digits);
+  int us = parse_digits(text, digits);
   for (; digits < 6; ++digits) us *= 10;
   return us;
 }
 
 std::optional<Instant> parse(std::string_view text) {
-  const int year = take_digits(text, 4);
+  const int year = parse_digits(text, 4);
   const bool dash1 = skip(text, '-');
-  const int month = take_digits(text, 2);
+  const int month = parse_digits(text, 2);
   const bool dash2 = skip(text, '-');
-  const int day = take_digits(text, 2);
+  const int day = parse_digits(text, 2);
   const bool t = skip(text, 'T') || skip(text, 't');
-  const int hour = take_digits(text, 2);
+  const int hour = parse_digits(text, 2);
   const bool colon1 = skip(text, ':');
-  const int minute = take_digits(text, 2);
+  const int minute = parse_digits(text, 2);
   const bool colon2 = skip(text, ':');
-  const int second = take_digits(text, 2);
+  const int second = parse_digits(text, 2);
   if (!(dash1 && dash2 && t && colon1 && colon2)) return std::nullopt;
   if (year < 0 || month < 0 || day < 0 || hour < 0 || minute < 0 || second < 0) return std::nullopt;
   if (hour > 23 || minute > 59 || second > 59) return std::nullopt;
-  const int fraction = take_fraction(text);
+  const int fraction = parse_fraction(text);
   if (fraction < 0 || (text != "Z" && text != "z" && text != "+00:00")) return std::nullopt;
   const std::chrono::year_month_day date(std::chrono::year(year),
                                          std::chrono::month(static_cast<unsigned>(month)),
@@ -99,13 +99,13 @@ std::string to_text(Instant instant) {
   const std::chrono::year_month_day date(day);
   const std::int64_t us = (time - day).count();
   std::string text = "0000-00-00T00:00:00.000000Z";
-  put(text.data(), 4, static_cast<int>(date.year()));
-  put(text.data() + 5, 2, static_cast<unsigned>(date.month()));
-  put(text.data() + 8, 2, static_cast<unsigned>(date.day()));
-  put(text.data() + 11, 2, us / (3600 * kUsPerSecond));
-  put(text.data() + 14, 2, us / (60 * kUsPerSecond) % 60);
-  put(text.data() + 17, 2, us / kUsPerSecond % 60);
-  put(text.data() + 20, 6, us % kUsPerSecond);
+  write_digits(text.data(), 4, static_cast<int>(date.year()));
+  write_digits(text.data() + 5, 2, static_cast<unsigned>(date.month()));
+  write_digits(text.data() + 8, 2, static_cast<unsigned>(date.day()));
+  write_digits(text.data() + 11, 2, us / (3600 * kUsPerSecond));
+  write_digits(text.data() + 14, 2, us / (60 * kUsPerSecond) % 60);
+  write_digits(text.data() + 17, 2, us / kUsPerSecond % 60);
+  write_digits(text.data() + 20, 6, us % kUsPerSecond);
   return text;
 }
 

@@ -12,31 +12,31 @@ constexpr const char* kTrace = "0af7651916cd43dd8448eb211c80319c";
 constexpr const char* kSpan = "b7ad6b7169203331";
 
 AE_TEST("trace_context/what is malformed counts as absent") {
-  const std::string good = "00-" + std::string(kTrace) + "-" + kSpan + "-01";
+  const std::string valid = "00-" + std::string(kTrace) + "-" + kSpan + "-01";
   const struct {
     std::string header;
     bool counts;
     std::uint8_t flags = 0;
   } cases[] = {
-      {good, true, 1},
-      {"  " + good + "\t", true, 1},
+      {valid, true, 1},
+      {"  " + valid + "\t", true, 1},
       {"00-" + std::string(kTrace) + "-" + kSpan + "-00", true, 0},
       {"00-" + std::string(kTrace) + "-" + kSpan + "-03", true, 3},
       // Unknown flags are not propagated.
       {"00-" + std::string(kTrace) + "-" + kSpan + "-ff", true, 3},
       {"", false},
       {"00", false},
-      {good.substr(0, 54), false},
-      {good + "-", false},
-      {good + "-x", false},
-      {good + "0", false},
+      {valid.substr(0, 54), false},
+      {valid + "-", false},
+      {valid + "-x", false},
+      {valid + "0", false},
       // A later version may append more fields after another dash.
-      {"01" + good.substr(2), true, 1},
-      {"cc" + good.substr(2) + "-what-the-future-brings", true, 1},
-      {"cc" + good.substr(2) + ".what", false},
-      {"ff" + good.substr(2), false},
-      {"0G" + good.substr(2), false},
-      {"00_" + good.substr(3), false},
+      {"01" + valid.substr(2), true, 1},
+      {"cc" + valid.substr(2) + "-what-the-future-brings", true, 1},
+      {"cc" + valid.substr(2) + ".what", false},
+      {"ff" + valid.substr(2), false},
+      {"0G" + valid.substr(2), false},
+      {"00_" + valid.substr(3), false},
       {"00-" + std::string(32, '0') + "-" + kSpan + "-01", false},
       {"00-" + std::string(kTrace) + "-" + std::string(16, '0') + "-01", false},
       {"00-0AF7651916CD43DD8448EB211C80319C-" + std::string(kSpan) + "-01", false},

@@ -58,21 +58,21 @@ std::string_view truncate_utf8(std::string_view text, std::size_t bytes) noexcep
 }
 
 void append_utf8(std::uint32_t c, std::string& out) {
-  const auto put = [&out](std::uint32_t byte) { out += static_cast<char>(byte); };
+  const auto append_byte = [&out](std::uint32_t byte) { out += static_cast<char>(byte); };
   if (c < 0x80) {
-    put(c);
+    append_byte(c);
   } else if (c < 0x800) {
-    put(0xC0 | c >> 6);
-    put(0x80 | (c & 0x3F));
+    append_byte(0xC0 | c >> 6);
+    append_byte(0x80 | (c & 0x3F));
   } else if (c < 0x10000) {
-    put(0xE0 | c >> 12);
-    put(0x80 | (c >> 6 & 0x3F));
-    put(0x80 | (c & 0x3F));
+    append_byte(0xE0 | c >> 12);
+    append_byte(0x80 | (c >> 6 & 0x3F));
+    append_byte(0x80 | (c & 0x3F));
   } else {
-    put(0xF0 | c >> 18);
-    put(0x80 | (c >> 12 & 0x3F));
-    put(0x80 | (c >> 6 & 0x3F));
-    put(0x80 | (c & 0x3F));
+    append_byte(0xF0 | c >> 18);
+    append_byte(0x80 | (c >> 12 & 0x3F));
+    append_byte(0x80 | (c >> 6 & 0x3F));
+    append_byte(0x80 | (c & 0x3F));
   }
 }
 

@@ -166,11 +166,11 @@ void check_database_server(const store::PostgresServerInfo& facts, std::vector<P
          "PostgreSQL runs with autovacuum=off: tables grow without limit; set it to on"});
   }
   const std::int64_t left = facts.connections_max - facts.connections_used;
-  if (left < kProcessesMore * store::kConnectionsEach) {
+  if (left < kProcessesMore * store::kConnectionsPerProcess) {
     problems.push_back({"connections", "PostgreSQL has " + std::to_string(left) + " of " +
                                            std::to_string(facts.connections_max) +
                                            " connections left; each Aetheris process uses " +
-                                           std::to_string(store::kConnectionsEach) +
+                                           std::to_string(store::kConnectionsPerProcess) +
                                            ": raise max_connections"});
   }
   const Duration apart =
@@ -208,10 +208,10 @@ void check_stuck_jobs(app::ApiClient& client, const app::StoreUrl& store,
 class TimeLimitedRebuild final : public store::Rebuild {
  public:
   explicit TimeLimitedRebuild(store::Rebuild& store) : store_(store) {}
-  Result<std::uint64_t> jobs() override { return store_.jobs(); }
-  Result<std::optional<JobId>> next() override {
+  Result<std::uint64_t> count_jobs() override { return store_.count_jobs(); }
+  Result<std::optional<JobId>> next_job() override {
     if (std::chrono::steady_clock::now() > give_up_) return std::nullopt;
-    return store_.next();
+    return store_.next_job();
   }
   Result<store::StoredLog> read(const JobId& job) override { return store_.read(job); }
   Result<std::string> blob(const Hash& hash) override { return store_.blob(hash); }
@@ -219,10 +219,10 @@ class TimeLimitedRebuild final : public store::Rebuild {
                                                    Instant now) override {
     return store_.reconcile(wanted, now);
   }
-  Result<std::vector<store::Difference>> reconcile_rest() override {
-    return store_.reconcile_rest();
+  Result<std::vector<store::Difference>> reconcile_store_rows() override {
+    return store_.reconcile_store_rows();
   }
-  Result<std::vector<store::Damage>> damage() override { return store_.damage(); }
+  Result<std::vector<store::Damage>> find_damage() override { return store_.find_damage(); }
   Status append_audit_entry(const store::AuditEntry& entry) override {
     return store_.append_audit_entry(entry);
   }
@@ -256,7 +256,7 @@ void check_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
   if (!shared && (::stat(store.path.c_str(), &file) != 0 || file.st_size > kFileMax)) return;
   const auto opened = app::open_rebuild({.store = store, .compare_only = true, .job = {}});
   if (!opened) return;  // ApiClient::open reports why
-  if (const auto damage = (*opened)->damage()) {
+  if (const auto damage = (*opened)->find_damage()) {
     for (const store::Damage& one : *damage) problems.push_back({one.code, one.message});
   }
   TimeLimitedRebuild jobs(**opened);

@@ -104,8 +104,8 @@ Value job_view(const store::LoadedJob& loaded) {
                                     {"try", std::uint64_t{row.try_no}}}));
   }
   for (const store::InboxEntry& entry : loaded.inbox) {
-    inbox.push_back(
-        Value::object({{"act", record_of(entry.act)}, {"id", entry.id}, {"number", entry.number}}));
+    inbox.push_back(Value::object(
+        {{"act", record_of(entry.request)}, {"id", entry.id}, {"number", entry.number}}));
   }
   Value checkpoint;
   if (loaded.checkpoint) {

@@ -40,8 +40,8 @@ void note_members(const expr::Node& n, bool needed, ExprRoots& into) {
       if (s.optional) needed = false;
     }
     if (!names.empty()) {
-      bool& so_far = into.args[std::move(names)];
-      so_far = so_far || needed;
+      bool& is_needed = into.args[std::move(names)];
+      is_needed = is_needed || needed;
     }
   }
   for (const expr::Suffix& s : n.suffixes) {
@@ -49,9 +49,10 @@ void note_members(const expr::Node& n, bool needed, ExprRoots& into) {
     if (s.to) note_members(*s.to, true, into);
   }
   for (std::size_t i = 0; i < n.children.size(); ++i) {
-    const bool will_do = (n.op == Op::alternative && i == 0 && is_plain_path(*n.children[0])) ||
-                         n.op == Op::attempt || compares_with_null(n);
-    note_members(*n.children[i], needed && !will_do, into);
+    const bool is_null_allowed =
+        (n.op == Op::alternative && i == 0 && is_plain_path(*n.children[0])) ||
+        n.op == Op::attempt || compares_with_null(n);
+    note_members(*n.children[i], needed && !is_null_allowed, into);
   }
 }
 

@@ -285,7 +285,7 @@ struct Cost {
 constexpr std::size_t kBytes = 1u << 20;  // of each text
 constexpr std::size_t kCount = 10'000;    // items or members of each container
 constexpr std::size_t kCopied = kBytes / 64;
-constexpr std::size_t kLooked = kBytes / 16;
+constexpr std::size_t kScanned = kBytes / 16;
 constexpr std::size_t kSearched = kBytes / 8;
 
 Value cost_input() {
@@ -333,7 +333,7 @@ std::vector<Cost> costs() {
       {"", "\"\\([$i.text, $i.text])\"", 2 * kCopied},
       {"", "$i.text == $i.text_", kCopied},
       {"", "$i.text < $i.text_", kCopied},
-      {"", "$i.text[1:2]", kLooked},
+      {"", "$i.text[1:2]", kScanned},
       {"", "$i.text / \"b\"", kSearched},
       {"", "$i.object[$i.text]", 10 * kCopied},
       {"", "$i.object | .[$i.text]", 10 * kCopied},
@@ -354,7 +354,7 @@ std::vector<Cost> costs() {
       {"tojson", "$i.control | tojson", kSearched},
       {"tojson", "{($i.control): 1} | tojson", kSearched},
       {"tonumber", "[range(100) | $i.digits | tonumber]", 5'000},
-      {"fromjson", "$i.json | fromjson", kLooked},
+      {"fromjson", "$i.json | fromjson", kScanned},
       {"fromjson", "$i.numbers | tojson | fromjson", 5 * kCount},
       {"fromjson", "$i.object | tojson | fromjson", 9 * kCount},
       {"explode", "$i.text[0:100000] | explode", 100'000},
@@ -370,13 +370,13 @@ std::vector<Cost> costs() {
       {"indices", "$i.text[0:70000] | indices($i.pages[0])", 4'000 * kBytes / 16 / 8},
       {"contains", "$i.text | contains(\"ab\")", kSearched},
       {"inside", "\"ab\" | inside($i.text)", kSearched},
-      {"reverse", "$i.text | reverse", kLooked},
+      {"reverse", "$i.text | reverse", kScanned},
       {"utf8bytelength", "$i.text | utf8bytelength", 1},
       {"", "@json \"\\($i.control)\"", kSearched},
-      {"", "@uri \"\\($i.text)\"", kLooked},
-      {"", "@base64 \"\\($i.text)\"", kLooked},
-      {"", "@base64d \"\\($i.base64)\"", kLooked},
-      {"", "@html \"\\($i.text)\"", kLooked},
+      {"", "@uri \"\\($i.text)\"", kScanned},
+      {"", "@base64 \"\\($i.text)\"", kScanned},
+      {"", "@base64d \"\\($i.base64)\"", kScanned},
+      {"", "@html \"\\($i.text)\"", kScanned},
       {"", "@csv \"\\([$i.text])\"", kSearched},
       {"", "@tsv \"\\([$i.text])\"", kSearched},
       // Containers that are walked or made.

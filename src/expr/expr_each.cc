@@ -30,19 +30,19 @@ bool Eval::each(const Node& n, const Value& in, Sink sink) {
       return each_text(n, in, n.children.size(), texts, sink);
     }
     case Op::step_by: {
-      auto take = [&](const Value& name) {
+      auto on_value = [&](const Value& name) {
         Value v;
         if (!name.is_string()) return fail(n, "a step is named by a string");
         return spend(n, name.as_string().size() / 64) && step(n, name.as_string(), v) && sink(v);
       };
-      return each(*n.children[0], in, take);
+      return each(*n.children[0], in, on_value);
     }
     case Op::negate: {
-      auto take = [&](const Value& v) {
+      auto on_value = [&](const Value& v) {
         if (!v.is_number()) return fail(n, std::string("cannot negate ").append(kind_name(v)));
         return sink(Value(-v.as_number()));
       };
-      return each(*n.children[0], in, take);
+      return each(*n.children[0], in, on_value);
     }
     case Op::logical_and:
     case Op::logical_or:
@@ -50,15 +50,17 @@ bool Eval::each(const Node& n, const Value& in, Sink sink) {
     case Op::alternative:
       return each_alternative(n, in, sink);
     case Op::conditional: {
-      auto take = [&](const Value& v) { return each(*n.children[truthy(v) ? 1 : 2], in, sink); };
-      return each(*n.children[0], in, take);
+      auto on_value = [&](const Value& v) {
+        return each(*n.children[truthy(v) ? 1 : 2], in, sink);
+      };
+      return each(*n.children[0], in, on_value);
     }
     case Op::bind: {
-      auto take = [&](const Value& v) {
+      auto on_value = [&](const Value& v) {
         slots_[n.slot] = v;
         return each(*n.children[1], in, sink);
       };
-      return each(*n.children[0], in, take);
+      return each(*n.children[0], in, on_value);
     }
     case Op::attempt:
       return each_attempt(n, in, sink);
@@ -67,8 +69,8 @@ bool Eval::each(const Node& n, const Value& in, Sink sink) {
       return each_args(n, in, args, sink);
     }
     case Op::select: {
-      auto take = [&](const Value& v) { return !truthy(v) || sink(in); };
-      return each(*n.children[0], in, take);
+      auto on_value = [&](const Value& v) { return !truthy(v) || sink(in); };
+      return each(*n.children[0], in, on_value);
     }
     case Op::only:
       return (n.kinds >> static_cast<unsigned>(in.kind()) & 1u) == 0 || sink(in);
@@ -82,22 +84,22 @@ bool Eval::each(const Node& n, const Value& in, Sink sink) {
     case Op::range:
       return each_range(n, in, sink);
     default: {  // the binary operators: as in jq, the right side is the outer loop
-      auto take_right = [&](const Value& b) {
-        auto take_left = [&](const Value& a) {
+      auto on_right = [&](const Value& b) {
+        auto on_left = [&](const Value& a) {
           Value v;
           return apply_binary(n, a, b, v) && sink(v);
         };
-        return each(*n.children[0], in, take_left);
+        return each(*n.children[0], in, on_left);
       };
-      return each(*n.children[1], in, take_right);
+      return each(*n.children[1], in, on_right);
     }
   }
 }
 
 bool Eval::each_stage(const Node& n, const Value& in, std::size_t stage, Sink sink) {
   if (stage + 1 == n.children.size()) return each(*n.children[stage], in, sink);
-  auto take = [&](const Value& v) { return each_stage(n, v, stage + 1, sink); };
-  return each(*n.children[stage], in, take);
+  auto on_value = [&](const Value& v) { return each_stage(n, v, stage + 1, sink); };
+  return each(*n.children[stage], in, on_value);
 }
 
 bool Eval::each_member(const Node& n, const Value& in, std::vector<Value>& flat, Sink sink) {
@@ -105,19 +107,19 @@ bool Eval::each_member(const Node& n, const Value& in, std::vector<Value>& flat,
     Value v;
     return spend(n, 1) && make_object(n, flat, v) && sink(v);
   }
-  auto take = [&](const Value& v) {
+  auto on_value = [&](const Value& v) {
     flat.push_back(v);
     const bool more = each_member(n, in, flat, sink);
     flat.pop_back();
     return more;
   };
-  return each(*n.children[flat.size()], in, take);
+  return each(*n.children[flat.size()], in, on_value);
 }
 
 // The last interpolation is the outer loop.
-bool Eval::each_text(const Node& n, const Value& in, std::size_t left,
+bool Eval::each_text(const Node& n, const Value& in, std::size_t texts_left,
                      std::vector<std::string>& texts, Sink sink) {
-  if (left == 0) {
+  if (texts_left == 0) {
     std::size_t bytes = n.texts[0].size();
     for (std::size_t i = 0; i < texts.size(); ++i) bytes += texts[i].size() + n.texts[i + 1].size();
     if (!spend_text(n, bytes) || !check_text_limit(n, static_cast<double>(bytes))) return false;
@@ -126,12 +128,12 @@ bool Eval::each_text(const Node& n, const Value& in, std::size_t left,
     const Value v(std::move(text));
     return check_limits(n, v) && sink(v);
   }
-  auto take = [&](const Value& v) {
-    texts[left - 1].clear();
-    return apply_format(*this, *n.children[left - 1], n.format, v, texts[left - 1]) &&
-           each_text(n, in, left - 1, texts, sink);
+  auto on_value = [&](const Value& v) {
+    texts[texts_left - 1].clear();
+    return apply_format(*this, *n.children[texts_left - 1], n.format, v, texts[texts_left - 1]) &&
+           each_text(n, in, texts_left - 1, texts, sink);
   };
-  return each(*n.children[left - 1], in, take);
+  return each(*n.children[texts_left - 1], in, on_value);
 }
 
 bool Eval::each_args(const Node& n, const Value& in, std::vector<Value>& args, Sink sink) {
@@ -140,50 +142,50 @@ bool Eval::each_args(const Node& n, const Value& in, std::vector<Value>& args, S
     return n.function->apply({.eval = *this, .node = n, .in = in, .args = args, .out = v}) &&
            check_limits(n, v) && sink(v);
   }
-  auto take = [&](const Value& v) {
+  auto on_value = [&](const Value& v) {
     args.push_back(v);
     const bool more = each_args(n, in, args, sink);
     args.pop_back();
     return more;
   };
-  return each(*n.children[args.size()], in, take);
+  return each(*n.children[args.size()], in, on_value);
 }
 
 bool Eval::each_logic(const Node& n, const Value& in, Sink sink) {
   const bool ends = n.op == Op::logical_or;
-  auto take_right = [&](const Value& v) { return sink(Value(truthy(v))); };
-  auto take_left = [&](const Value& v) {
-    return truthy(v) == ends ? sink(Value(ends)) : each(*n.children[1], in, take_right);
+  auto on_right = [&](const Value& v) { return sink(Value(truthy(v))); };
+  auto on_left = [&](const Value& v) {
+    return truthy(v) == ends ? sink(Value(ends)) : each(*n.children[1], in, on_right);
   };
-  return each(*n.children[0], in, take_left);
+  return each(*n.children[0], in, on_left);
 }
 
 bool Eval::each_alternative(const Node& n, const Value& in, Sink sink) {
   bool found = false;
   const bool before = null_is_accepted_;
-  const bool inside = before || is_plain_path(*n.children[0]);
-  auto take = [&](const Value& v) {
+  const bool allows_null = before || is_plain_path(*n.children[0]);
+  auto on_value = [&](const Value& v) {
     if (!truthy(v)) return true;
     found = true;
     null_is_accepted_ = before;
     const bool more = sink(v);
-    null_is_accepted_ = inside;
+    null_is_accepted_ = allows_null;
     return more;
   };
-  null_is_accepted_ = inside;
-  const bool good = each(*n.children[0], in, take);
+  null_is_accepted_ = allows_null;
+  const bool ok = each(*n.children[0], in, on_value);
   null_is_accepted_ = before;
-  if (!good) return false;
+  if (!ok) return false;
   return found || each(*n.children[1], in, sink);
 }
 
 bool Eval::each_attempt(const Node& n, const Value& in, Sink sink) {
   bool stopped = false;  // by the receiver of the values: `?` does not catch that
-  auto take = [&](const Value& v) {
+  auto on_value = [&](const Value& v) {
     stopped = !sink(v);
     return !stopped;
   };
-  if (each(*n.children[0], in, take)) return true;
+  if (each(*n.children[0], in, on_value)) return true;
   if (stopped || fatal_) return false;
   failed_ = false;
   return true;
@@ -193,35 +195,35 @@ bool Eval::each_limit(const Node& n, const Value& in, Sink sink) {
   if (n.op == Op::first || n.op == Op::last) {
     bool has = false;
     Value found;
-    auto take = [&](const Value& v) {
+    auto on_value = [&](const Value& v) {
       found = v;
       has = true;
       return n.op == Op::last;
     };
-    if (!each(*n.children[0], in, take) && failed_) return false;
+    if (!each(*n.children[0], in, on_value) && failed_) return false;
     return !has || sink(found);
   }
   auto with_count = [&](const Value& count) {
     if (!count.is_number() || count.as_number() < 0) {
       return fail(n, std::string(n.function->name).append(" counts with a number from 0 up"));
     }
-    double left = count.as_number();
+    double items_left = count.as_number();
     bool stopped = false;
-    auto take = [&](const Value& v) {
+    auto on_value = [&](const Value& v) {
       if (n.op == Op::nth) {
-        if (left >= 1) {
-          left -= 1;
+        if (items_left >= 1) {
+          items_left -= 1;
           return true;
         }
         stopped = !sink(v);
         return false;
       }
       stopped = !sink(v);
-      left -= 1;
-      return !stopped && left > 0;
+      items_left -= 1;
+      return !stopped && items_left > 0;
     };
-    if (n.op == Op::limit && left <= 0) return true;
-    return each(*n.children[1], in, take) || (!stopped && !failed_);
+    if (n.op == Op::limit && items_left <= 0) return true;
+    return each(*n.children[1], in, on_value) || (!stopped && !failed_);
   };
   return each(*n.children[0], in, with_count);
 }
@@ -241,14 +243,14 @@ bool Eval::each_range(const Node& n, const Value& in, Sink sink) {
     }
     return true;
   };
-  auto take_from = [&](const Value& from) {
-    auto take_to = [&](const Value& to) {
-      auto take_by = [&](const Value& by) { return count(from, to, by); };
-      return each(*n.children[2], in, take_by);
+  auto on_from = [&](const Value& from) {
+    auto on_to = [&](const Value& to) {
+      auto on_by = [&](const Value& by) { return count(from, to, by); };
+      return each(*n.children[2], in, on_by);
     };
-    return each(*n.children[1], in, take_to);
+    return each(*n.children[1], in, on_to);
   };
-  return each(*n.children[0], in, take_from);
+  return each(*n.children[0], in, on_from);
 }
 
 }  // namespace ae::expr

@@ -131,11 +131,11 @@ bool Eval::spend_value(const Node& node, const Value& v) {
 bool Eval::exactly_one(const Node& n, const Value& in, Value& out) {
   if (n.count == Count::one) return one(n, in, out);
   std::size_t count = 0;
-  auto take = [&](const Value& v) {
+  auto on_value = [&](const Value& v) {
     out = v;
     return ++count < 2;
   };
-  if (!each(n, in, take) && failed_) return false;
+  if (!each(n, in, on_value) && failed_) return false;
   if (count == 1) return true;
   return fail(n, count == 0 ? "this gives no value; add a default: `… // other`"
                             : "this gives more than one value; collect them: `[ … ]`");
@@ -240,8 +240,8 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
       return is_in(n, in, out);
     case Op::is_empty: {
       bool empty = true;
-      auto take = [&](const Value&) { return empty = false; };
-      if (!each(*n.children[0], in, take) && failed_) return false;
+      auto on_value = [&](const Value&) { return empty = false; };
+      if (!each(*n.children[0], in, on_value) && failed_) return false;
       out = Value(empty);
       return true;
     }
@@ -250,11 +250,11 @@ bool Eval::one(const Node& n, const Value& in, Value& out) {
     case Op::by_key:
       return by_key(n, in, out);
     case Op::alternative: {
-      auto take = [&](const Value& v) {
+      auto on_value = [&](const Value& v) {
         out = v;
         return true;
       };
-      return each_alternative(n, in, take);
+      return each_alternative(n, in, on_value);
     }
     case Op::comma:
     case Op::attempt:
@@ -289,11 +289,11 @@ bool Eval::step(const Node& n, std::string_view name, Value& out) {
 
 bool Eval::collect(const Node& n, const Value& in, Value& out) {
   std::vector<Value> items;
-  auto take = [&](const Value& v) {
+  auto on_value = [&](const Value& v) {
     items.push_back(v);
     return spend(n, 1);
   };
-  if (!n.children.empty() && !each(*n.children[0], in, take)) return false;
+  if (!n.children.empty() && !each(*n.children[0], in, on_value)) return false;
   out = Value::array(std::move(items));
   return check_limits(n, out);
 }
@@ -337,14 +337,14 @@ bool Eval::one_text(const Node& n, const Value& in, Value& out) {
 bool Eval::one_reduce(const Node& n, const Value& in, Value& out) {
   Value state;
   if (!exactly_one(*n.children[1], in, state)) return false;
-  auto take = [&](const Value& v) {
+  auto on_value = [&](const Value& v) {
     slots_[n.slot] = v;
     Value next;
     if (!exactly_one(*n.children[2], state, next)) return false;
     state = std::move(next);
     return true;
   };
-  if (!each(*n.children[0], in, take)) return false;
+  if (!each(*n.children[0], in, on_value)) return false;
   out = std::move(state);
   return true;
 }
@@ -402,28 +402,28 @@ bool Eval::apply_binary(const Node& n, const Value& a, const Value& b, Value& ou
   }
 }
 
-// any (wanted: true) and all (wanted: false): the first item whose result is `wanted` decides.
-bool Eval::search(const Node& n, const Value& in, bool wanted, Value& out) {
+// any (target: true) and all (target: false): the first item whose result is `target` decides.
+bool Eval::search(const Node& n, const Value& in, bool target, Value& out) {
   bool found = false;
   auto test = [&](const Value& v) {
-    if (truthy(v) == wanted) found = true;
+    if (truthy(v) == target) found = true;
     return !found;
   };
-  auto take = [&](const Value& v) { return each(*n.children[1], v, test); };
-  if (!each(*n.children[0], in, take) && failed_) return false;
-  out = Value(found == wanted);
+  auto on_value = [&](const Value& v) { return each(*n.children[1], v, test); };
+  if (!each(*n.children[0], in, on_value) && failed_) return false;
+  out = Value(found == target);
   return true;
 }
 
 bool Eval::is_in(const Node& n, const Value& in, Value& out) {
   bool found = false;
-  auto take = [&](const Value& v) {
+  auto on_value = [&](const Value& v) {
     auto order = std::strong_ordering::less;
     if (!comparable(n, in, v) || !compare(n, in, v, order)) return false;
     if (order == 0) found = true;
     return !found;
   };
-  if (!each(*n.children[0], in, take) && failed_) return false;
+  if (!each(*n.children[0], in, on_value) && failed_) return false;
   out = Value(found);
   return true;
 }
@@ -432,14 +432,14 @@ bool Eval::is_in(const Node& n, const Value& in, Value& out) {
 bool Eval::map_values(const Node& n, const Value& in, Value& out) {
   bool has = false;
   Value mapped;
-  auto take = [&](const Value& v) {
+  auto on_value = [&](const Value& v) {
     mapped = v;
     has = true;
     return false;
   };
   const auto map = [&](const Value& v) {
     has = false;
-    return spend(n, 1) && (each(*n.children[0], v, take) || !failed_);
+    return spend(n, 1) && (each(*n.children[0], v, on_value) || !failed_);
   };
   if (in.is_array()) {
     std::vector<Value> items;

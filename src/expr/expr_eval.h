@@ -21,14 +21,14 @@ class Sink {
  public:
   template <class F>
     requires(!std::is_same_v<std::remove_cv_t<F>, Sink>)
-  Sink(F& take)  // NOLINT: a lambda is a sink
-      : take_(std::addressof(take)),
+  Sink(F& callback)  // NOLINT: a lambda is a sink
+      : callback_(std::addressof(callback)),
         call_([](void* f, const Value& v) { return static_cast<bool>((*static_cast<F*>(f))(v)); }) {
   }
-  bool operator()(const Value& v) const { return call_(take_, v); }
+  bool operator()(const Value& v) const { return call_(callback_, v); }
 
  private:
-  void* take_;
+  void* callback_;
   bool (*call_)(void*, const Value&);
 };
 
@@ -80,7 +80,7 @@ class Eval {
   bool one_reduce(const Node& n, const Value& in, Value& out);
   bool one_call(const Node& n, const Value& in, Value& out);
   bool collect(const Node& n, const Value& in, Value& out);
-  bool search(const Node& n, const Value& in, bool wanted, Value& out);
+  bool search(const Node& n, const Value& in, bool target, Value& out);
   bool is_in(const Node& n, const Value& in, Value& out);
   bool map_values(const Node& n, const Value& in, Value& out);
   bool by_key(const Node& n, const Value& in, Value& out);
@@ -94,8 +94,8 @@ class Eval {
                    const Value* to, Sink sink);
   bool each_stage(const Node& n, const Value& in, std::size_t stage, Sink sink);
   bool each_member(const Node& n, const Value& in, std::vector<Value>& flat, Sink sink);
-  bool each_text(const Node& n, const Value& in, std::size_t left, std::vector<std::string>& texts,
-                 Sink sink);
+  bool each_text(const Node& n, const Value& in, std::size_t texts_left,
+                 std::vector<std::string>& texts, Sink sink);
   bool each_args(const Node& n, const Value& in, std::vector<Value>& args, Sink sink);
   bool each_logic(const Node& n, const Value& in, Sink sink);
   bool each_alternative(const Node& n, const Value& in, Sink sink);
@@ -109,9 +109,9 @@ class Eval {
   bool is_of_closed_root(const Node& path, const Suffix& s) const;
   // The same for a path: fails on null where the scope forbids it.
   Found look_up(const Node& path, const Suffix& s, const Value& v, const Value* from,
-                const Value* to, const Value*& found, Value& made);
+                const Value* to, const Value*& found, Value& storage);
   Found look_up(const Suffix& s, const Value& v, const Value* from, const Value* to,
-                const Value*& found, Value& made);
+                const Value*& found, Value& storage);
   Found not_found(const Suffix& s, std::string message);
   Found slice(const Suffix& s, const Value& v, const Value* from, const Value* to, Value& out);
   bool root(const Node& n, Value& out);

@@ -214,8 +214,8 @@ bool object_of(Eval& eval, const Node& node, std::vector<Member> members, Value&
   }
   // std::unique from the back keeps the last of equal keys.
   const auto same = [](const Member& a, const Member& b) { return a.first == b.first; };
-  const auto kept = std::unique(members.rbegin(), members.rend(), same);
-  members.erase(members.begin(), kept.base());
+  const auto unique_begin = std::unique(members.rbegin(), members.rend(), same);
+  members.erase(members.begin(), unique_begin.base());
   out = Value::object(std::move(members));
   return true;
 }

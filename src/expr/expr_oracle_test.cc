@@ -117,12 +117,13 @@ void check(const std::vector<Question>& questions, const std::string& repeat) {
                                       questions.begin() + static_cast<std::ptrdiff_t>(end));
     const auto answers = jq_answers(batch);
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      const std::string mine = our_answer(batch[i]);
+      const std::string our_result = our_answer(batch[i]);
       // jq evaluates constant parts at compile time, and rejects those that fail.
-      const bool same = mine == answers[i] || (answers[i] == "jq refuses it" && mine == kFailed);
+      const bool same =
+          our_result == answers[i] || (answers[i] == "jq refuses it" && our_result == kFailed);
       if (!same) {
-        ADD_FAILURE() << batch[i].expression << "\n  of   " << batch[i].input << "\n  ours " << mine
-                      << "\n  jq   " << answers[i] << "\n"
+        ADD_FAILURE() << batch[i].expression << "\n  of   " << batch[i].input << "\n  ours "
+                      << our_result << "\n  jq   " << answers[i] << "\n"
                       << repeat;
       }
     }

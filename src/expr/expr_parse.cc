@@ -47,11 +47,13 @@ constexpr Infix kInfixes[] = {
     {"%", kProduct, Op::modulo},
 };
 
-constexpr std::string_view kWords[] = {"if",     "then",    "elif",    "else",  "end",    "as",
-                                       "reduce", "foreach", "def",     "try",   "catch",  "and",
-                                       "or",     "import",  "include", "label", "__loc__"};
+constexpr std::string_view kKeywords[] = {"if",     "then",    "elif",    "else",  "end",    "as",
+                                          "reduce", "foreach", "def",     "try",   "catch",  "and",
+                                          "or",     "import",  "include", "label", "__loc__"};
 
-bool is_word(std::string_view name) { return std::ranges::find(kWords, name) != std::end(kWords); }
+bool is_keyword(std::string_view name) {
+  return std::ranges::find(kKeywords, name) != std::end(kKeywords);
+}
 
 std::uint32_t narrow(std::size_t offset) { return static_cast<std::uint32_t>(offset); }
 
@@ -79,48 +81,49 @@ class Parser {
 
   ParsedSource parse() {
     advance();
-    if (token_.kind == Tok::end) wrong(token_.at, "the expression is empty");
+    if (token_.kind == Tok::end) error_at(token_.at, "the expression is empty");
     NodePtr tree = pipe();
     if (token_.kind != Tok::end) unexpected("the end of the expression");
-    need_one_value(*tree);
+    require_one_value(*tree);
     return {.tree = std::move(tree), .slots = slots_, .roots = std::move(roots_)};
   }
 
  private:
-  [[noreturn]] void wrong(std::size_t at, std::string message) const {
+  [[noreturn]] void error_at(std::size_t at, std::string message) const {
     throw SyntaxError{.at = at, .message = std::move(message)};
   }
 
-  [[noreturn]] void unexpected(std::string_view wanted) const {
-    if (token_.kind == Tok::bad) wrong(token_.at, std::string(token_.text));
+  [[noreturn]] void unexpected(std::string_view expected) const {
+    if (token_.kind == Tok::bad) error_at(token_.at, std::string(token_.text));
     if (is("=") ||
         (token_.kind == Tok::sign && token_.text.size() > 1 && token_.text.back() == '=' &&
          (token_.text[0] == '|' || token_.text.find_first_of("+-*/%") == 0))) {
-      wrong(token_.at,
-            quoted(token_.text) +
-                " changes a value in place, which expressions cannot; build a new value: "
-                "`. + {name: value}`, or compare with `==`");
+      error_at(token_.at,
+               quoted(token_.text) +
+                   " changes a value in place, which expressions cannot; build a new value: "
+                   "`. + {name: value}`, or compare with `==`");
     }
     const std::string what = token_.kind == Tok::end ? "the end" : quoted(token_.text);
-    wrong(token_.at, std::string("expected ").append(wanted).append(" but found ").append(what));
+    error_at(token_.at,
+             std::string("expected ").append(expected).append(" but found ").append(what));
   }
 
   // Tokens.
   void advance() {
     token_ = lexer_.next();
-    if (token_.kind == Tok::bad) wrong(token_.at, std::string(token_.text));
+    if (token_.kind == Tok::bad) error_at(token_.at, std::string(token_.text));
   }
   bool is(std::string_view sign) const { return token_.kind == Tok::sign && token_.text == sign; }
   bool is_name(std::string_view name) const {
     return token_.kind == Tok::name && token_.text == name;
   }
-  bool take(std::string_view sign) {
+  bool accept(std::string_view sign) {
     if (!is(sign)) return false;
     advance();
     return true;
   }
   void expect(std::string_view sign) {
-    if (!take(sign)) unexpected(quoted(sign));
+    if (!accept(sign)) unexpected(quoted(sign));
   }
   void expect_name(std::string_view name) {
     if (!is_name(name)) unexpected(quoted(name));
@@ -140,7 +143,7 @@ class Parser {
     (adopt(*node, std::move(children)), ...);
     return node;
   }
-  static void raise(Node& node, Count count, std::uint32_t count_source) {
+  static void raise_count(Node& node, Count count, std::uint32_t count_source) {
     if (count <= node.count) return;
     node.count = count;
     node.count_source = count_source;
@@ -148,15 +151,15 @@ class Parser {
   void grow(Node& node, std::uint32_t height) const {
     node.height = std::max(node.height, height);
     if (node.height > kHeightMax) {
-      wrong(node.at, "too many operators in a row or nested; name parts with `… as $x | …`");
+      error_at(node.at, "too many operators in a row or nested; name parts with `… as $x | …`");
     }
   }
-  void count_kid(Node& node, const Node& child) const {
-    raise(node, child.count, child.count_source);
+  void count_child(Node& node, const Node& child) const {
+    raise_count(node, child.count, child.count_source);
     grow(node, child.height + 1);
   }
   void adopt(Node& node, NodePtr child) const {
-    count_kid(node, *child);
+    count_child(node, *child);
     node.children.push_back(std::move(child));
   }
   NodePtr literal(std::size_t at, Value value) const {
@@ -168,15 +171,16 @@ class Parser {
     return node.op == Op::literal && node.value.is_string();
   }
 
-  void need_one_value(const Node& node) const {
+  void require_one_value(const Node& node) const {
     if (node.count == Count::many) {
-      wrong(node.count_source,
-            "this can give many values where one is needed; collect them: `[ … ]`");
+      error_at(node.count_source,
+               "this can give many values where one is needed; collect them: `[ … ]`");
     }
     if (node.count == Count::filtered) {
-      wrong(node.count_source,
-            "this can give no value where one is needed; use it inside `[ … ]` or `map(…)`, or add "
-            "a default: `… // other`");
+      error_at(
+          node.count_source,
+          "this can give no value where one is needed; use it inside `[ … ]` or `map(…)`, or add "
+          "a default: `… // other`");
     }
   }
 
@@ -184,12 +188,12 @@ class Parser {
    public:
     Deeper(Parser& parser, bool nesting) : parser_(parser), nesting_(nesting) {
       if (nesting && ++parser.nesting_ > parser.limits_.depth_max) {
-        parser.wrong(parser.token_.at,
-                     "nested deeper than " + std::to_string(parser.limits_.depth_max) + " levels");
+        parser.error_at(parser.token_.at, "nested deeper than " +
+                                              std::to_string(parser.limits_.depth_max) + " levels");
       }
       if (++parser.frames_ > kHeightMax) {
-        parser.wrong(parser.token_.at,
-                     "too many operators in a row or nested; name parts with `… as $x | …`");
+        parser.error_at(parser.token_.at,
+                        "too many operators in a row or nested; name parts with `… as $x | …`");
       }
     }
     ~Deeper() {
@@ -213,7 +217,7 @@ class Parser {
     if (!is("|")) return first;
     const ScopedValue scope(at_scope_, false);
     NodePtr node = make(Op::pipe, at, std::move(first));
-    while (take("|")) adopt(*node, list());
+    while (accept("|")) adopt(*node, list());
     if (node->count != Count::one) grow(*node, node->height + narrow(node->children.size()));
     return node;
   }
@@ -223,13 +227,13 @@ class Parser {
     NodePtr first = infix(kAlternative);
     if (!comma_allowed_ || !is(",")) return first;
     NodePtr node = make(Op::comma, token_.at, std::move(first));
-    while (take(",")) adopt(*node, infix(kAlternative));
+    while (accept(",")) adopt(*node, infix(kAlternative));
     node->count = Count::many;
     node->count_source = node->at;
     return node;
   }
 
-  const Infix* infix_here() const {
+  const Infix* peek_infix() const {
     if (token_.kind != Tok::sign && token_.kind != Tok::name) return nullptr;
     const auto* found = std::ranges::find(kInfixes, token_.text, &Infix::sign);
     return found == std::end(kInfixes) ? nullptr : found;
@@ -239,9 +243,9 @@ class Parser {
   NodePtr infix(int least) {
     const Deeper deeper(*this, false);
     const std::size_t at = token_.at;
-    NodePtr left = take("-") ? negated(at) : postfix();
+    NodePtr left = accept("-") ? negated(at) : postfix();
     for (;;) {
-      const Infix* infix_found = infix_here();
+      const Infix* infix_found = peek_infix();
       if (infix_found == nullptr || infix_found->precedence < least) return left;
       const std::size_t sign_at = token_.at;
       advance();
@@ -250,9 +254,9 @@ class Parser {
       left = infix_found->op == Op::alternative
                  ? alternative(sign_at, std::move(left), std::move(right))
                  : make(infix_found->op, sign_at, std::move(left), std::move(right));
-      const Infix* next = infix_here();
+      const Infix* next = peek_infix();
       if (precedence == kComparison && next != nullptr && next->precedence == kComparison) {
-        wrong(token_.at, "comparisons do not chain; join them with `and`");
+        error_at(token_.at, "comparisons do not chain; join them with `and`");
       }
     }
   }
@@ -268,7 +272,7 @@ class Parser {
   // A // B: B is used if A gives no value, so A matters only if it may give many.
   NodePtr alternative(std::size_t at, NodePtr left, NodePtr right) {
     NodePtr node = make(Op::alternative, at);
-    if (left->count == Count::many) raise(*node, left->count, left->count_source);
+    if (left->count == Count::many) raise_count(*node, left->count, left->count_source);
     grow(*node, left->height + 1);
     node->children.push_back(std::move(left));
     adopt(*node, std::move(right));
@@ -282,10 +286,10 @@ class Parser {
     NodePtr term = primary();
     for (;;) {
       Suffix suffix;
-      if (take("?")) {
+      if (accept("?")) {
         if (indexed && term->op == Op::path && !term->suffixes.back().optional) {
           term->suffixes.back().optional = true;
-          raise(*term, Count::maybe, narrow(at));
+          raise_count(*term, Count::maybe, narrow(at));
         } else {
           term = attempt(at, std::move(term));
         }
@@ -304,7 +308,7 @@ class Parser {
 
   NodePtr attempt(std::size_t at, NodePtr child) {
     NodePtr node = make(Op::attempt, at, std::move(child));
-    raise(*node, Count::maybe, narrow(at));
+    raise_count(*node, Count::maybe, narrow(at));
     return node;
   }
 
@@ -314,9 +318,9 @@ class Parser {
       term = make(Op::path, at, std::move(term));
     }
     for (const Node* child : {suffix.from.get(), suffix.to.get()}) {
-      if (child != nullptr) count_kid(*term, *child);
+      if (child != nullptr) count_child(*term, *child);
     }
-    if (suffix.kind == Suffix::Kind::iterate) raise(*term, Count::many, suffix.at);
+    if (suffix.kind == Suffix::Kind::iterate) raise_count(*term, Count::many, suffix.at);
     term->suffixes.push_back(std::move(suffix));
     return term;
   }
@@ -358,13 +362,13 @@ class Parser {
   void read_bracket(Suffix& out) {
     expect("[");
     const ScopedValue comma(comma_allowed_, true);
-    if (take("]")) {
+    if (accept("]")) {
       out.kind = Suffix::Kind::iterate;
       return;
     }
     NodePtr from;
     if (!is(":")) from = pipe();
-    if (take(":")) {
+    if (accept(":")) {
       out.kind = Suffix::Kind::slice;
       if (!is("]")) {
         out.to = pipe();
@@ -392,8 +396,8 @@ class Parser {
 
   std::uint32_t variable_declared() {
     if (is("[") || is("{")) {
-      wrong(token_.at,
-            "a variable such as `$x` is needed here; destructuring patterns are not supported");
+      error_at(token_.at,
+               "a variable such as `$x` is needed here; destructuring patterns are not supported");
     }
     if (token_.kind != Tok::variable) unexpected("a variable, as in `… as $x | …`");
     const auto slot = narrow(slots_++);
@@ -425,17 +429,17 @@ class Parser {
         unexpected("a value");
     }
     const ScopedValue comma(comma_allowed_, true);
-    if (take("(")) {
+    if (accept("(")) {
       NodePtr inner = pipe();
       expect(")");
       return inner;
     }
-    if (take("[")) {
-      if (take("]")) return make(Op::collect, at);
+    if (accept("[")) {
+      if (accept("]")) return make(Op::collect, at);
       return collect(at, pipe_until("]"));
     }
     if (is("{")) return object();
-    if (is("..")) wrong(at, "`..` is recursion, which expressions do not have; name the path");
+    if (is("..")) error_at(at, "`..` is recursion, which expressions do not have; name the path");
     unexpected("a value");
   }
 
@@ -475,18 +479,18 @@ class Parser {
       Lexer ahead = lexer_;
       const Token next = ahead.next();
       if (next.kind != Tok::quote && !(next.kind == Tok::sign && next.text == "[")) {
-        wrong(at, "a bare `.` is not valid at the top; name a root, as in `.input`");
+        error_at(at, "a bare `.` is not valid at the top; name a root, as in `.input`");
       }
     }
     Suffix suffix;
     read_suffix(suffix);
     if (suffix.kind != Suffix::Kind::field) {
-      wrong(at, "the first `.` needs a literal name, as in `.input`");
+      error_at(at, "the first `.` needs a literal name, as in `.input`");
     }
-    return root_named(at, std::move(suffix.name));
+    return make_root(at, std::move(suffix.name));
   }
 
-  NodePtr root_named(std::size_t at, std::string name) {
+  NodePtr make_root(std::size_t at, std::string name) {
     roots_.roots.insert(name);
     NodePtr node = make(Op::root, at);
     node->name = std::move(name);
@@ -518,9 +522,9 @@ class Parser {
     const bool rounded = written_out && std::fabs(value) > 9007199254740991.0;
     if (error != std::errc() || end != digits.data() + digits.size() || !is_valid_number(value) ||
         rounded) {
-      wrong(token_.at,
-            "this number has no exact value here: integers go up to 2^53-1, and infinity is not "
-            "allowed");
+      error_at(token_.at,
+               "this number has no exact value here: integers go up to 2^53-1, and infinity is not "
+               "allowed");
     }
     NodePtr node = literal(token_.at, Value(value));
     advance();
@@ -535,10 +539,10 @@ class Parser {
     for (;;) {
       std::string stretch;
       Lexer::LexError fault;
-      const Lexer::TextEnd ended = lexer_.read_text(stretch, fault);
-      if (ended == Lexer::TextEnd::bad) wrong(fault.at, std::string(fault.what));
+      const Lexer::TextEnd text_end = lexer_.read_text(stretch, fault);
+      if (text_end == Lexer::TextEnd::bad) error_at(fault.at, std::string(fault.what));
       node->texts.push_back(std::move(stretch));
-      if (ended == Lexer::TextEnd::closed) break;
+      if (text_end == Lexer::TextEnd::closed) break;
       advance();
       adopt(*node, pipe());
       if (!is(")")) unexpected("`)`");  // the lexer must be right after it, inside of the text
@@ -555,10 +559,11 @@ class Parser {
     if (!find_format(token_.text, format)) {
       const std::string name = "@" + std::string(token_.text);
       const std::string_view why = unsupported_reason(name);
-      wrong(at, why.empty() ? quoted(name) +
-                                  " is not a format; use one of: @text @json @uri @html @csv @tsv "
-                                  "@base64 @base64d"
-                            : std::string(why));
+      error_at(at, why.empty()
+                       ? quoted(name) +
+                             " is not a format; use one of: @text @json @uri @html @csv @tsv "
+                             "@base64 @base64d"
+                       : std::string(why));
     }
     advance();
     if (token_.kind == Tok::quote) return text(format);
@@ -576,9 +581,9 @@ class Parser {
     if (found == variables_.rend()) {
       const std::string name = "$" + std::string(token_.text);
       const std::string_view why = unsupported_reason(name);
-      wrong(at, why.empty()
-                    ? quoted(name) + " is not bound here; bind it with `… as " + name + " | …`"
-                    : std::string(why));
+      error_at(at, why.empty()
+                       ? quoted(name) + " is not bound here; bind it with `… as " + name + " | …`"
+                       : std::string(why));
     }
     NodePtr node = make(Op::variable, at);
     node->slot = found->second;
@@ -595,7 +600,7 @@ class Parser {
       do {
         read_member(*node);
         if (node->count != Count::one) ++several;
-      } while (take(","));
+      } while (accept(","));
     }
     expect("}");
     grow(*node, node->height + several);
@@ -616,19 +621,19 @@ class Parser {
       key = text(Format::text);
     } else if (token_.kind == Tok::format) {
       key = format();
-    } else if (take("(")) {
+    } else if (accept("(")) {
       const ScopedValue comma(comma_allowed_, true);
       key = pipe_until(")");
     } else {
       unexpected("a key: name, \"text\", $variable or (expression)");
     }
-    if (value == nullptr && take(":")) {
+    if (value == nullptr && accept(":")) {
       value = pipe();
     } else if (value == nullptr) {
       if (!is_text_literal(*key)) unexpected("`:` and a value");
       const std::string& name = key->value.as_string();
       if (at_scope_) {
-        value = root_named(at, name);
+        value = make_root(at, name);
       } else {
         Suffix suffix;
         suffix.at = narrow(at);
@@ -650,19 +655,19 @@ class Parser {
       return literal(token.at, token.text == "null" ? Value() : Value(token.text == "true"));
     }
     if (const std::string_view why = unsupported_reason(token.text); !why.empty()) {
-      wrong(token.at, std::string(why));
+      error_at(token.at, std::string(why));
     }
-    if (is_word(token.text)) unexpected("a value");
+    if (is_keyword(token.text)) unexpected("a value");
     advance();
     std::vector<NodePtr> args;
-    if (take("(")) {
+    if (accept("(")) {
       const ScopedValue comma(comma_allowed_, true);
       do {
         // The condition of any and all is evaluated on one item, not on the input of the call.
         const bool item = args.size() == 1 && (token.text == "any" || token.text == "all");
         const ScopedValue scope(at_scope_, at_scope_ && !item);
         args.push_back(pipe());
-      } while (take(";"));
+      } while (accept(";"));
       expect(")");
     }
     const Function* function = find_function(token.text, args.size());
@@ -671,7 +676,7 @@ class Parser {
       if (token.at > 0 && lexer_.source()[token.at - 1] == '-') {
         message += "; a name with `-` in it is quoted: `.[\"my-name\"]`";
       }
-      wrong(token.at, std::move(message));
+      error_at(token.at, std::move(message));
     }
     if (function->reads_input) need_input(token.at, quoted(token.text));
     return call(token, *function, std::move(args));
@@ -679,8 +684,8 @@ class Parser {
 
   void need_input(std::size_t at, std::string_view what) const {
     if (!at_scope_) return;
-    wrong(at,
-          std::string(what).append(" needs a value piped into it, as in `.input.items | length`"));
+    error_at(at, std::string(what).append(
+                     " needs a value piped into it, as in `.input.items | length`"));
   }
 
   NodePtr conditional() {
@@ -700,7 +705,7 @@ class Parser {
       advance();
       no = pipe();
     } else if (is_name("end")) {
-      if (at_scope_) wrong(token_.at, "at the top an `if` needs an `else`");
+      if (at_scope_) error_at(token_.at, "at the top an `if` needs an `else`");
       no = make(Op::identity, token_.at);
     }
     expect_name("end");
@@ -730,8 +735,8 @@ class Parser {
     }
     variables_.pop_back();
     expect(")");
-    need_one_value(*init);
-    need_one_value(*update);
+    require_one_value(*init);
+    require_one_value(*update);
     NodePtr node = collect(at, std::move(source));
     node->op = Op::reduce;
     node->slot = slot;
@@ -754,14 +759,14 @@ class Parser {
     node->kinds = function.kinds;
     switch (function.op) {
       case Op::pipe:
-        return sugar(name, std::move(args));
+        return desugar(name, std::move(args));
       case Op::empty:
       case Op::only:
         node->count = Count::filtered;
         return node;
       case Op::select:
         adopt(*node, std::move(args[0]));
-        raise(*node, Count::filtered, narrow(at));
+        raise_count(*node, Count::filtered, narrow(at));
         return node;
       case Op::any:
       case Op::all: {
@@ -815,25 +820,25 @@ class Parser {
     return append(make(Op::identity, at), std::move(suffix));
   }
 
-  NodePtr plain_call(std::size_t at, std::string_view name) const {
+  NodePtr make_call(std::size_t at, std::string_view name) const {
     NodePtr node = make(Op::call, at);
     node->function = find_function(name, 0);
     return node;
   }
 
   // Functions that abbreviate other expressions.
-  NodePtr sugar(const Token& name, std::vector<NodePtr> args) {
+  NodePtr desugar(const Token& name, std::vector<NodePtr> args) {
     const std::size_t at = name.at;
     if (name.text == "add") {  // [ f ] | add
-      return make(Op::pipe, at, collect(at, std::move(args[0])), plain_call(at, "add"));
+      return make(Op::pipe, at, collect(at, std::move(args[0])), make_call(at, "add"));
     }
     if (name.text == "map") {  // [ .[] | f ]
       return collect(at, make(Op::pipe, at, each_item(at), std::move(args[0])));
     }
     // with_entries(f): to_entries | [ .[] | f ] | from_entries
     NodePtr mapped = collect(at, make(Op::pipe, at, each_item(at), std::move(args[0])));
-    return make(Op::pipe, at, plain_call(at, "to_entries"), std::move(mapped),
-                plain_call(at, "from_entries"));
+    return make(Op::pipe, at, make_call(at, "to_entries"), std::move(mapped),
+                make_call(at, "from_entries"));
   }
 
   Lexer lexer_;

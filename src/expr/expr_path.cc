@@ -94,8 +94,8 @@ bool Eval::is_of_closed_root(const Node& path, const Suffix& s) const {
 }
 
 Eval::Found Eval::look_up(const Node& path, const Suffix& s, const Value& v, const Value* from,
-                          const Value* to, const Value*& found, Value& made) {
-  const Found result = look_up(s, v, from, to, found, made);
+                          const Value* to, const Value*& found, Value& storage) {
+  const Found result = look_up(s, v, from, to, found, storage);
   if (result != Found::yes || !found->is_null()) return result;
   if (v.is_object() && is_of_closed_root(path, s)) {
     const std::string& name = s.kind == Suffix::Kind::field ? s.name : from->as_string();
@@ -112,12 +112,12 @@ Eval::Found Eval::look_up(const Node& path, const Suffix& s, const Value& v, con
                           " is null or missing; add a default: `… // other`");
 }
 
-// `found` points into `v`, to null, or to `made`.
+// `found` points into `v`, to null, or to `storage`.
 Eval::Found Eval::look_up(const Suffix& s, const Value& v, const Value* from, const Value* to,
-                          const Value*& found, Value& made) {
+                          const Value*& found, Value& storage) {
   if (s.kind == Suffix::Kind::slice) {
-    found = &made;
-    return slice(s, v, from, to, made);
+    found = &storage;
+    return slice(s, v, from, to, storage);
   }
   const bool by_name = s.kind == Suffix::Kind::field || from->is_string();
   const std::string& name = s.kind == Suffix::Kind::field || !by_name ? s.name : from->as_string();
@@ -149,18 +149,18 @@ bool Eval::index(const Node& node, const Value& v, const Value& key, Value& out)
   s.kind = Suffix::Kind::index;
   s.at = node.at;
   const Value* found = nullptr;
-  Value made;
-  if (look_up(s, v, &key, nullptr, found, made) != Found::yes) return false;
+  Value storage;
+  if (look_up(s, v, &key, nullptr, found, storage) != Found::yes) return false;
   out = Value(*found);
   return true;
 }
 
 bool Eval::one_path(const Node& n, const Value& in, Value& out) {
-  Value held;
+  Value owned;
   const Value* at = &in;
   if (n.children[0]->op != Op::identity) {
-    if (!one(*n.children[0], in, held)) return false;
-    at = &held;
+    if (!one(*n.children[0], in, owned)) return false;
+    at = &owned;
   }
   for (const Suffix& s : n.suffixes) {
     Value from;
@@ -169,14 +169,14 @@ bool Eval::one_path(const Node& n, const Value& in, Value& out) {
     if (s.from != nullptr && !one(*s.from, in, from)) return false;
     if (s.to != nullptr && !one(*s.to, in, to)) return false;
     const Value* found = nullptr;
-    Value made;
-    if (look_up(n, s, *at, s.from ? &from : nullptr, s.to ? &to : nullptr, found, made) !=
+    Value storage;
+    if (look_up(n, s, *at, s.from ? &from : nullptr, s.to ? &to : nullptr, found, storage) !=
         Found::yes) {
       return false;
     }
-    if (found == &made) {
-      held = std::move(made);
-      found = &held;
+    if (found == &storage) {
+      owned = std::move(storage);
+      found = &owned;
     }
     at = found;
   }
@@ -189,17 +189,17 @@ bool Eval::each_path(const Node& n, const Value& in, std::size_t suffixes, Sink 
   if (suffixes == 0) return each(*n.children[0], in, sink);
   const Suffix& s = n.suffixes[suffixes - 1];
   const auto with_bounds = [&](const Value* from, const Value* to) {
-    auto take = [&](const Value& v) { return each_suffix(n, s, v, from, to, sink); };
-    return each_path(n, in, suffixes - 1, take);
+    auto on_value = [&](const Value& v) { return each_suffix(n, s, v, from, to, sink); };
+    return each_path(n, in, suffixes - 1, on_value);
   };
   const auto with_from = [&](const Value* from) {
     if (s.to == nullptr) return with_bounds(from, nullptr);
-    auto take = [&](const Value& to) { return with_bounds(from, &to); };
-    return each(*s.to, in, take);
+    auto on_value = [&](const Value& to) { return with_bounds(from, &to); };
+    return each(*s.to, in, on_value);
   };
   if (s.from == nullptr) return with_from(nullptr);
-  auto take = [&](const Value& from) { return with_from(&from); };
-  return each(*s.from, in, take);
+  auto on_value = [&](const Value& from) { return with_from(&from); };
+  return each(*s.from, in, on_value);
 }
 
 bool Eval::each_suffix(const Node& n, const Suffix& s, const Value& v, const Value* from,
@@ -207,8 +207,8 @@ bool Eval::each_suffix(const Node& n, const Suffix& s, const Value& v, const Val
   if (!spend_at(s.at, 1)) return false;
   if (s.kind != Suffix::Kind::iterate) {
     const Value* found = nullptr;
-    Value made;
-    const Found result = look_up(n, s, v, from, to, found, made);
+    Value storage;
+    const Found result = look_up(n, s, v, from, to, found, storage);
     return result == Found::yes ? sink(*found) : result == Found::missing;
   }
   if (v.is_array()) {

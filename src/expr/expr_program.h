@@ -24,18 +24,18 @@ enum class Op : std::uint8_t {
   identity,   // .
   root,       // .input                 name
   step,       // .steps.X               name
-  step_by,    // .steps[kid]
+  step_by,    // .steps[child]
   all_steps,  // .steps
   literal,    // 1  "a"  null           value
   variable,   // $x                     slot
-  path,       // kid suffix suffix …    suffixes
-  pipe,       // kid | kid
-  comma,      // kid , kid , …
-  collect,    // [ kid ]  or  [ ]
-  object,     // { key: value, … }      kids: key, value, key, value, …
-  text,       // "…\(kid)…"             texts, kids, format; texts.size() == kids.size() + 1
-  negate,     // - kid
-  add,        // kid + kid, and so on
+  path,       // child suffix suffix …    suffixes
+  pipe,       // child | child
+  comma,      // child , child , …
+  collect,    // [ child ]  or  [ ]
+  object,     // { key: value, … }      children: key, value, key, value, …
+  text,    // "…\(child)…"             texts, children, format; texts.size() == children.size() + 1
+  negate,  // - child
+  add,     // child + child, and so on
   subtract,
   multiply,
   divide,
@@ -46,29 +46,29 @@ enum class Op : std::uint8_t {
   less_equal,
   greater,
   greater_equal,
-  logical_and,  // kid and kid
-  logical_or,   // kid or kid
-  alternative,  // kid // kid
-  conditional,  // if kid then kid else kid end
-  bind,         // kid as $slot | kid
-  reduce,       // reduce kid as $slot (kid; kid)
-  attempt,      // kid ?
-  call,         // function(kid; …)       function; one of the plain ones
+  logical_and,  // child and child
+  logical_or,   // child or child
+  alternative,  // child // child
+  conditional,  // if child then child else child end
+  bind,         // child as $slot | child
+  reduce,       // reduce child as $slot (child; child)
+  attempt,      // child ?
+  call,         // function(child; …)       function; one of the plain ones
   // Functions with filters as arguments, implemented by the evaluator:
-  select,  // select(kid)
+  select,  // select(child)
   only,    // numbers, strings, …    kinds
   empty,
-  any,         // any(kid; kid)
-  all,         // all(kid; kid)
-  is_in,       // IN(kid)
-  first,       // first(kid)
-  last,        // last(kid)
-  limit,       // limit(kid; kid)
-  nth,         // nth(kid; kid)
-  is_empty,    // isempty(kid)
-  range,       // range(kid; kid; kid)
-  map_values,  // map_values(kid)
-  by_key,      // sort_by(kid), …        function: called with the keys
+  any,         // any(child; child)
+  all,         // all(child; child)
+  is_in,       // IN(child)
+  first,       // first(child)
+  last,        // last(child)
+  limit,       // limit(child; child)
+  nth,         // nth(child; child)
+  is_empty,    // isempty(child)
+  range,       // range(child; child; child)
+  map_values,  // map_values(child)
+  by_key,      // sort_by(child), …        function: called with the keys
 };
 
 enum class Format : std::uint8_t { text, json, uri, base64, base64d, html, csv, tsv };

@@ -30,15 +30,15 @@ class ObjectScope final : public ExprScope {
   explicit ObjectScope(Value roots) : roots_(std::move(roots)) {}
   const Value* root(std::string_view name) const override { return roots_.find(name); }
   const Value* step(std::string_view node_id) const override {
-    ++steps_asked;
+    ++step_lookups;
     return roots_["steps"].find(node_id);
   }
   Value steps() const override {
-    ++all_steps_asked;
+    ++all_steps_lookups;
     return roots_["steps"];
   }
-  mutable int steps_asked = 0;
-  mutable int all_steps_asked = 0;
+  mutable int step_lookups = 0;
+  mutable int all_steps_lookups = 0;
 
  private:
   Value roots_;
@@ -80,14 +80,14 @@ void check_table(std::string_view table) {
     ASSERT_TRUE(arrow != line.npos && result != line.npos) << line;
     const std::string source = line.substr(0, arrow);
     const Value input = json(line.substr(arrow + 4, result - arrow - 4));
-    const std::string wanted = line.substr(result + 4);
+    const std::string expected = line.substr(result + 4);
     const std::string got = shown(eval(".input | (" + source + ")", input_of(input)));
-    if (wanted.starts_with("error: ")) {
+    if (expected.starts_with("error: ")) {
       EXPECT_TRUE(got.starts_with("expression_failed: line 1, column "))
           << line << "\n  got " << got;
-      EXPECT_NE(got.find(wanted.substr(7)), got.npos) << line << "\n  got " << got;
+      EXPECT_NE(got.find(expected.substr(7)), got.npos) << line << "\n  got " << got;
     } else {
-      EXPECT_EQ(got, canonical(json(wanted))) << line;
+      EXPECT_EQ(got, canonical(json(expected))) << line;
     }
   }
 }
@@ -505,10 +505,10 @@ AE_TEST("expr/expr/what is not in the scope is a failure that names it") {
 AE_TEST("expr/expr/a step is asked for by itself, all steps only when all are named") {
   const ObjectScope scope(json(kRoots));
   EXPECT_EQ(shown(eval(".steps.order.total + .steps[\"x-y\"].a", scope)), "121");
-  EXPECT_EQ(scope.steps_asked, 2);
-  EXPECT_EQ(scope.all_steps_asked, 0);
+  EXPECT_EQ(scope.step_lookups, 2);
+  EXPECT_EQ(scope.all_steps_lookups, 0);
   EXPECT_EQ(shown(eval(".steps | length", scope)), "3");
-  EXPECT_EQ(scope.all_steps_asked, 1);
+  EXPECT_EQ(scope.all_steps_lookups, 1);
 }
 
 std::string roots_of(std::string_view source) {
@@ -786,7 +786,7 @@ AE_TEST(
     EXPECT_NE(shown(eval(fails, scope)).find("is null or missing"), std::string::npos)
         << fails << " gives " << shown(eval(fails, scope));
   }
-  const std::pair<const char*, const char*> kGive[] = {
+  const std::pair<const char*, const char*> kResults[] = {
       {".args.n > 4", "true"},
       {"(.args.m // 0) > 4", "false"},
       {"(.args.m? // 9) > 4", "true"},
@@ -799,7 +799,8 @@ AE_TEST(
       {"if .args.n > 9 then .args.m > 1 else false end", "false"},
       {".job.labels.tier == \"free\"", "false"},
       {"any(.args.l[]; (.n // 0) > 5)", "false"}};
-  for (const auto& [source, value] : kGive) EXPECT_EQ(shown(eval(source, scope)), value) << source;
+  for (const auto& [source, value] : kResults)
+    EXPECT_EQ(shown(eval(source, scope)), value) << source;
   EXPECT_EQ(at_top(".input.m > 500"), "false") << "elsewhere null is a value";
 }
 
@@ -829,7 +830,7 @@ AE_TEST("expr/expr/where mixed types fail, a comparison of them tells nothing") 
     EXPECT_NE(shown(eval(fails, scope)).find("convert one of them"), std::string::npos)
         << fails << " gives " << shown(eval(fails, scope));
   }
-  const std::pair<const char*, const char*> kGive[] = {
+  const std::pair<const char*, const char*> kResults[] = {
       {".args.n < 10", "true"},
       {".args.text < \"6\"", "true"},
       {"(.args.text | tonumber) < 10", "true"},
@@ -841,7 +842,8 @@ AE_TEST("expr/expr/where mixed types fail, a comparison of them tells nothing") 
       {".job.labels.tier == \"free\"", "false"},
       {".args.text == null", "false"},
       {"[1, \"a\", true] | sort == [true, 1, \"a\"]", "true"}};
-  for (const auto& [source, value] : kGive) EXPECT_EQ(shown(eval(source, scope)), value) << source;
+  for (const auto& [source, value] : kResults)
+    EXPECT_EQ(shown(eval(source, scope)), value) << source;
   EXPECT_EQ(at_top("\"5\" < 10"), "false") << "elsewhere any two values have an order";
   EXPECT_EQ(at_top("\"5\" == 5"), "false");
 }
@@ -944,12 +946,12 @@ AE_TEST("expr/expr/the page for users tells the truth, and of every function") {
   for (std::string line; std::getline(lines, line); ++count) {
     const std::size_t at = line.rfind(arrow);
     ASSERT_NE(at, line.npos) << line;
-    const std::string wanted = line.substr(at + arrow.size());
+    const std::string expected = line.substr(at + arrow.size());
     const std::string got = shown(eval(line.substr(0, at), scope));
-    if (wanted.starts_with("error: ")) {
-      EXPECT_NE(got.find(wanted.substr(7)), got.npos) << line << "\n  got " << got;
+    if (expected.starts_with("error: ")) {
+      EXPECT_NE(got.find(expected.substr(7)), got.npos) << line << "\n  got " << got;
     } else {
-      EXPECT_EQ(got, wanted) << line;
+      EXPECT_EQ(got, expected) << line;
     }
   }
   EXPECT_GT(count, 100);

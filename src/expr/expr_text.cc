@@ -183,7 +183,7 @@ bool join(const Call& c) {
   const std::string& between = c.args[0].as_string();
   std::string text;
   bool first = true;
-  const auto put = [&](const Value& item) {
+  const auto append_item = [&](const Value& item) {
     if (item.is_array() || item.is_object()) {
       return c.eval.fail(c.node, std::string("join cannot join ").append(kind_name(item)));
     }
@@ -192,8 +192,9 @@ bool join(const Call& c) {
     first = false;
     return item.is_null() || append_text(c.eval, c.node, item, text);
   };
-  const bool done = c.in.is_array() ? std::ranges::all_of(c.in.items(), put)
-                                    : std::ranges::all_of(c.in.members(), put, &Member::second);
+  const bool done = c.in.is_array()
+                        ? std::ranges::all_of(c.in.items(), append_item)
+                        : std::ranges::all_of(c.in.members(), append_item, &Member::second);
   return done && return_value(c, Value(std::move(text)));
 }
 
@@ -411,7 +412,7 @@ std::size_t find_text(std::string_view text, std::string_view wanted, std::size_
 bool split_text(Eval& eval, const Node& node, std::string_view text, std::string_view by,
                 Value& out) {
   std::vector<Value> parts;
-  const auto put = [&](std::string_view part) {
+  const auto add_part = [&](std::string_view part) {
     parts.emplace_back(part);
     return eval.spend(node, 2 + part.size() / 64);
   };
@@ -420,14 +421,14 @@ bool split_text(Eval& eval, const Node& node, std::string_view text, std::string
   if (by.empty()) {
     for (std::size_t i = 0; i < text.size(); from = i) {
       next_code_point(text, i);
-      if (!put(text.substr(from, i - from))) return false;
+      if (!add_part(text.substr(from, i - from))) return false;
     }
   } else if (!text.empty()) {
     for (std::size_t at = find_text(text, by, 0); at != text.npos; at = find_text(text, by, from)) {
-      if (!put(text.substr(from, at - from))) return false;
+      if (!add_part(text.substr(from, at - from))) return false;
       from = at + by.size();
     }
-    if (!put(text.substr(from))) return false;
+    if (!add_part(text.substr(from))) return false;
   }
   out = Value::array(std::move(parts));
   return true;

@@ -13,10 +13,10 @@
 namespace ae::expr {
 namespace {
 
-bool fail_argument_type(const Call& c, std::string_view wanted) {
+bool fail_argument_type(const Call& c, std::string_view expected) {
   return c.eval.fail(c.node, std::string(c.node.function->name)
                                  .append(" needs ")
-                                 .append(wanted)
+                                 .append(expected)
                                  .append(", not ")
                                  .append(kind_name(c.in)));
 }
@@ -145,9 +145,9 @@ bool repeat(Eval& eval, const Node& node, const std::string& text, double times,
   std::string repeated;
   repeated.reserve(static_cast<std::size_t>(bytes));
   repeated = text;
-  const auto whole = static_cast<std::size_t>(bytes);
-  while (repeated.size() < whole) {  // by doubling: few large appends
-    repeated.append(repeated, 0, std::min(repeated.size(), whole - repeated.size()));
+  const auto size = static_cast<std::size_t>(bytes);
+  while (repeated.size() < size) {  // by doubling: few large appends
+    repeated.append(repeated, 0, std::min(repeated.size(), size - repeated.size()));
   }
   out = Value(std::move(repeated));
   return true;
@@ -257,10 +257,10 @@ bool contains(const Call& c, const Value& a, const Value& b, std::size_t depth, 
     return true;
   }
   if (a.is_array() && b.is_array()) {
-    for (const Value& wanted : b.items()) {
+    for (const Value& part : b.items()) {
       out = false;
       for (const Value& item : a.items()) {
-        if (!contains(c, item, wanted, depth + 1, out)) return false;
+        if (!contains(c, item, part, depth + 1, out)) return false;
         if (out) break;
       }
       if (!out) return true;
@@ -351,18 +351,18 @@ bool keys(const Call& c) {
 bool to_entries(const Call& c) {
   if (!c.in.is_object() && !c.in.is_array()) return fail_argument_type(c, "an object");
   std::vector<Value> entries;
-  const auto put = [&](Value key, const Value& value) {
+  const auto add_entry = [&](Value key, const Value& value) {
     entries.push_back(Value::object({{"key", std::move(key)}, {"value", value}}));
     return c.eval.spend(c.node, 3);
   };
   if (c.in.is_array()) {
     for (const Value& item : c.in.items()) {
-      if (!put(Value(static_cast<std::uint64_t>(entries.size())), item)) return false;
+      if (!add_entry(Value(static_cast<std::uint64_t>(entries.size())), item)) return false;
     }
     return return_value(c, Value::array(std::move(entries)));
   }
   for (const auto& [key, value] : c.in.members()) {
-    if (!c.eval.spend_text(c.node, key.size()) || !put(Value(key), value)) return false;
+    if (!c.eval.spend_text(c.node, key.size()) || !add_entry(Value(key), value)) return false;
   }
   return return_value(c, Value::array(std::move(entries)));
 }
@@ -440,14 +440,14 @@ bool add_all(const Call& c) {
 bool flatten_into(const Call& c, const Value& v, double depth, std::size_t levels,
                   std::vector<Value>& out) {
   if (levels > c.eval.work_depth_max()) return c.eval.fail(c.node, "the value nests too deep");
-  const auto put = [&](const Value& item) {
+  const auto add_item = [&](const Value& item) {
     if (!c.eval.spend(c.node, 1)) return false;
     if (item.is_array() && depth > 0) return flatten_into(c, item, depth - 1, levels + 1, out);
     out.push_back(item);
     return true;
   };
-  if (v.is_array()) return std::ranges::all_of(v.items(), put);
-  return std::ranges::all_of(v.members(), [&](const Member& m) { return put(m.second); });
+  if (v.is_array()) return std::ranges::all_of(v.items(), add_item);
+  return std::ranges::all_of(v.members(), [&](const Member& m) { return add_item(m.second); });
 }
 
 bool flatten(const Call& c) {

@@ -86,8 +86,8 @@ std::string pointer_step(std::string_view key) {
 void merge(const ExprRoots& from, ExprRoots& into) {
   into.roots.insert(from.roots.begin(), from.roots.end());
   for (const auto& [names, needed] : from.args) {
-    bool& so_far = into.args[names];
-    so_far = so_far || needed;
+    bool& is_needed = into.args[names];
+    is_needed = is_needed || needed;
   }
   for (const auto& [root, names] : from.members) {
     into.members[root].insert(names.begin(), names.end());
@@ -155,10 +155,10 @@ class Template::Compiler {
 
   Node text(const Value& source) {
     if (source.as_string().find("${") == std::string::npos) return constant(source);
-    std::vector<PartsError> wrong;
+    std::vector<PartsError> errors;
     Node node;
-    node.parts = split(source.as_string(), limits_, wrong);
-    for (PartsError& f : wrong) fault(f.offset, std::move(f.error));
+    node.parts = split(source.as_string(), limits_, errors);
+    for (PartsError& f : errors) fault(f.offset, std::move(f.error));
     bool any = false;
     for (const Part& part : node.parts) {
       if (const Expr* e = std::get_if<Expr>(&part)) {
@@ -200,9 +200,9 @@ class Template::Compiler {
 
   std::string literal_key(const std::string& key, const std::vector<std::string>& before) {
     if (key.find("${") == std::string::npos) return key;
-    std::vector<PartsError> wrong;
-    const std::vector<Part> parts = split(key, limits_, wrong);
-    if (!wrong.empty() || parts.size() != 1 || !std::holds_alternative<std::string>(parts[0])) {
+    std::vector<PartsError> errors;
+    const std::vector<Part> parts = split(key, limits_, errors);
+    if (!errors.empty() || parts.size() != 1 || !std::holds_alternative<std::string>(parts[0])) {
       fault(0, {Code::plan_invalid,
                 "a key must be literal; to compute one, build the object with an expression: `${ "
                 "{(key): value} }` (write `$${` for a literal `${`)"});
@@ -406,9 +406,9 @@ std::optional<Template::Failure> Template::failure(const ExprScope& scope,
   Filler filler(scope, limits);
   auto value = filler.run(*root_);
   if (!value) return filler.failure(std::move(value).error());
-  auto whole = eval(scope, limits);
-  if (whole) return std::nullopt;
-  return Failure{.pointer = {}, .expression = {}, .error = std::move(whole).error()};
+  auto result = eval(scope, limits);
+  if (result) return std::nullopt;
+  return Failure{.pointer = {}, .expression = {}, .error = std::move(result).error()};
 }
 
 const ExprRoots& Template::roots() const {

@@ -71,21 +71,21 @@ class Reader {
                                                " bytes; at most " +
                                                std::to_string(limits_.bytes_max) + " are allowed");
     }
-    if (text_.starts_with("\xEF\xBB\xBF")) return wrong("a byte order mark (remove it)", 0);
+    if (text_.starts_with("\xEF\xBB\xBF")) return error_at("a byte order mark (remove it)", 0);
     const std::size_t valid = valid_utf8_prefix(text_);
-    if (valid != text_.size()) return wrong("text that is not UTF-8", valid);
+    if (valid != text_.size()) return error_at("text that is not UTF-8", valid);
     for (;;) {
       AE_ASSIGN(const bool opened, open_containers());
       if (!opened) AE_TRY(read_scalar());
       AE_ASSIGN(const bool ended, close_containers());
       if (ended) break;
     }
-    if (at_ != text_.size()) return wrong("more text after the value", at_);
+    if (at_ != text_.size()) return error_at("more text after the value", at_);
     return std::move(done_);
   }
   // After reading: true if the text is certainly canonical. If false, only writing the canonical
   // text can tell.
-  bool surely_canonical() const { return plain_; }
+  bool is_certainly_canonical() const { return plain_; }
 
  private:
   // An open container. Its content is at the end of members_ or items_, above that of the enclosing
@@ -96,7 +96,7 @@ class Reader {
     std::size_t below = 0;
   };
 
-  std::unexpected<Error> wrong(std::string_view what, std::size_t where) const {
+  std::unexpected<Error> error_at(std::string_view what, std::size_t where) const {
     return fail(Code::input_invalid, std::string("invalid JSON: ")
                                          .append(what)
                                          .append(" at byte ")
@@ -104,7 +104,7 @@ class Reader {
   }
 
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
-  bool take(char c) {
+  bool consume(char c) {
     if (at_ >= text_.size() || text_[at_] != c) return false;
     ++at_;
     return true;
@@ -122,10 +122,10 @@ class Reader {
     for (;;) {
       skip_space();
       const std::size_t start = at_;
-      const bool object = take('{');
-      if (!object && !take('[')) return false;
+      const bool object = consume('{');
+      if (!object && !consume('[')) return false;
       if (stack_.size() >= std::min(limits_.depth_max, kJsonDepthMax)) {
-        return wrong(
+        return error_at(
             "nesting deeper than " + std::to_string(std::min(limits_.depth_max, kJsonDepthMax)),
             start);
       }
@@ -147,23 +147,23 @@ class Reader {
       skip_space();
       if (stack_.empty()) return true;
       Open& open = stack_.back();
-      if (take(',')) {
+      if (consume(',')) {
         skip_space();
         if (open.is_object) AE_TRY(read_key());
         return false;
       }
-      if (!take(open.is_object ? '}' : ']')) {
-        return wrong(open.is_object ? "no ',' or '}'" : "no ',' or ']'", at_);
+      if (!consume(open.is_object ? '}' : ']')) {
+        return error_at(open.is_object ? "no ',' or '}'" : "no ',' or ']'", at_);
       }
       AE_ASSIGN(Value value, finish(open));
       stack_.pop_back();
-      keep(std::move(value));
+      add_value(std::move(value));
     }
   }
 
   Result<Value> finish(const Open& open) {
-    if (!open.is_object) return Value::array(taken_off(items_, open.below));
-    std::vector<Member> members = taken_off(members_, open.below);
+    if (!open.is_object) return Value::array(pop_above(items_, open.below));
+    std::vector<Member> members = pop_above(members_, open.below);
     const auto less = [](const Member& a, const Member& b) { return key_less(a.first, b.first); };
     const auto not_rising = [&](const Member& a, const Member& b) { return !less(a, b); };
     if (std::ranges::adjacent_find(members, not_rising) != members.end()) {
@@ -171,7 +171,7 @@ class Reader {
       std::ranges::sort(members, less);
       const auto twice = std::ranges::adjacent_find(members, not_rising);
       if (twice != members.end()) {
-        return wrong(
+        return error_at(
             std::string("duplicate key \"").append(truncate_utf8(twice->first, 64)).append("\""),
             open.start);
       }
@@ -181,14 +181,14 @@ class Reader {
 
   // The elements above `below`, in a vector of exactly their size.
   template <class T>
-  static std::vector<T> taken_off(std::vector<T>& stack, std::size_t below) {
+  static std::vector<T> pop_above(std::vector<T>& stack, std::size_t below) {
     const auto begin = stack.begin() + static_cast<std::ptrdiff_t>(below);
-    std::vector<T> taken(std::make_move_iterator(begin), std::make_move_iterator(stack.end()));
+    std::vector<T> popped(std::make_move_iterator(begin), std::make_move_iterator(stack.end()));
     stack.erase(begin, stack.end());
-    return taken;
+    return popped;
   }
 
-  void keep(Value value) {
+  void add_value(Value value) {
     if (stack_.empty()) {
       done_ = std::move(value);
     } else if (stack_.back().is_object) {
@@ -199,11 +199,11 @@ class Reader {
   }
 
   Status read_key() {
-    if (peek() != '"') return wrong("no key in quotes", at_);
+    if (peek() != '"') return error_at("no key in quotes", at_);
     std::string& key = members_.emplace_back().first;
     AE_TRY(read_string(key));
     skip_space();
-    if (!take(':')) return wrong("no ':' after a key", at_);
+    if (!consume(':')) return error_at("no ':' after a key", at_);
     return {};
   }
 
@@ -212,28 +212,28 @@ class Reader {
     if (c == '"') {
       std::string text;
       AE_TRY(read_string(text));
-      keep(Value(std::move(text)));
+      add_value(Value(std::move(text)));
       return {};
     }
     if (c == '-' || is_digit(c)) {
       AE_ASSIGN(Value number, read_number());
-      keep(std::move(number));
+      add_value(std::move(number));
       return {};
     }
-    if (take_word("true")) {
-      keep(Value(true));
-    } else if (take_word("false")) {
-      keep(Value(false));
-    } else if (take_word("null")) {
-      keep(Value());
+    if (consume_word("true")) {
+      add_value(Value(true));
+    } else if (consume_word("false")) {
+      add_value(Value(false));
+    } else if (consume_word("null")) {
+      add_value(Value());
     } else {
-      return wrong(at_ == text_.size() ? "the text ends where a value is expected" : "no value",
-                   at_);
+      return error_at(at_ == text_.size() ? "the text ends where a value is expected" : "no value",
+                      at_);
     }
     return {};
   }
 
-  bool take_word(std::string_view word) {
+  bool consume_word(std::string_view word) {
     if (!text_.substr(at_).starts_with(word)) return false;
     at_ += word.size();
     return true;
@@ -250,9 +250,9 @@ class Reader {
         ++at_;
       }
       out.append(text_, from, at_ - from);
-      if (take('"')) return {};
-      if (at_ == text_.size()) return wrong("an unterminated string", start);
-      if (!take('\\')) return wrong("an unescaped control character", at_);
+      if (consume('"')) return {};
+      if (at_ == text_.size()) return error_at("an unterminated string", start);
+      if (!consume('\\')) return error_at("an unescaped control character", at_);
       AE_TRY(read_escape(out));
     }
   }
@@ -269,12 +269,12 @@ class Reader {
       ++at_;
       return {};
     }
-    const std::int32_t first = take('u') ? read_hex4() : -1;
-    if (first < 0) return wrong("an unknown escape", start);
+    const std::int32_t first = consume('u') ? read_hex4() : -1;
+    if (first < 0) return error_at("an unknown escape", start);
     auto c = static_cast<std::uint32_t>(first);
     if (c >= 0xD800 && c <= 0xDFFF) {
-      const std::int32_t low = c <= 0xDBFF && take('\\') && take('u') ? read_hex4() : -1;
-      if (low < 0xDC00 || low > 0xDFFF) return wrong("half a surrogate pair", start);
+      const std::int32_t low = c <= 0xDBFF && consume('\\') && consume('u') ? read_hex4() : -1;
+      if (low < 0xDC00 || low > 0xDFFF) return error_at("half a surrogate pair", start);
       c = 0x10000 + ((c - 0xD800) << 10) + (static_cast<std::uint32_t>(low) - 0xDC00);
     }
     append_utf8(c, out);
@@ -298,20 +298,20 @@ class Reader {
 
   Result<Value> read_number() {
     const std::size_t start = at_;
-    take('-');
-    if (!is_digit(peek())) return wrong("a digit is expected", at_);
-    if (!take('0')) skip_digits();
+    consume('-');
+    if (!is_digit(peek())) return error_at("a digit is expected", at_);
+    if (!consume('0')) skip_digits();
     bool integer = true;
-    if (take('.')) {
+    if (consume('.')) {
       integer = false;
-      if (!is_digit(peek())) return wrong("a digit is expected", at_);
+      if (!is_digit(peek())) return error_at("a digit is expected", at_);
       skip_digits();
     }
     if (peek() == 'e' || peek() == 'E') {
       integer = false;
       ++at_;
       if (peek() == '+' || peek() == '-') ++at_;
-      if (!is_digit(peek())) return wrong("a digit is expected", at_);
+      if (!is_digit(peek())) return error_at("a digit is expected", at_);
       skip_digits();
     }
     const std::string_view text = text_.substr(start, at_ - start);
@@ -328,10 +328,10 @@ class Reader {
     const bool exact = !too_large && (std::fabs(d) <= kExactMax || d != std::trunc(d));
     if (exact) return Value(d);
     if (integer && limits_.big_integers_as_strings) return Value(text);
-    if (too_large) return wrong("a number beyond the largest double", start);
+    if (too_large) return error_at("a number beyond the largest double", start);
     // A number with an exponent may be rounded; an integer literal would be rounded silently.
     if ((std::fabs(d) >= kPlainMax && !integer) || limits_.big_integers) return Value(d);
-    return wrong(
+    return error_at(
         "an integer beyond 2^53-1, which some programs read differently; write it as a string",
         start);
   }
@@ -449,7 +449,7 @@ Result<Value> parse_json(std::string_view text, const JsonLimits& limits) {
 Result<Value> parse_canonical(std::string_view text, const JsonLimits& limits) {
   Reader reader(text, limits);
   auto value = reader.read();
-  if (value && !reader.surely_canonical() && canonical(*value) != text) {
+  if (value && !reader.is_certainly_canonical() && canonical(*value) != text) {
     return fail(Code::input_invalid, "not in canonical form");
   }
   return value;
@@ -508,11 +508,11 @@ void write_canonical_number(double number, std::string& out) {
       std::to_chars(begin, end, std::fabs(number), std::chars_format::scientific).ptr;
   // "d.ddde±xx": extract the digits, and the number of digits before the point.
   const char* const e = std::find<const char*>(begin, last, 'e');
-  std::array<char, 40> held;
-  held[0] = *begin;
-  char* held_end = held.data() + 1;
-  if (e - begin > 2) held_end = std::copy(static_cast<const char*>(begin) + 2, e, held_end);
-  const std::string_view digits(held.data(), held_end);
+  std::array<char, 40> digit_buffer;
+  digit_buffer[0] = *begin;
+  char* digits_end = digit_buffer.data() + 1;
+  if (e - begin > 2) digits_end = std::copy(static_cast<const char*>(begin) + 2, e, digits_end);
+  const std::string_view digits(digit_buffer.data(), digits_end);
   int exponent = 0;
   std::from_chars(e + (e[1] == '+' ? 2 : 1), last, exponent);
   const int count = static_cast<int>(digits.size());
@@ -549,44 +549,44 @@ std::string canonical(const Value& value) {
 
 namespace {
 
-// Subtracts the length of the value's canonical text from `left`; false if that is too small.
-bool consume_size(const Value& value, std::size_t& left) {
-  const auto take = [&left](std::size_t bytes) {
-    if (bytes > left) return false;
-    left -= bytes;
+// Subtracts the length of the value's canonical text from `bytes_left`; false if that is too small.
+bool consume_size(const Value& value, std::size_t& bytes_left) {
+  const auto consume = [&bytes_left](std::size_t bytes) {
+    if (bytes > bytes_left) return false;
+    bytes_left -= bytes;
     return true;
   };
-  const auto take_string = [&](std::string_view text) {
-    if (!take(text.size() + 2)) return false;
+  const auto consume_string = [&](std::string_view text) {
+    if (!consume(text.size() + 2)) return false;
     for (std::size_t i = unescaped_prefix_bound(text); i < text.size(); ++i) {
       const char escape = kEscapeOf[static_cast<unsigned char>(text[i])];
-      if (escape != 0 && !take(escape == 'u' ? 5 : 1)) return false;
+      if (escape != 0 && !consume(escape == 'u' ? 5 : 1)) return false;
     }
     return true;
   };
   switch (value.kind()) {
     case Value::Kind::null:
-      return take(4);
+      return consume(4);
     case Value::Kind::boolean:
-      return take(value.as_bool() ? 4 : 5);
+      return consume(value.as_bool() ? 4 : 5);
     case Value::Kind::number: {
       std::string text;
       write_canonical_number(value.as_number(), text);
-      return take(text.size());
+      return consume(text.size());
     }
     case Value::Kind::string:
-      return take_string(value.as_string());
+      return consume_string(value.as_string());
     case Value::Kind::array: {
       const auto items = value.items();
-      if (!take(2 + (items.empty() ? 0 : items.size() - 1))) return false;
+      if (!consume(2 + (items.empty() ? 0 : items.size() - 1))) return false;
       return std::ranges::all_of(items,
-                                 [&](const Value& item) { return consume_size(item, left); });
+                                 [&](const Value& item) { return consume_size(item, bytes_left); });
     }
     case Value::Kind::object: {
       const auto& members = value.members();
-      if (!take(2 + (members.empty() ? 0 : 2 * members.size() - 1))) return false;
+      if (!consume(2 + (members.empty() ? 0 : 2 * members.size() - 1))) return false;
       return std::ranges::all_of(members, [&](const auto& member) {
-        return take_string(member.first) && consume_size(member.second, left);
+        return consume_string(member.first) && consume_size(member.second, bytes_left);
       });
     }
   }

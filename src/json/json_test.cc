@@ -53,7 +53,7 @@ AE_TEST("json/json/every kind of value is read") {
 }
 
 AE_TEST("json/json/text is taken as canonical exactly when it is what would be written") {
-  const JsonLimits ours{.big_integers = true};
+  const JsonLimits limits{.big_integers = true};
   int canonical_ones = 0;
   for (const std::string_view text :
        {"null", " null", "null\n", "true", "0", "-0", "-1", "7", "10", "1.5", "1.50", "0.1", "1e3",
@@ -65,13 +65,13 @@ AE_TEST("json/json/text is taken as canonical exactly when it is what would be w
         // UTF-16: the surrogates of U+10000 sort before U+E000; in UTF-8 they sort after it.
         "{\"\xf0\x90\x80\x80\":1,\"\xee\x80\x80\":2}",
         "{\"\xee\x80\x80\":2,\"\xf0\x90\x80\x80\":1}", "[1", "{\"a\":1,\"a\":1}", "1 2"}) {
-    const auto read = parse_json(text, ours);
+    const auto read = parse_json(text, limits);
     const bool is_canonical = read && canonical(*read) == text;
     canonical_ones += is_canonical ? 1 : 0;
-    const auto taken = parse_canonical(text, ours);
-    EXPECT_EQ(taken.has_value(), is_canonical) << text;
-    if (taken && read) {
-      EXPECT_EQ(*taken, *read) << text;
+    const auto canonical_value = parse_canonical(text, limits);
+    EXPECT_EQ(canonical_value.has_value(), is_canonical) << text;
+    if (canonical_value && read) {
+      EXPECT_EQ(*canonical_value, *read) << text;
     }
   }
   EXPECT_EQ(canonical_ones, 26);
@@ -140,17 +140,18 @@ AE_TEST("json/json/the beginning of a text cuts no character, nor do the words o
 }
 
 AE_TEST("json/json/half a surrogate pair is refused") {
-  for (const std::string_view bad : {R"("\ud800")", R"("\udc00")", R"("\ud800x")",
-                                     R"("\ud800\u0041")", R"("\ud800\ud800")", R"({"\udfff":1})"}) {
-    EXPECT_NE(refusal(bad).find("half a surrogate pair"), std::string::npos) << bad;
+  for (const std::string_view invalid :
+       {R"("\ud800")", R"("\udc00")", R"("\ud800x")", R"("\ud800\u0041")", R"("\ud800\ud800")",
+        R"({"\udfff":1})"}) {
+    EXPECT_NE(refusal(invalid).find("half a surrogate pair"), std::string::npos) << invalid;
   }
 }
 
 AE_TEST("json/json/text that is not UTF-8 is refused, and so is a byte order mark") {
-  for (const std::string_view bad :
+  for (const std::string_view invalid :
        {"\"\x80\"", "\"\xc0\x80\"", "\"\xe0\x80\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"",
         "\"\xf8\x88\x80\x80\x80\"", "\"\xc3\"", "\"\xe2\x82\"", "\xEF\xBB\xBF{}"}) {
-    EXPECT_FALSE(parse_json(bad)) << bad;
+    EXPECT_FALSE(parse_json(invalid)) << invalid;
   }
 }
 
@@ -172,20 +173,20 @@ AE_TEST("json/json/underflow is zero, overflow is refused") {
   EXPECT_EQ(reread("0." + std::string(400, '0') + "1e401"), "1");
   EXPECT_EQ(reread("0." + std::string(500, '0') + "1"), "0");
   EXPECT_EQ(reread("1" + std::string(400, '0') + "e-401"), "0.1");
-  for (const std::string& bad :
+  for (const std::string& invalid :
        {std::string("1e400"), std::string("-1e400"), std::string("1e99999999999999999999"),
         "1" + std::string(400, '0'), "0." + std::string(100, '0') + "1e500"}) {
-    EXPECT_NE(refusal(bad).find("largest double"), std::string::npos) << bad;
+    EXPECT_NE(refusal(invalid).find("largest double"), std::string::npos) << invalid;
   }
 }
 
 AE_TEST("json/json/an integer that not every program reads alike is refused") {
-  for (const std::string_view bad :
+  for (const std::string_view invalid :
        {"9007199254740992", "-9007199254740992", "9007199254740993", "9007199254740992.0", "1e16",
         "100000000000000000000", "9007199254740991.5", "999999999999999868928",
         "999999999999999999999", "1000000000000000000000", "-1000000000000000000000",
         "4111111111111111111111111", "4111111111111111111111112", "1e20", "123456789e12"}) {
-    EXPECT_NE(refusal(bad).find("2^53-1"), std::string::npos) << bad;
+    EXPECT_NE(refusal(invalid).find("2^53-1"), std::string::npos) << invalid;
   }
   // An exponent marks a number as possibly inexact.
   EXPECT_EQ(reread("1e21"), "1e+21");
@@ -205,9 +206,9 @@ AE_TEST("json/json/large integers become texts for those who ask") {
 }
 
 AE_TEST("json/json/what we wrote ourselves is read back, large integers too") {
-  const JsonLimits own{.big_integers = true};
+  const JsonLimits limits{.big_integers = true};
   for (const double d : {9007199254740992.0, 1e20, -123456789012345680000.0, 1e21}) {
-    EXPECT_EQ(parse_json(canonical(Value(d)), own)->as_number(), d);
+    EXPECT_EQ(parse_json(canonical(Value(d)), limits)->as_number(), d);
   }
 }
 
@@ -282,21 +283,21 @@ AE_TEST("json/json/people get indentation") {
 AE_TEST("json/json/UTF-8 is told from other bytes, wherever they stand") {
   for (std::size_t before = 0; before < 20; ++before) {
     const std::string ascii(before, 'a');
-    for (const std::string_view good :
+    for (const std::string_view valid :
          {"", "\x7f", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
           "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) {
-      EXPECT_TRUE(is_utf8(ascii + std::string(good))) << before;
-      EXPECT_TRUE(is_utf8(ascii + std::string(good) + "tail of ascii")) << before;
-      if (good.size() > 1) {
-        EXPECT_FALSE(is_utf8(ascii + std::string(good.substr(0, good.size() - 1)))) << before;
-        EXPECT_FALSE(is_utf8(ascii + std::string(good.substr(0, good.size() - 1)) + "tail of a"));
-        EXPECT_FALSE(is_utf8(ascii + std::string(good.substr(1)))) << before;
+      EXPECT_TRUE(is_utf8(ascii + std::string(valid))) << before;
+      EXPECT_TRUE(is_utf8(ascii + std::string(valid) + "tail of ascii")) << before;
+      if (valid.size() > 1) {
+        EXPECT_FALSE(is_utf8(ascii + std::string(valid.substr(0, valid.size() - 1)))) << before;
+        EXPECT_FALSE(is_utf8(ascii + std::string(valid.substr(0, valid.size() - 1)) + "tail of a"));
+        EXPECT_FALSE(is_utf8(ascii + std::string(valid.substr(1)))) << before;
       }
     }
-    for (const std::string_view bad :
+    for (const std::string_view invalid :
          {"\x80", "\xbf", "\xc0\xaf", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xed\xbf\xbf",
           "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff"}) {
-      EXPECT_FALSE(is_utf8(ascii + std::string(bad) + "tail")) << before;
+      EXPECT_FALSE(is_utf8(ascii + std::string(invalid) + "tail")) << before;
     }
   }
 }
@@ -358,13 +359,13 @@ AE_TEST("json/json/every file of JSONTestSuite is read or refused as decided") {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     const auto value = parse_json(file(entry.path()));
-    bool wanted = name.starts_with("y_") && !name.starts_with("y_object_duplicated_key");
+    bool is_valid = name.starts_with("y_") && !name.starts_with("y_object_duplicated_key");
     if (name.starts_with("i_")) {
       const auto decision = decisions().find(name);
       ASSERT_NE(decision, decisions().end()) << name << " is undecided";
-      wanted = decision->second == kZero;
+      is_valid = decision->second == kZero;
     }
-    EXPECT_EQ(value.has_value(), wanted) << name << (value ? "" : ": " + value.error().message);
+    EXPECT_EQ(value.has_value(), is_valid) << name << (value ? "" : ": " + value.error().message);
     if (value) {
       EXPECT_EQ(parse_json(canonical(*value)), value) << name;
     }
@@ -416,9 +417,9 @@ void compare_with_python(std::uint64_t count) {
       std::filesystem::path(root == nullptr ? "." : root) / "scripts/jcs_numbers.py";
   if (!std::filesystem::exists(script)) GTEST_SKIP() << "no " << script << "; set AETHERIS_ROOT";
   if (std::system("python3 -c pass >/dev/null 2>&1") != 0) GTEST_SKIP() << "no python3";
-  const char* wish = std::getenv("AETHERIS_SEED");
+  const char* seed_text = std::getenv("AETHERIS_SEED");
   const std::uint64_t seed =
-      wish == nullptr ? std::random_device()() : std::strtoull(wish, nullptr, 10);
+      seed_text == nullptr ? std::random_device()() : std::strtoull(seed_text, nullptr, 10);
   std::mt19937_64 random(seed);
   FILE* const python = popen(("python3 " + script.string()).c_str(), "w");
   ASSERT_NE(python, nullptr);

@@ -57,10 +57,10 @@ class Comparison {
  public:
   explicit Comparison(std::size_t& work) : work_(work) {}
 
-  // The result is meaningless once gave_up_ is true.
+  // The result is meaningless once is_exhausted_ is true.
   Ordering compare(const Value& a, const Value& b, int depth) {
     if (!spend(1) || depth > kDepthMax) {
-      gave_up_ = true;
+      is_exhausted_ = true;
       return Ordering::equal;
     }
     const int ra = kind_rank(a);
@@ -84,13 +84,13 @@ class Comparison {
     return Ordering::equal;
   }
 
-  bool gave_up() const { return gave_up_; }
+  bool is_exhausted() const { return is_exhausted_; }
 
  private:
   bool spend(std::size_t n) {
-    if (work_ < n) gave_up_ = true;
-    work_ = gave_up_ ? 0 : work_ - n;
-    return !gave_up_;
+    if (work_ < n) is_exhausted_ = true;
+    work_ = is_exhausted_ ? 0 : work_ - n;
+    return !is_exhausted_;
   }
 
   Ordering texts(std::string_view a, std::string_view b) {
@@ -103,7 +103,7 @@ class Comparison {
     const auto y = b.items();
     for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
       const Ordering o = compare(x[i], y[i], depth + 1);
-      if (o != Ordering::equal || gave_up_) return o;
+      if (o != Ordering::equal || is_exhausted_) return o;
     }
     return x.size() <=> y.size();
   }
@@ -114,18 +114,18 @@ class Comparison {
     const auto y = sorted_by_code_points(b);
     for (std::size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
       const Ordering o = texts(x[i]->first, y[i]->first);
-      if (o != Ordering::equal || gave_up_) return o;
+      if (o != Ordering::equal || is_exhausted_) return o;
     }
     if (x.size() != y.size()) return x.size() <=> y.size();
     for (std::size_t i = 0; i < x.size(); ++i) {
       const Ordering o = compare(x[i]->second, y[i]->second, depth + 1);
-      if (o != Ordering::equal || gave_up_) return o;
+      if (o != Ordering::equal || is_exhausted_) return o;
     }
     return Ordering::equal;
   }
 
   std::size_t& work_;
-  bool gave_up_ = false;
+  bool is_exhausted_ = false;
 };
 
 }  // namespace
@@ -134,7 +134,7 @@ std::optional<std::strong_ordering> compare_values(const Value& a, const Value& 
                                                    std::size_t& work) {
   Comparison comparison(work);
   const Ordering result = comparison.compare(a, b, 0);
-  if (!comparison.gave_up()) return result;
+  if (!comparison.is_exhausted()) return result;
   work = 0;
   return std::nullopt;
 }

@@ -167,8 +167,8 @@ AE_TEST("json/value/a very deep value goes away without using the stack") {
 AE_TEST("json/value/a shared part outlives the whole") {
   Value part;
   {
-    const Value whole = Value::array({Value::array({"kept"}), "gone"});
-    part = whole.items()[0];
+    const Value value = Value::array({Value::array({"kept"}), "gone"});
+    part = value.items()[0];
   }
   EXPECT_EQ(part.items()[0].as_string(), "kept");
 }

@@ -179,10 +179,10 @@ AE_TEST("inbox/what the end overtakes is listed as undelivered") {
   worker.create(plan("idempotent", kWaitAndCall));
   ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c1"}));
   WorkerFixture other(env, "other", {.owned = false});
-  store::InboxEntry entry{.number = 0, .id = "s1", .act = ""};
+  store::InboxEntry entry{.number = 0, .id = "s1", .request = ""};
   const engine::ControlRequest request{
       .kind = engine::ControlRequest::Kind::signal, .id = "s1", .correlation_key = "k"};
-  entry.act =
+  entry.request =
       canonical(engine::with_checksum(engine::inbox_location(kJob, entry.id), request.to_json()));
   auto put = env.loop.await<Result<void>>(
       [&](auto done) { other.memory->put_inbox(kJob, entry, std::move(done)); });
@@ -199,7 +199,7 @@ AE_TEST("inbox/what the end overtakes is listed as undelivered") {
 store::InboxEntry entry_of(const std::string& id, std::string_view request) {
   return {.number = 0,
           .id = id,
-          .act = canonical(engine::with_checksum(engine::inbox_location(kJob, id), json(request)))};
+          .request = canonical(engine::with_checksum(engine::inbox_location(kJob, id), json(request)))};
 }
 
 AE_TEST_SLOW("limits/a job accepts 10,000 signals; the next one is refused and not written") {
@@ -955,8 +955,8 @@ AE_TEST("doubt/the holder judges what stands in the inbox by when its giver look
   engine::ControlRequest early = not_happened(read);
   early.id = "early";
   early.checked_at = settles - 1s;
-  store::InboxEntry entry{.number = 0, .id = early.id, .act = {}};
-  entry.act =
+  store::InboxEntry entry{.number = 0, .id = early.id, .request = {}};
+  entry.request =
       canonical(engine::with_checksum(engine::inbox_location(kJob, entry.id), early.to_json()));
   auto put = env.loop.await<Result<void>>(
       [&](auto done) { second.memory->put_inbox(kJob, entry, std::move(done)); });
@@ -968,7 +968,7 @@ AE_TEST("doubt/the holder judges what stands in the inbox by when its giver look
   EXPECT_EQ((*result)["accepted"], Value(true));
   const auto posted = second.read();
   ASSERT_EQ(posted.inbox.size(), 2u) << "the holder has not been told";
-  EXPECT_EQ(parse_json(posted.inbox[1].act)->text("looked_at"), to_text(env.loop.now()));
+  EXPECT_EQ(parse_json(posted.inbox[1].request)->text("looked_at"), to_text(env.loop.now()));
   first.answer(1, {.kind = OutcomeKind::unknown, .error_code = "reset"});
   env.loop.advance(2s);
   std::vector<std::string_view> believed;

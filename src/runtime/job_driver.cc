@@ -287,7 +287,8 @@ std::optional<Error> JobDriver::find_newer_request(
     const std::vector<store::InboxEntry>& inbox) const {
   for (const store::InboxEntry& entry : inbox) {
     if (entry.number <= inbox_read_) continue;
-    const auto json = engine::read_side_record(engine::inbox_location(job_, entry.id), entry.act);
+    const auto json =
+        engine::read_side_record(engine::inbox_location(job_, entry.id), entry.request);
     if (!json) continue;
     const auto request = engine::ControlRequest::from_json(*json);
     if (!request && request.error().code == Code::needs_version) {
@@ -553,7 +554,7 @@ void JobDriver::apply_inbox() {
     if (entry.number <= inbox_read_) continue;
     inbox_read_ = entry.number;
     applied_inbox_.push_back(entry.number);
-    auto json = engine::read_side_record(engine::inbox_location(job_, entry.id), entry.act);
+    auto json = engine::read_side_record(engine::inbox_location(job_, entry.id), entry.request);
     requests.push_back(json ? engine::ControlRequest::from_json(*json)
                             : Result<engine::ControlRequest>(std::unexpected(json.error())));
   }

@@ -166,7 +166,7 @@ Result<RebuildResult> rebuild(store::Rebuild& store, const std::function<Instant
                               const std::function<void(const RebuildProgress&)>& progress,
                               const std::string& by) {
   RebuildResult rebuilt;
-  AE_ASSIGN(const std::uint64_t jobs, store.jobs());
+  AE_ASSIGN(const std::uint64_t jobs, store.count_jobs());
   engine::PlanCache plans(kPlansMax);
   const BlobSource blobs = [&](const Hash& hash) { return store.blob(hash); };
   const auto note = [&](const JobId& job, std::vector<store::Difference> rows) -> Status {
@@ -184,7 +184,7 @@ Result<RebuildResult> rebuild(store::Rebuild& store, const std::function<Instant
   };
   std::size_t batch_jobs = 0, batch_bytes = 0;
   for (;;) {
-    AE_ASSIGN(const auto job, store.next());
+    AE_ASSIGN(const auto job, store.next_job());
     if (!job) break;
     AE_ASSIGN(const store::StoredLog log, store.read(*job));
     for (const std::string& bytes : log.commits) batch_bytes += bytes.size();
@@ -208,7 +208,7 @@ Result<RebuildResult> rebuild(store::Rebuild& store, const std::function<Instant
     static_cast<void>(AE_FAILPOINT("rebuild.after_batch"));
     batch_jobs = batch_bytes = 0;
   }
-  AE_ASSIGN(auto orphaned_rows, store.reconcile_rest());
+  AE_ASSIGN(auto orphaned_rows, store.reconcile_store_rows());
   if (!orphaned_rows.empty()) {
     if (rebuilt.differing.size() >= kListedMax) rebuilt.differing.pop_back();
     rebuilt.differing.push_back({JobId(), std::move(orphaned_rows)});

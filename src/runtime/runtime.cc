@@ -72,7 +72,7 @@ bool apply_earlier_requests(engine::State& state, const std::vector<store::Inbox
   bool ahead = false;
   const std::string own_id = inbox_id(new_request);
   for (const store::InboxEntry& entry : inbox) {
-    auto json = parse_json(entry.act);
+    auto json = parse_json(entry.request);
     auto request = json ? engine::ControlRequest::from_json(*json) : std::unexpected(json.error());
     if (!request) continue;
     // The same request, sent again, and everything after it. With another payload it is another
@@ -105,7 +105,7 @@ Result<std::vector<std::uint64_t>> collect_earlier_requests(
   const std::string own_id = inbox_id(new_request);
   for (const store::InboxEntry& entry : inbox) {
     const auto json =
-        engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.act);
+        engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.request);
     const auto request =
         json ? engine::ControlRequest::from_json(*json) : std::unexpected(json.error());
     const bool same_channel = request && request->kind == engine::ControlRequest::Kind::message &&
@@ -135,7 +135,7 @@ Status apply_remaining_requests(const engine::State& state,
   for (const store::InboxEntry& entry : inbox) {
     if (std::ranges::find(numbers, entry.number) != numbers.end()) continue;
     AE_ASSIGN(const Value json,
-              engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.act));
+              engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.request));
     AE_ASSIGN(const engine::ControlRequest request, engine::ControlRequest::from_json(json));
     numbers.push_back(entry.number);
     if (request.kind == engine::ControlRequest::Kind::timers) continue;
@@ -1014,8 +1014,8 @@ void Runtime::post_to_inbox(std::shared_ptr<ActiveRequest> active,
   if (const Value* why = applied.answer.find("reason")) {  // an approval that is not used
     answer = answer.with("applied", false).with("reason", *why);
   }
-  store::InboxEntry entry{.number = 0, .id = inbox_id(active->request), .act = {}};
-  entry.act = canonical(engine::with_checksum(engine::inbox_location(active->job, entry.id),
+  store::InboxEntry entry{.number = 0, .id = inbox_id(active->request), .request = {}};
+  entry.request = canonical(engine::with_checksum(engine::inbox_location(active->job, entry.id),
                                               active->request.to_json()));
   world_.store.put_inbox(active->job, std::move(entry),
                          [this, active, answer](Result<void> put) mutable {

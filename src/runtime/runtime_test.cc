@@ -372,7 +372,7 @@ class SliceRecorder {
   static constexpr Duration kEach = 20ms;
 
   SliceRecorder(TestEnvironment& env, WorkerFixture& worker) : env_(env) {
-    env.steady.each = kEach;
+    env.steady.step_per_reading = kEach;
     worker.script = [this](const store::Call& call) {
       if (call.method == Method::commit) record();
       return Fault::none;

@@ -19,7 +19,7 @@ constexpr std::size_t kCheckedMax = 100'000;
 bool has_offer(const store::JobStats& job_stats, const std::string& agent,
                const std::vector<std::string>& needed) {
   return std::ranges::any_of(job_stats.workers, [&](const auto& entry) {
-    const auto offer = worker_offer(entry.second.says);
+    const auto offer = worker_offer(entry.second.announcement);
     return offer && may_claim_agent(*offer, agent) &&
            std::ranges::all_of(needed, [&](const auto& one) {
              return std::ranges::find(offer->offers, one) != offer->offers.end();

@@ -36,7 +36,8 @@ Value default_content(const Value& question) {
   const Value& fields = question["schema"]["properties"];
   if (!fields.is_object()) return Value::object({});
   for (const auto& [name, field] : fields.members()) {
-    if (const Value* usual = field.find("default")) content.emplace_back(name, *usual);
+    if (const Value* default_value = field.find("default"))
+      content.emplace_back(name, *default_value);
   }
   return Value::object(std::move(content));
 }
@@ -47,8 +48,8 @@ Status check_formats(const Value& question, const Value& filled) {
   if (!fields.is_object()) return {};
   for (const auto& [name, field] : fields.members()) {
     const std::string_view format = field.text("format");
-    const Value* said = filled.find(name);
-    if (said == nullptr || !said->is_string() || matches_format(format, said->as_string()))
+    const Value* answer = filled.find(name);
+    if (answer == nullptr || !answer->is_string() || matches_format(format, answer->as_string()))
       continue;
     return fail(Code::input_invalid,
                 "/" + name + " must be " + std::string(describe_format(format)));
@@ -83,21 +84,21 @@ Status check_question(const Value& question) {
   return {};
 }
 
-Status check_questions(const Value& asked) {
-  const Value& requests = asked["requests"];
+Status check_questions(const Value& question_round) {
+  const Value& requests = question_round["requests"];
   if (!requests.is_object() || requests.size() > kQuestionsMax) {
     return fail(Code::input_invalid, "a tool asks at most 16 questions at once");
   }
-  if (const Value* state = asked.find("state"); state != nullptr) {
+  if (const Value* state = question_round.find("state"); state != nullptr) {
     if (!state->is_string()) return fail(Code::input_invalid, "the state is not a string");
     if (state->as_string().size() > kQuestionStateMax) {
       return fail(Code::payload_too_large, "the state is larger than 1 MiB");
     }
   }
   for (const auto& [key, question] : requests.members()) {
-    if (auto good = check_question(question); !good) {
+    if (auto valid = check_question(question); !valid) {
       const std::string where = "\"" + std::string(truncate_utf8(key, 64)) + "\"";
-      return std::unexpected(std::move(good).error().with_context(where));
+      return std::unexpected(std::move(valid).error().with_context(where));
     }
   }
   return {};
@@ -108,11 +109,11 @@ Result<Value> validate_answer(const Value& question, std::string_view action,
   if (action != "accept" && action != "decline" && action != "cancel") {
     return fail(Code::input_invalid, "an answer's \"action\" is accept, decline or cancel");
   }
-  const bool fills_in = action == "accept" && question.text("mode") == "form";
-  if (content && !fills_in) {
+  const bool has_content = action == "accept" && question.text("mode") == "form";
+  if (content && !has_content) {
     return fail(Code::input_invalid, "only a form that is accepted has content");
   }
-  if (!fills_in) return Value::object({{"action", action}});
+  if (!has_content) return Value::object({{"action", action}});
   Value filled = content ? *content : default_content(question);
   if (canonical_exceeds(filled, kQuestionMax)) {
     return fail(Code::payload_too_large, "an answer is at most 64 KiB");

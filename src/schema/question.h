@@ -28,7 +28,7 @@ Status check_question(const Value& question);
 
 // A round of questions of a tool: {"requests": {KEY: question…}, "state"?: text}. Fails like
 // check_question.
-Status check_questions(const Value& asked);
+Status check_questions(const Value& question_round);
 
 // The answer, if it is valid for this question. An accepted form without content takes the defaults
 // of its fields. Also checks the formats of text_format.h. Fails with input_invalid, naming the

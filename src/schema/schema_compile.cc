@@ -240,11 +240,11 @@ class Schema::Compiled::Compiler {
     return false;
   }
 
-  template <class Take>
-  void for_each_schema(const Value& v, const At& at, Take take) {
+  template <class Visit>
+  void for_each_schema(const Value& v, const At& at, Visit visit) {
     if (!v.is_object()) refuse(at.pointer, "must be an object of schemas");
     for (const auto& [name, schema] : v.members()) {
-      take(name, node_at(schema, at.pointer + "/" + pointer_token(name), at.depth + 1));
+      visit(name, node_at(schema, at.pointer + "/" + pointer_token(name), at.depth + 1));
     }
   }
 

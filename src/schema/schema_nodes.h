@@ -38,11 +38,11 @@ struct Schema::Compiled {
     std::unique_ptr<re2::RE2> regex;
     const Node* schema = nullptr;  // patternProperties
   };
-  struct Named {
+  struct KeyedSchema {
     std::string key;
     const Node* schema = nullptr;
   };
-  struct NamedList {
+  struct KeyedNames {
     std::string key;
     std::vector<std::string> names;
   };
@@ -61,8 +61,8 @@ struct Schema::Compiled {
     bool unique_items = false;
     std::optional<Pattern> pattern;
     std::vector<std::string> required;
-    std::vector<NamedList> dependent_required;
-    std::vector<Named> properties, dependent_schemas;  // sorted by key
+    std::vector<KeyedNames> dependent_required;
+    std::vector<KeyedSchema> properties, dependent_schemas;  // sorted by key
     std::vector<Pattern> pattern_properties;
     const Node* additional_properties = nullptr;
     const Node* property_names = nullptr;

@@ -215,11 +215,11 @@ std::size_t work_of(const Value& schema, const Value& value) {
 }
 
 AE_TEST("schema/schema/a fault that is not reported gets no message") {
-  const Value wanted = Value::object({{"const", std::string(400'000, 'a')}});
+  const Value large = Value::object({{"const", std::string(400'000, 'a')}});
   const Value many = Value::array(std::vector<Value>(50'000, Value(1)));
   const std::clock_t start = std::clock();
-  EXPECT_FALSE(Schema::compile(Value::object({{"contains", wanted}}))->check(many));
-  EXPECT_FALSE(Schema::compile(Value::object({{"items", wanted}}))->check(many));
+  EXPECT_FALSE(Schema::compile(Value::object({{"contains", large}}))->check(many));
+  EXPECT_FALSE(Schema::compile(Value::object({{"items", large}}))->check(many));
   const Value named = Value::object({{"required", Value::array({std::string(400'000, 'a')})}});
   EXPECT_FALSE(Schema::compile(Value::object({{"contains", named}}))
                    ->check(Value::array(std::vector<Value>(50'000, Value::object({})))));

@@ -92,7 +92,7 @@ class Schema::Compiled::Walk {
  public:
   std::vector<SchemaViolation> run(const Node& top, const Value& instance) {
     walk(top, instance, nullptr, {.report = true});
-    return std::move(faults_);
+    return std::move(violations_);
   }
   std::size_t spent() const { return kWorkMax - work_; }
 
@@ -104,76 +104,77 @@ class Schema::Compiled::Walk {
     bool is_index = false;
   };
 
-  struct Collect {
-    bool report = false;                // collect violations; else the first one ends the walk
-    std::vector<bool>* seen = nullptr;  // marks the members or items that a schema has evaluated
+  struct WalkOptions {
+    bool report = false;  // collect violations; else the first one ends the walk
+    std::vector<bool>* evaluated =
+        nullptr;  // marks the members or items that a schema has evaluated
   };
 
   // The context of one subschema.
-  struct Here {
+  struct Context {
     const Node& n;
     const Value& v;
     const Location* location;
     bool report;
-    std::vector<bool>* seen;
+    std::vector<bool>* evaluated;
   };
 
-  bool walk(const Node& n, const Value& v, const Location* location, Collect wish) {
+  bool walk(const Node& n, const Value& v, const Location* location, WalkOptions walk_options) {
     if (stopped_ || !spend(1)) return false;
     if (depth_ >= kWalkDepthMax) {
       return stop("nests too deep to be checked, or the schema refers to itself without end");
     }
-    std::vector<bool> seen;
-    const bool asks = wish.seen != nullptr || n.unevaluated_properties != nullptr ||
-                      n.unevaluated_items != nullptr;
-    if (asks) {
+    std::vector<bool> evaluated;
+    const bool needs_marks = walk_options.evaluated != nullptr ||
+                             n.unevaluated_properties != nullptr || n.unevaluated_items != nullptr;
+    if (needs_marks) {
       if (!spend(v.size() / 8)) return false;
-      seen.assign(v.size(), false);
+      evaluated.assign(v.size(), false);
     }
     ++depth_;
-    const Here here{n, v, location, wish.report, asks ? &seen : nullptr};
-    const bool ok = all_of(here) && !stopped_;
-    if (ok && wish.seen != nullptr) {
-      for (std::size_t i = 0; i < seen.size(); ++i) {
-        if (seen[i]) (*wish.seen)[i] = true;
+    const Context context{n, v, location, walk_options.report, needs_marks ? &evaluated : nullptr};
+    const bool ok = all_of(context) && !stopped_;
+    if (ok && walk_options.evaluated != nullptr) {
+      for (std::size_t i = 0; i < evaluated.size(); ++i) {
+        if (evaluated[i]) (*walk_options.evaluated)[i] = true;
       }
     }
     --depth_;
     return ok;
   }
 
-  using Check = bool (Walk::*)(const Here&);
-  bool all_of(const Here& h) {
+  using Check = bool (Walk::*)(const Context&);
+  bool all_of(const Context& h) {
     constexpr Check kChecks[] = {&Walk::value_itself, &Walk::number,     &Walk::text,
                                  &Walk::in_place,     &Walk::conditions, &Walk::array,
                                  &Walk::object,       &Walk::unevaluated};
     bool ok = true;
     for (const Check check : kChecks) {
       ok = (this->*check)(h) && ok;
-      if (!ok && enough(h)) return false;
+      if (!ok && has_enough_violations(h)) return false;
     }
     return ok;
   }
 
-  bool enough(const Here& h) const {
-    return stopped_ || !h.report || faults_.size() >= kViolationsMax;
+  bool has_enough_violations(const Context& h) const {
+    return stopped_ || !h.report || violations_.size() >= kViolationsMax;
   }
 
   // Violations.
 
-  // `say` makes the message; called only if the violation is reported.
-  template <class Say>
-  bool wrong(const Here& h, std::string_view keyword, const Say& say) {
-    if (!h.report || faults_.size() >= kViolationsMax) return false;
+  // `make_message` makes the message; called only if the violation is reported.
+  template <class MakeMessage>
+  bool add_violation(const Context& h, std::string_view keyword, const MakeMessage& make_message) {
+    if (!h.report || violations_.size() >= kViolationsMax) return false;
     std::string path = h.n.pointer;
     if (!keyword.empty()) path.append("/").append(keyword);
-    faults_.push_back({pointer(h.location), std::move(path), std::string(say())});
-    spend(faults_.back().instance_path.size() / 64);
+    violations_.push_back({pointer(h.location), std::move(path), std::string(make_message())});
+    spend(violations_.back().instance_path.size() / 64);
     return false;
   }
 
   bool stop(std::string message) {
-    if (!stopped_) faults_.push_back({"", "", std::move(message)});
+    if (!stopped_) violations_.push_back({"", "", std::move(message)});
     stopped_ = true;
     return false;
   }
@@ -216,20 +217,20 @@ class Schema::Compiled::Walk {
   }
 
   // Looks up a member and spends its cost: a binary search compares long keys repeatedly.
-  const Value* find(const Here& h, std::string_view key) {
+  const Value* find(const Context& h, std::string_view key) {
     if (!spend(1 + find_cost(h.v.size(), key))) return nullptr;
     return h.v.find(key);
   }
 
   // Keywords.
 
-  bool value_itself(const Here& h) {
+  bool value_itself(const Context& h) {
     if (h.n.rejects_all) {
-      return wrong(h, "", [] { return "is not allowed here"; });
+      return add_violation(h, "", [] { return "is not allowed here"; });
     }
     bool ok = true;
     if (h.n.types != 0 && (h.n.types & type_of(h.v)) == 0) {
-      ok = wrong(h, "type", [&] { return "must be " + h.n.types_text; });
+      ok = add_violation(h, "type", [&] { return "must be " + h.n.types_text; });
     }
     if (!h.n.has_options) return ok;
     for (const Value& option : h.n.options) {
@@ -237,7 +238,7 @@ class Schema::Compiled::Walk {
       if (!result) return spend(1);
       if (*result == 0) return ok;
     }
-    return wrong(h, h.n.is_const ? "const" : "enum", [&] {
+    return add_violation(h, h.n.is_const ? "const" : "enum", [&] {
       std::string message = h.n.is_const ? "must be " : "must be one of ";
       for (std::size_t i = 0; i < std::min<std::size_t>(h.n.options.size(), 8); ++i) {
         message += (i == 0 ? "" : ", ") + description(h.n.options[i]);
@@ -247,7 +248,7 @@ class Schema::Compiled::Walk {
     });
   }
 
-  bool multiple(const Here& h, double number) {
+  bool multiple(const Context& h, double number) {
     if (number == 0) return true;
     const Decimal a = decimal(std::fabs(number));
     const Decimal of = decimal(*h.n.multiple_of);
@@ -255,43 +256,45 @@ class Schema::Compiled::Walk {
       return false;
     }
     if (is_multiple(a, of)) return true;
-    return wrong(h, "multipleOf",
-                 [&] { return "must be a multiple of " + description(*h.n.multiple_of); });
+    return add_violation(h, "multipleOf",
+                         [&] { return "must be a multiple of " + description(*h.n.multiple_of); });
   }
 
-  bool number(const Here& h) {
+  bool number(const Context& h) {
     if (!h.v.is_number()) return true;
     const Node& n = h.n;
     const double d = h.v.as_number();
     bool ok = !n.multiple_of || multiple(h, d);
-    const auto outside = [&](std::string_view keyword, std::string_view must, double bound) {
-      return wrong(h, keyword, [&] { return std::string(must) + " " + description(bound); });
+    const auto out_of_bounds = [&](std::string_view keyword, std::string_view requirement,
+                                   double bound) {
+      return add_violation(h, keyword,
+                           [&] { return std::string(requirement) + " " + description(bound); });
     };
-    if (n.maximum && d > *n.maximum) ok = outside("maximum", "must be at most", *n.maximum);
+    if (n.maximum && d > *n.maximum) ok = out_of_bounds("maximum", "must be at most", *n.maximum);
     if (n.exclusive_maximum && d >= *n.exclusive_maximum) {
-      ok = outside("exclusiveMaximum", "must be less than", *n.exclusive_maximum);
+      ok = out_of_bounds("exclusiveMaximum", "must be less than", *n.exclusive_maximum);
     }
-    if (n.minimum && d < *n.minimum) ok = outside("minimum", "must be at least", *n.minimum);
+    if (n.minimum && d < *n.minimum) ok = out_of_bounds("minimum", "must be at least", *n.minimum);
     if (n.exclusive_minimum && d <= *n.exclusive_minimum) {
-      ok = outside("exclusiveMinimum", "must be greater than", *n.exclusive_minimum);
+      ok = out_of_bounds("exclusiveMinimum", "must be greater than", *n.exclusive_minimum);
     }
     return ok;
   }
 
   // Checks `count` against a minimum and a maximum; `what` as in "characters".
-  bool counted(const Here& h, std::size_t count, std::string_view what,
+  bool counted(const Context& h, std::size_t count, std::string_view what,
                std::pair<std::string_view, std::optional<double>> least,
                std::pair<std::string_view, std::optional<double>> most) {
     const auto c = static_cast<double>(count);
     bool ok = true;
-    const auto must_have = [&](std::string_view keyword, std::string_view bound, double number) {
-      return wrong(h, keyword, [&] {
+    const auto check_count = [&](std::string_view keyword, std::string_view bound, double number) {
+      return add_violation(h, keyword, [&] {
         return "must have at " + std::string(bound) + " " + description(number) + " " +
                std::string(what);
       });
     };
-    if (least.second && c < *least.second) ok = must_have(least.first, "least", *least.second);
-    if (most.second && c > *most.second) ok = must_have(most.first, "most", *most.second);
+    if (least.second && c < *least.second) ok = check_count(least.first, "least", *least.second);
+    if (most.second && c > *most.second) ok = check_count(most.first, "most", *most.second);
     return ok;
   }
 
@@ -300,7 +303,7 @@ class Schema::Compiled::Walk {
     return spend(1 + text.size() * size / 16) && re2::RE2::PartialMatch(text, regex);
   }
 
-  bool text(const Here& h) {
+  bool text(const Context& h) {
     if (!h.v.is_string()) return true;
     const std::string& text = h.v.as_string();
     bool ok = true;
@@ -310,44 +313,45 @@ class Schema::Compiled::Walk {
                    {"maxLength", h.n.max_length});
     }
     if (h.n.pattern && !matches(*h.n.pattern->regex, text)) {
-      ok =
-          wrong(h, "pattern", [&] { return "must match the pattern " + quoted(h.n.pattern->key); });
+      ok = add_violation(h, "pattern",
+                         [&] { return "must match the pattern " + quoted(h.n.pattern->key); });
     }
     return ok;
   }
 
   // Subschemas of the same value.
 
-  bool also(const Here& h, const Node& schema) {
-    return walk(schema, h.v, h.location, {.report = h.report, .seen = h.seen});
+  bool apply_in_place(const Context& h, const Node& schema) {
+    return walk(schema, h.v, h.location, {.report = h.report, .evaluated = h.evaluated});
   }
-  bool quietly(const Here& h, const Node& schema) {
-    return walk(schema, h.v, h.location, {.report = false, .seen = h.seen});
+  bool is_valid_quietly(const Context& h, const Node& schema) {
+    return walk(schema, h.v, h.location, {.report = false, .evaluated = h.evaluated});
   }
 
-  bool in_place(const Here& h) {
+  bool in_place(const Context& h) {
     const Node& n = h.n;
     bool ok = true;
-    if (n.ref != nullptr && !also(h, *n.ref)) ok = false;
+    if (n.ref != nullptr && !apply_in_place(h, *n.ref)) ok = false;
     for (const Node* schema : n.all_of) {
-      if (!ok && enough(h)) return false;
-      if (!also(h, *schema)) ok = false;
+      if (!ok && has_enough_violations(h)) return false;
+      if (!apply_in_place(h, *schema)) ok = false;
     }
     if (!n.any_of.empty()) {
       bool any = false;
       for (const Node* schema : n.any_of) {
-        if (quietly(h, *schema)) any = true;
-        if (any && h.seen == nullptr) break;
+        if (is_valid_quietly(h, *schema)) any = true;
+        if (any && h.evaluated == nullptr) break;
       }
       if (!any) {
-        ok = wrong(h, "anyOf", [] { return "must match at least one of the schemas of anyOf"; });
+        ok = add_violation(h, "anyOf",
+                           [] { return "must match at least one of the schemas of anyOf"; });
       }
     }
     if (!n.one_of.empty()) {
       std::size_t matching = 0;
-      for (const Node* schema : n.one_of) matching += quietly(h, *schema) ? 1 : 0;
+      for (const Node* schema : n.one_of) matching += is_valid_quietly(h, *schema) ? 1 : 0;
       if (matching != 1) {
-        ok = wrong(h, "oneOf", [&] {
+        ok = add_violation(h, "oneOf", [&] {
           return "must match exactly one of the schemas of oneOf, not " +
                  (matching == 0 ? "none" : std::to_string(matching));
         });
@@ -356,38 +360,38 @@ class Schema::Compiled::Walk {
     return ok;
   }
 
-  bool conditions(const Here& h) {
+  bool conditions(const Context& h) {
     const Node& n = h.n;
     bool ok = true;
     if (n.not_schema != nullptr && walk(*n.not_schema, h.v, h.location, {})) {
-      ok = wrong(h, "not", [] { return "must not match the schema of not"; });
+      ok = add_violation(h, "not", [] { return "must not match the schema of not"; });
     }
     if (n.if_schema != nullptr) {
-      const Node* branch = quietly(h, *n.if_schema) ? n.then_schema : n.else_schema;
-      if (branch != nullptr && !stopped_ && !also(h, *branch)) ok = false;
+      const Node* branch = is_valid_quietly(h, *n.if_schema) ? n.then_schema : n.else_schema;
+      if (branch != nullptr && !stopped_ && !apply_in_place(h, *branch)) ok = false;
     }
-    for (const Named& dependent : n.dependent_schemas) {
-      if (find(h, dependent.key) != nullptr && !also(h, *dependent.schema)) ok = false;
-      if (!ok && enough(h)) return false;
+    for (const KeyedSchema& dependent : n.dependent_schemas) {
+      if (find(h, dependent.key) != nullptr && !apply_in_place(h, *dependent.schema)) ok = false;
+      if (!ok && has_enough_violations(h)) return false;
     }
     return ok;
   }
 
   // Subschemas of items and members.
 
-  bool item(const Here& h, std::size_t i, const Node& schema, bool report) {
+  bool item(const Context& h, std::size_t i, const Node& schema, bool report) {
     const Location location{.parent = h.location, .index = i, .is_index = true};
     return walk(schema, h.v.items()[i], &location, {.report = report});
   }
-  bool member(const Here& h, const Member& m, const Node& schema) {
+  bool member(const Context& h, const Member& m, const Node& schema) {
     const Location location{.parent = h.location, .key = m.first};
     return walk(schema, m.second, &location, {.report = h.report});
   }
-  static void mark(const Here& h, std::size_t i) {
-    if (h.seen != nullptr) (*h.seen)[i] = true;
+  static void mark(const Context& h, std::size_t i) {
+    if (h.evaluated != nullptr) (*h.evaluated)[i] = true;
   }
 
-  bool array(const Here& h) {
+  bool array(const Context& h) {
     if (!h.v.is_array()) return true;
     const Node& n = h.n;
     bool ok = counted(h, h.v.size(), "items", {"minItems", n.min_items}, {"maxItems", n.max_items});
@@ -396,14 +400,14 @@ class Schema::Compiled::Walk {
       if (schema == nullptr) break;
       if (!item(h, i, *schema, h.report)) ok = false;
       mark(h, i);
-      if (!ok && enough(h)) return false;
+      if (!ok && has_enough_violations(h)) return false;
     }
     if (n.contains != nullptr && !contained(h)) ok = false;
     if (n.unique_items && !unique(h)) ok = false;
     return ok;
   }
 
-  bool contained(const Here& h) {
+  bool contained(const Context& h) {
     std::size_t matching = 0;
     for (std::size_t i = 0; i < h.v.size(); ++i) {
       if (!item(h, i, *h.n.contains, false)) continue;
@@ -417,7 +421,7 @@ class Schema::Compiled::Walk {
                    {"maxContains", h.n.max_contains});
   }
 
-  bool unique(const Here& h) {
+  bool unique(const Context& h) {
     if (!spend(h.v.size())) return false;
     std::vector<const Value*> items;
     for (const Value& v : h.v.items()) items.push_back(&v);
@@ -432,20 +436,20 @@ class Schema::Compiled::Walk {
                      [&](const Value* a, const Value* b) { return compare(a, b) < 0; });
     for (std::size_t i = 1; i < items.size() && ok; ++i) {
       if (compare(items[i - 1], items[i]) == 0 && ok) {
-        return wrong(h, "uniqueItems", [] { return "must not have equal items"; });
+        return add_violation(h, "uniqueItems", [] { return "must not have equal items"; });
       }
     }
     return ok || spend(1);
   }
 
-  bool object(const Here& h) {
+  bool object(const Context& h) {
     if (!h.v.is_object()) return true;
     const Node& n = h.n;
     bool ok = counted(h, h.v.size(), "members", {"minProperties", n.min_properties},
                       {"maxProperties", n.max_properties});
     if (!has(h, "required", n.required)) ok = false;
-    for (const NamedList& dependent : n.dependent_required) {
-      if (!ok && enough(h)) return false;
+    for (const KeyedNames& dependent : n.dependent_required) {
+      if (!ok && has_enough_violations(h)) return false;
       if (find(h, dependent.key) == nullptr) continue;
       if (!has(h, "dependentRequired", dependent.names)) ok = false;
     }
@@ -456,68 +460,69 @@ class Schema::Compiled::Walk {
     }
     for (std::size_t i = 0; i < h.v.size(); ++i) {
       if (!one_member(h, i)) ok = false;
-      if (!ok && enough(h)) return false;
+      if (!ok && has_enough_violations(h)) return false;
     }
     return ok;
   }
 
   // True if the value has members with all these names.
-  bool has(const Here& h, std::string_view keyword, const std::vector<std::string>& names) {
+  bool has(const Context& h, std::string_view keyword, const std::vector<std::string>& names) {
     bool ok = true;
     for (const std::string& name : names) {
       if (find(h, name) != nullptr) continue;
-      ok = !stopped_ && wrong(h, keyword, [&] { return "must have the member " + quoted(name); });
-      if (!ok && enough(h)) return false;
+      ok = !stopped_ &&
+           add_violation(h, keyword, [&] { return "must have the member " + quoted(name); });
+      if (!ok && has_enough_violations(h)) return false;
     }
     return ok;
   }
 
-  bool one_member(const Here& h, std::size_t i) {
+  bool one_member(const Context& h, std::size_t i) {
     const Node& n = h.n;
     const Member& m = h.v.members()[i];
     bool ok = true;
-    bool known = false;
+    bool is_evaluated = false;
     const std::size_t copied = n.property_names != nullptr ? m.first.size() / 64 : 0;
     if (!spend(1 + copied + find_cost(n.properties.size(), m.first))) return false;
     if (n.property_names != nullptr) {
       const Location location{.parent = h.location, .key = m.first};
       if (!walk(*n.property_names, Value(m.first), &location, {.report = h.report})) ok = false;
     }
-    const auto named = std::lower_bound(
+    const auto property = std::lower_bound(
         n.properties.begin(), n.properties.end(), m.first,
-        [](const Named& a, const std::string& key) { return key_less(a.key, key); });
-    if (named != n.properties.end() && named->key == m.first) {
-      known = true;
-      if (!member(h, m, *named->schema)) ok = false;
+        [](const KeyedSchema& a, const std::string& key) { return key_less(a.key, key); });
+    if (property != n.properties.end() && property->key == m.first) {
+      is_evaluated = true;
+      if (!member(h, m, *property->schema)) ok = false;
     }
     for (const Pattern& pattern : n.pattern_properties) {
       if (!matches(*pattern.regex, m.first)) continue;
-      known = true;
+      is_evaluated = true;
       if (!member(h, m, *pattern.schema)) ok = false;
     }
-    if (!known && n.additional_properties != nullptr) {
-      known = true;
+    if (!is_evaluated && n.additional_properties != nullptr) {
+      is_evaluated = true;
       if (!member(h, m, *n.additional_properties)) ok = false;
     }
-    if (known) mark(h, i);
+    if (is_evaluated) mark(h, i);
     return ok;
   }
 
   // Applies to the items or members that no other keyword evaluated, neither of this schema nor of
   // those that it applies to the same value.
-  bool unevaluated(const Here& h) {
+  bool unevaluated(const Context& h) {
     bool ok = true;
     const bool of_items = h.v.is_array() && h.n.unevaluated_items != nullptr;
     const bool of_members = h.v.is_object() && h.n.unevaluated_properties != nullptr;
     if (!of_items && !of_members) return true;
     for (std::size_t i = 0; i < h.v.size(); ++i) {
-      if ((*h.seen)[i]) continue;
+      if ((*h.evaluated)[i]) continue;
       if (of_items ? !item(h, i, *h.n.unevaluated_items, h.report)
                    : !member(h, h.v.members()[i], *h.n.unevaluated_properties)) {
         ok = false;
       }
-      (*h.seen)[i] = true;
-      if (!ok && enough(h)) return false;
+      (*h.evaluated)[i] = true;
+      if (!ok && has_enough_violations(h)) return false;
     }
     return ok;
   }
@@ -525,7 +530,7 @@ class Schema::Compiled::Walk {
   std::size_t work_ = kWorkMax;
   std::size_t depth_ = 0;
   bool stopped_ = false;
-  std::vector<SchemaViolation> faults_;
+  std::vector<SchemaViolation> violations_;
 };
 
 std::vector<SchemaViolation> Schema::Compiled::validate(const Value& instance,

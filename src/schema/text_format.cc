@@ -88,7 +88,7 @@ bool is_date_time(std::string_view text) {
 
 struct Format {
   std::string_view name, words;
-  bool (*holds)(std::string_view text);
+  bool (*matches)(std::string_view text);
 };
 constexpr auto kFormats = std::to_array<Format>({
     {"date", "a date, as in 2026-05-02", is_date},
@@ -105,13 +105,13 @@ const Format* find(std::string_view name) {
 }  // namespace
 
 std::string_view describe_format(std::string_view format) {
-  const Format* known = find(format);
-  return known != nullptr ? known->words : std::string_view();
+  const Format* found = find(format);
+  return found != nullptr ? found->words : std::string_view();
 }
 
 bool matches_format(std::string_view format, std::string_view text) {
-  const Format* known = find(format);
-  return known == nullptr || known->holds(text);
+  const Format* found = find(format);
+  return found == nullptr || found->matches(text);
 }
 
 }  // namespace ae

@@ -11,7 +11,7 @@ namespace ae {
 namespace {
 
 AE_TEST("format/the four that MCP asks people for are told from what only looks like them") {
-  const std::map<std::string, std::vector<std::string>> good = {
+  const std::map<std::string, std::vector<std::string>> valid = {
       {"email", {"ada@example.org", "a.b+c@x-y.example", "root@localhost", "o'hara@ex.org"}},
       {"uri",
        {"https://example.org/a?b=c#d", "mailto:ada@example.org", "urn:isbn:1",
@@ -21,7 +21,7 @@ AE_TEST("format/the four that MCP asks people for are told from what only looks 
        {"2026-05-02T09:30:00Z", "2026-05-02t09:30:00z", "2026-05-02T09:30:00.123456789+02:00",
         "2026-05-02T23:59:59-11:30"}},
   };
-  const std::map<std::string, std::vector<std::string>> bad = {
+  const std::map<std::string, std::vector<std::string>> invalid = {
       {"email",
        {"", "ada", "@example.org", "ada@", "ada@@example.org", "a b@example.org", ".a@example.org",
         "a..b@example.org", "ada@-x.org", "ada@x..org", "ada@x.org\n",
@@ -35,12 +35,12 @@ AE_TEST("format/the four that MCP asks people for are told from what only looks 
         "2026-05-02T24:00:00Z", "2026-05-02T09:30:00.Z", "2026-05-02T09:30:00+2:00",
         "2026-05-02T09:30:00+02:00:00", "2026-05-02T09:30:00+24:00", "2026-05-02T09:30:00ZZ"}},
   };
-  for (const auto& [format, texts] : good) {
+  for (const auto& [format, texts] : valid) {
     EXPECT_FALSE(describe_format(format).empty());
     for (const std::string& text : texts)
       EXPECT_TRUE(matches_format(format, text)) << format << " " << text;
   }
-  for (const auto& [format, texts] : bad) {
+  for (const auto& [format, texts] : invalid) {
     for (const std::string& text : texts)
       EXPECT_FALSE(matches_format(format, text)) << format << " " << text;
   }

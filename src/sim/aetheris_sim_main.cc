@@ -32,7 +32,7 @@
 namespace ae::sim {
 namespace {
 
-enum Exit { kFine = 0, kUsage = 2, kCrash = 70, kLiveness = 71, kCorrectness = 72, kCanary = 73 };
+enum Exit { kOk = 0, kUsage = 2, kCrash = 70, kLiveness = 71, kCorrectness = 72, kCanary = 73 };
 
 // Failpoints of API.md; a run that never reaches one of them reports it.
 constexpr std::string_view kPoints[] = {
@@ -173,8 +173,8 @@ std::uint64_t cpu_us() {
          static_cast<std::uint64_t>(t.tv_nsec) / 1000;
 }
 
-void tell(Shared& shared, const Report& report, const std::string& where,
-          const std::string& repeat) {
+void record_violation(Shared& shared, const Report& report, const std::string& where,
+                      const std::string& repeat) {
   shared.stuck = shared.stuck || report.stuck;
   shared.wrong = shared.wrong || report.wrong;
   shared.violations += report.violations.size();
@@ -184,15 +184,15 @@ void tell(Shared& shared, const Report& report, const std::string& where,
     text += where + "  " + v.rule + "\n    " + v.job + " " + v.what.substr(0, 1500) + "\n";
   }
   if (!text.empty()) text += "  repeat: " + repeat + "\n";
-  const std::size_t room = sizeof shared.text - shared.text_size;
-  const std::size_t size = std::min(room, text.size());
+  const std::size_t free_bytes = sizeof shared.text - shared.text_size;
+  const std::size_t size = std::min(free_bytes, text.size());
   std::memcpy(shared.text + shared.text_size, text.data(), size);
   shared.text_size += size;
 }
 
 using Marks = std::map<std::string, std::uint64_t, std::less<>>;
 
-void keep_marks(Shared& shared, const Marks& marks) {
+void add_marks(Shared& shared, const Marks& marks) {
   std::string text;
   for (const auto& [mark, times] : marks) text += mark + " " + std::to_string(times) + "\n";
   std::memcpy(shared.marks, text.data(), std::min(text.size(), sizeof shared.marks - 1));
@@ -230,10 +230,11 @@ void storms(const Options& o, Queue& queue, Shared& shared) {
     shared.events += result.report.events;
     for (const auto& [mark, times] : result.report.marks) marks[mark] += times;
     const std::string name = std::to_string(seed);
-    tell(shared, result.report, "seed " + name, "./dev sim --seed " + name + " --verbose");
+    record_violation(shared, result.report, "seed " + name,
+                     "./dev sim --seed " + name + " --verbose");
     if (shared.violations > 20) break;
   }
-  keep_marks(shared, marks);
+  add_marks(shared, marks);
 }
 
 // The crashes before the first violation, in the format of `--crashes`.
@@ -246,7 +247,7 @@ std::string crashes_of(const Report& report) {
 
 // Cases come in groups of four that differ in durability and leases only: each quarter has some of
 // every kind.
-bool is_wanted(const Options& o, std::size_t i) {
+bool is_selected(const Options& o, std::size_t i) {
   if (o.only) return i == *o.only;
   return !o.share || (i + i / 4 + *o.share) % 4 == 0;
 }
@@ -259,7 +260,7 @@ void sweeps(const Options& o, Queue& queue, Shared& shared) {
                          .second_from = o.share.value_or(0) / 4,
                          .third_one_in = o.full ? 1u : 4u};
   for (std::size_t i = 0; (i = queue.next++) < cases.size();) {
-    if (!is_wanted(o, i)) continue;
+    if (!is_selected(o, i)) continue;
     shared.current = i;
     Report report;
     const SweepCount count = sweep(cases[i], depth, plans, report);
@@ -270,9 +271,9 @@ void sweeps(const Options& o, Queue& queue, Shared& shared) {
     shared.jobs += count.runs;
     shared.events += report.events;
     for (const auto& [mark, times] : report.marks) marks[mark] += times;
-    tell(shared, report, "case " + std::to_string(i),
-         "./dev sim --sweep-case " + std::to_string(i) + " --crashes " + crashes_of(report) +
-             " --verbose");
+    record_violation(shared, report, "case " + std::to_string(i),
+                     "./dev sim --sweep-case " + std::to_string(i) + " --crashes " +
+                         crashes_of(report) + " --verbose");
     if (o.verbose) {
       std::printf("%3zu %6llu %8llu %8llu  %s\n", i, static_cast<unsigned long long>(count.points),
                   static_cast<unsigned long long>(count.recovery_points),
@@ -280,7 +281,7 @@ void sweeps(const Options& o, Queue& queue, Shared& shared) {
       std::fflush(stdout);
     }
   }
-  keep_marks(shared, marks);
+  add_marks(shared, marks);
 }
 
 void* shared_memory(std::size_t size) {
@@ -291,7 +292,7 @@ void* shared_memory(std::size_t size) {
 
 // Runs `work` in `o.jobs` processes; the crash of a child counts as a violation.
 template <class Work>
-std::vector<Shared*> in_children(const Options& o, Work work, bool& crashed) {
+std::vector<Shared*> run_in_children(const Options& o, Work work, bool& crashed) {
   std::vector<Shared*> all;
   std::vector<pid_t> children;
   Queue* queue = new (shared_memory(sizeof(Queue))) Queue;
@@ -334,7 +335,7 @@ int end_of(const std::vector<Shared*>& all, bool crashed, std::uint64_t& violati
     stuck = stuck || shared->stuck;
     wrong = wrong || shared->wrong;
   }
-  return crashed ? kCrash : wrong ? kCorrectness : stuck ? kLiveness : kFine;
+  return crashed ? kCrash : wrong ? kCorrectness : stuck ? kLiveness : kOk;
 }
 
 void show_marks(const std::vector<Shared*>& all, bool storms_too) {
@@ -348,13 +349,13 @@ void show_marks(const std::vector<Shared*>& all, bool storms_too) {
   for (std::string_view point : kPoints) {
     if (!marks.contains(point)) never += " " + std::string(point);
   }
-  const auto look_for = [&](const std::string& mark) {
+  const auto require_mark = [&](const std::string& mark) {
     if (storms_too && !marks.contains(mark)) never += " " + mark;
   };
-  for (std::string_view mark : kMarks) look_for(std::string(mark));
+  for (std::string_view mark : kMarks) require_mark(std::string(mark));
   for (std::string_view method : kMethods) {
     for (std::string_view fault : kFaults) {
-      look_for("store." + std::string(fault) + "." + std::string(method));
+      require_mark("store." + std::string(fault) + "." + std::string(method));
     }
   }
   std::printf("never reached:%s\n", never.empty() ? " none" : never.c_str());
@@ -364,7 +365,7 @@ int run_seeds(const Options& o) {
   const auto begin = std::chrono::steady_clock::now();
   bool crashed = false;
   const auto all =
-      in_children(o, [&](Queue& queue, Shared& shared) { storms(o, queue, shared); }, crashed);
+      run_in_children(o, [&](Queue& queue, Shared& shared) { storms(o, queue, shared); }, crashed);
   std::uint64_t violations = 0, done = 0, jobs = 0, events = 0, busy = 0;
   const int end = end_of(all, crashed, violations);
   for (const Shared* shared : all) {
@@ -390,7 +391,7 @@ int run_sweep(const Options& o) {
   const auto begin = std::chrono::steady_clock::now();
   bool crashed = false;
   const auto all =
-      in_children(o, [&](Queue& queue, Shared& shared) { sweeps(o, queue, shared); }, crashed);
+      run_in_children(o, [&](Queue& queue, Shared& shared) { sweeps(o, queue, shared); }, crashed);
   std::uint64_t violations = 0, points = 0, recovery = 0, third = 0, runs = 0;
   const int end = end_of(all, crashed, violations);
   for (const Shared* shared : all) {
@@ -400,15 +401,15 @@ int run_sweep(const Options& o) {
     runs += shared->jobs;
   }
   show_marks(all, false);
-  std::size_t requested_jobs = 0;
-  for (std::size_t i = 0; i < sweep_cases().size(); ++i) requested_jobs += is_wanted(o, i) ? 1 : 0;
+  std::size_t selected = 0;
+  for (std::size_t i = 0; i < sweep_cases().size(); ++i) selected += is_selected(o, i) ? 1 : 0;
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::printf(
       "%s crash points, %s recovery crash points, %s third crash points, %s violations; "
       "%zu cases, %s runs in %.1f s\n",
       grouped(points).c_str(), grouped(recovery).c_str(), grouped(third).c_str(),
-      grouped(violations).c_str(), requested_jobs, grouped(runs).c_str(), seconds);
+      grouped(violations).c_str(), selected, grouped(runs).c_str(), seconds);
   const std::string share = o.share ? " --share " + std::to_string(*o.share) : "";
   std::printf("repeat: ./dev sim --sweep%s%s\n", o.full ? " --full" : "", share.c_str());
   return end;
@@ -433,7 +434,7 @@ int run_case(const Options& o) {
   for (const Violation& v : end.report.violations) {
     std::printf("  %s\n    %s %s\n", v.rule.c_str(), v.job.c_str(), v.what.c_str());
   }
-  return end.report.wrong ? kCorrectness : end.report.stuck ? kLiveness : kFine;
+  return end.report.wrong ? kCorrectness : end.report.stuck ? kLiveness : kOk;
 }
 
 // Searches each injected bug over a few seeds. Finding all is the good result, and returns 73.
@@ -475,7 +476,7 @@ int run_canary(const Options& o) {
                 found.empty() ? "NOT FOUND" : ("found\n  " + found).c_str());
   }
   std::printf("repeat: ./dev sim --canary --from %llu\n", static_cast<unsigned long long>(o.from));
-  return all_found ? kCanary : kFine;
+  return all_found ? kCanary : kOk;
 }
 
 int usage() {

@@ -72,11 +72,12 @@ bool PartSteps::fails_job(const Event& event) const {
          !parts_.contains(finished.step_id.text);
 }
 
-bool answers_confirmation(const JobEvidence& e, const engine::ControlRequest& act) {
-  if (act.kind == engine::ControlRequest::Kind::resolve) return !act.step_id.empty();
-  if (act.kind != engine::ControlRequest::Kind::signal || act.approval.empty()) return false;
+bool answers_confirmation(const JobEvidence& e, const engine::ControlRequest& request) {
+  if (request.kind == engine::ControlRequest::Kind::resolve) return !request.step_id.empty();
+  if (request.kind != engine::ControlRequest::Kind::signal || request.approval.empty())
+    return false;
   return std::ranges::any_of(e.events, [&](const Event& event) {
-    return decision_of(event, "confirmation") && step_of(event) == act.approval;
+    return decision_of(event, "confirmation") && step_of(event) == request.approval;
   });
 }
 
@@ -136,9 +137,9 @@ const Event* end_of(const JobEvidence& e) {
   return end == e.events.end() ? nullptr : &*end;
 }
 
-bool is_expired_request(const JobEvidence& e, std::string_view act) {
+bool is_expired_request(const JobEvidence& e, std::string_view request) {
   std::string quoted = "\"";
-  quoted += act;
+  quoted += request;
   quoted += '"';
   const Event* const end = end_of(e);
   if (!end) return false;
@@ -159,16 +160,17 @@ const Event* completion_of(const JobEvidence& e, std::string_view id) {
   return found == e.events.end() ? nullptr : &*found;
 }
 
-std::string wait_of(const JobEvidence& e, const engine::ControlRequest& act) {
-  if (act.approval.empty()) return act.correlation_key;
-  std::string asking;  // the step whose call needs this approval
+std::string wait_of(const JobEvidence& e, const engine::ControlRequest& request) {
+  if (request.approval.empty()) return request.correlation_key;
+  std::string approval_step;  // the step whose call needs this approval
   for (const Event& event : e.events) {
     const auto* decision = as<DecisionRecorded>(event);
-    if (decision && decision->decision_id.text == act.approval) asking = step_of(event);
+    if (decision && decision->decision_id.text == request.approval) approval_step = step_of(event);
     const auto* opened = as<WaitOpened>(event);
     if (!opened || opened->wait_type != "human") continue;
     const bool of_call = opened->correlation_key.starts_with("approval/");
-    if (opened->step_id.text == (of_call ? asking : act.approval)) return opened->correlation_key;
+    if (opened->step_id.text == (of_call ? approval_step : request.approval))
+      return opened->correlation_key;
   }
   return {};
 }
@@ -266,13 +268,13 @@ void no_write_after_lease_loss(const JobEvidence& e, Checker& checker) {
 // ---------------------------------------------------------------- effects
 
 void trace_ids_are_stable(const JobEvidence& e, Checker& checker) {
-  std::set<std::pair<std::string, std::int64_t>> was_declared;
+  std::set<std::pair<std::string, std::int64_t>> declared_tries;
   for (const auto& [invocation, call] : calls_of(e.events)) {
-    for (const auto& [number, t] : call.tries) was_declared.emplace(invocation, number);
+    for (const auto& [number, t] : call.tries) declared_tries.emplace(invocation, number);
   }
   for (const KeyRecord* record : e.touched) {
     for (const Arrival& arrival : record->arrivals) {
-      if (!was_declared.contains({arrival.invocation.text, arrival.try_no})) {
+      if (!declared_tries.contains({arrival.invocation.text, arrival.try_no})) {
         checker.fail(record->tool + " " + arrival.invocation.text + " arrived, undeclared");
       }
     }
@@ -307,11 +309,11 @@ void records_are_true(const JobEvidence& e, Checker& checker) {
       const bool happened = record && (read || record->effects == 1);
       checker.fail_if(!happened, call.tool + " is recorded as done, but was not");
       const bool invalid = t.result["invalid"].is_bool();
-      bool on_answered = happened && t.result == record->result;
+      bool is_replied = happened && t.result == record->result;
       for (const Arrival& arrival : record ? record->arrivals : std::vector<Arrival>()) {
-        on_answered = on_answered || (!arrival.answer.is_null() && arrival.answer == t.result);
+        is_replied = is_replied || (!arrival.answer.is_null() && arrival.answer == t.result);
       }
-      checker.fail_if(happened && !invalid && !on_answered,
+      checker.fail_if(happened && !invalid && !is_replied,
                       call.tool + ": the recorded result is not what was answered");
     }
     if (!call.has_unknown_outcome() && !call.tries.empty() &&
@@ -348,14 +350,14 @@ void unknown_outcome_is_never_guessed(const JobEvidence& e, Checker& checker) {
     const CallHistory::Try* before = nullptr;
     for (const auto& [number, t] : call.tries) {
       if (before && !before->definite) {
-        bool said = false;
+        bool allowed = false;
         for (const Event& event : e.events) {
           const auto* decision = decision_of(event, "in_doubt");
-          said = said || (decision && event.seq > before->seq && event.seq < t.seq &&
-                          step_of(event) == call.step && decision->state == "not_happened");
+          allowed = allowed || (decision && event.seq > before->seq && event.seq < t.seq &&
+                                step_of(event) == call.step && decision->state == "not_happened");
         }
-        checker.fail_if(!said, call.tool + " try " + std::to_string(number) +
-                                   " was declared though the one before may have happened");
+        checker.fail_if(!allowed, call.tool + " try " + std::to_string(number) +
+                                      " was declared though the one before may have happened");
       }
       before = &t;
     }
@@ -399,7 +401,7 @@ void nothing_starts_after_cancel(const JobEvidence& e, Checker& checker) {
 
 // The tries of a call that could still arrive, as the log showed at `seq`, when the outcome was
 // resolved.
-std::vector<std::int64_t> under_way(const CallHistory& call, std::uint64_t seq) {
+std::vector<std::int64_t> unsettled_tries(const CallHistory& call, std::uint64_t seq) {
   std::vector<std::int64_t> tries;
   for (const auto& [number, t] : call.tries) {
     if (t.seq > seq) break;
@@ -419,23 +421,23 @@ void not_happened_waits(const JobEvidence& e, Checker& checker) {
     const Instant at = decision->at.value_or(Instant{});
     for (const auto& [invocation, call] : calls) {
       if (call.key != decision->payload.value.text("idempotency_key")) continue;
-      for (const std::int64_t number : under_way(call, event.seq)) {
+      for (const std::int64_t number : unsettled_tries(call, event.seq)) {
         checker.fail_if(at < call.tries.at(number).settled_at(kToolTimeout, kToolGrace),
                         call.tool + " try " + std::to_string(number) + " could still arrive");
       }
     }
   }
   for (const Ack* ack : e.acks) {
-    if (ack->act.resolution != "not_happened") continue;
-    const Event* believed = completion_of(e, ack->act.id);
+    if (ack->request.resolution != "not_happened") continue;
+    const Event* believed = completion_of(e, ack->request.id);
     for (const auto& [invocation, call] : calls) {
-      if (!believed || call.key != ack->act.idempotency_key) continue;
-      for (const std::int64_t number : under_way(call, believed->seq)) {
+      if (!believed || call.key != ack->request.idempotency_key) continue;
+      for (const std::int64_t number : unsettled_tries(call, believed->seq)) {
         checker.fail_if(
-            ack->act.checked_at < call.tries.at(number).settled_at(kToolTimeout, kToolGrace),
+            ack->request.checked_at < call.tries.at(number).settled_at(kToolTimeout, kToolGrace),
             call.tool + " try " + std::to_string(number) +
                 " could still arrive when somebody looked, at " +
-                to_text(ack->act.checked_at.value_or(Instant{})));
+                to_text(ack->request.checked_at.value_or(Instant{})));
       }
     }
   }
@@ -445,51 +447,54 @@ void not_happened_waits(const JobEvidence& e, Checker& checker) {
 
 void signals_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->act.kind != engine::ControlRequest::Kind::signal || ack->answer["duplicate"].is_bool())
+    if (ack->request.kind != engine::ControlRequest::Kind::signal ||
+        ack->answer["duplicate"].is_bool())
       continue;
-    if (answers_confirmation(e, ack->act)) continue;
-    if (completion_of(e, ack->act.id) || is_expired_request(e, ack->act.id)) continue;
+    if (answers_confirmation(e, ack->request)) continue;
+    if (completion_of(e, ack->request.id) || is_expired_request(e, ack->request.id)) continue;
     // Another signal for the same wait was accepted first; for a retry, the job returns that one's
     // answer.
-    const std::string key = wait_of(e, ack->act);
-    bool on_answered = false;
+    const std::string key = wait_of(e, ack->request);
+    bool is_answered = false;
     for (const Event& event : e.events) {
       const auto* completed = as<WaitCompleted>(event);
-      on_answered = on_answered || (completed && completed->correlation_key == key &&
+      is_answered = is_answered || (completed && completed->correlation_key == key &&
                                     !or_empty(completed->signal_id).empty());
     }
-    if (on_answered) continue;
-    checker.fail("the signal " + ack->act.id + " for " + key + " was accepted and is nowhere");
+    if (is_answered) continue;
+    checker.fail("the signal " + ack->request.id + " for " + key + " was accepted and is nowhere");
   }
 }
 
 void cancels_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->act.kind != engine::ControlRequest::Kind::cancel) continue;
-    bool there = is_expired_request(e, ack->act.id);
+    if (ack->request.kind != engine::ControlRequest::Kind::cancel) continue;
+    bool found = is_expired_request(e, ack->request.id);
     for (const Event& event : e.events) {
-      there = there || event.type == EventType::job_cancel_requested;
+      found = found || event.type == EventType::job_cancel_requested;
     }
-    checker.fail_if(!there, "the cancel " + ack->act.id + " was accepted and is nowhere");
+    checker.fail_if(!found, "the cancel " + ack->request.id + " was accepted and is nowhere");
   }
 }
 
 void resolutions_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->act.kind != engine::ControlRequest::Kind::resolve || answers_confirmation(e, ack->act))
+    if (ack->request.kind != engine::ControlRequest::Kind::resolve ||
+        answers_confirmation(e, ack->request))
       continue;
-    if (completion_of(e, ack->act.id) || is_expired_request(e, ack->act.id)) continue;
-    bool on_answered = false;  // by the call itself, or by an earlier request
+    if (completion_of(e, ack->request.id) || is_expired_request(e, ack->request.id)) continue;
+    bool is_answered = false;  // by the call itself, or by an earlier request
     for (const Event& event : e.events) {
       const auto* completed = as<WaitCompleted>(event);
-      on_answered =
-          on_answered ||
+      is_answered =
+          is_answered ||
           (completed &&
-           completed->correlation_key.starts_with("resolve/" + ack->act.idempotency_key) &&
+           completed->correlation_key.starts_with("resolve/" + ack->request.idempotency_key) &&
            (completed->outcome == "signalled" || completed->outcome == "rejected" ||
             completed->outcome == "cancelled"));
     }
-    checker.fail_if(!on_answered, "the resolution " + ack->act.id + " was accepted and is nowhere");
+    checker.fail_if(!is_answered,
+                    "the resolution " + ack->request.id + " was accepted and is nowhere");
   }
 }
 
@@ -513,8 +518,8 @@ void timers_fire_late_and_once(const JobEvidence& e, Checker& checker) {
   std::set<std::string, std::less<>> fired;
   for (const Event& event : e.events) {
     // The wall time was raised, so its timer may fire again.
-    const auto* raised = decision_of(event, "budget");
-    if (raised && !raised->payload.value["wall"].is_null()) fired.erase("budget");
+    const auto* budget_raise = decision_of(event, "budget");
+    if (budget_raise && !budget_raise->payload.value["wall"].is_null()) fired.erase("budget");
     const auto* timer = as<TimerFired>(event);
     if (!timer) continue;
     checker.fail_if(!fired.insert(timer->effect_id).second, timer->effect_id + " fired twice");
@@ -601,9 +606,9 @@ Result<PendingLoad> load(SimWorld& world, const JobId& job, const engine::PlanSo
                          std::vector<Event>& events) {
   PendingLoad all;
   AE_ASSIGN(all.loaded, world.read_disk(job));
-  const auto seen = world.observer().jobs().find(job);
-  if (seen != world.observer().jobs().end() && seen->second.commits == all.loaded.commits) {
-    events = seen->second.log;  // byte for byte what was decoded when it was written
+  const auto observed = world.observer().jobs().find(job);
+  if (observed != world.observer().jobs().end() && observed->second.commits == all.loaded.commits) {
+    events = observed->second.log;  // byte for byte what was decoded when it was written
   } else {
     AE_ASSIGN(events, runtime::open_log(job, all.loaded));
   }
@@ -625,7 +630,7 @@ Result<PendingLoad> load(SimWorld& world, const JobId& job, const engine::PlanSo
 void check_together(SimWorld& world, const std::map<JobId, std::vector<Event>>& logs) {
   Report& report = world.report();
   for (const auto& [name, resource] : world.external_world().resources()) {
-    if (resource.version != resource.made.size() + resource.foreign_changes) {
+    if (resource.version != resource.applied_changes.size() + resource.foreign_changes) {
       report.violate("V5 a verifier only reads", {}, name + " was changed, and nobody did it");
     }
   }
@@ -672,7 +677,7 @@ void check_all(SimWorld& world, Users& users, const engine::PlanSource& plans) {
   }
   std::map<JobId, std::vector<Event>> logs;
   std::map<JobId, PendingLoad> loadings;
-  for (const auto& [job, seen] : world.observer().jobs()) {
+  for (const auto& [job, observed] : world.observer().jobs()) {
     auto all = load(world, job, plans, logs[job]);
     if (!all) {
       report.violate("L1 a log has no gap", job, all.error().message);
@@ -681,8 +686,8 @@ void check_all(SimWorld& world, Users& users, const engine::PlanSource& plans) {
     loadings.emplace(job, *std::move(all));
   }
   std::map<std::string_view, std::vector<const VerifierCheck*>> verifier_checks;
-  for (const VerifierCheck& look : world.external_world().verifier_checks())
-    verifier_checks[look.job.text].push_back(&look);
+  for (const VerifierCheck& check : world.external_world().verifier_checks())
+    verifier_checks[check.job.text].push_back(&check);
   for (const auto& [job, all] : loadings) {
     const std::vector<Event>& events = logs.at(job);
     report.events += events.size();
@@ -724,8 +729,9 @@ void check_all(SimWorld& world, Users& users, const engine::PlanSource& plans) {
 void check_visible(SimWorld& world, const engine::PlanSource& plans) {
   constexpr std::string_view kRule =
       "PR1 every job has ended or says what it waits for and which command answers";
-  for (const auto& [job, seen] : world.observer().jobs()) {
-    if (seen.status == "completed" || seen.status == "failed" || seen.status == "cancelled") {
+  for (const auto& [job, observed] : world.observer().jobs()) {
+    if (observed.status == "completed" || observed.status == "failed" ||
+        observed.status == "cancelled") {
       continue;
     }
     std::vector<Event> events;
@@ -740,7 +746,7 @@ void check_visible(SimWorld& world, const engine::PlanSource& plans) {
     visible = visible || (!parked.text("reason").empty() && parked["command"].is_string());
     const bool blocked = engine::is_blocked(all->state.status);
     if (!blocked || !visible) {
-      world.report().violate(kRule, job, "it is " + seen.status + ": " + canonical(view),
+      world.report().violate(kRule, job, "it is " + observed.status + ": " + canonical(view),
                              ViolationKind::liveness);
     }
   }

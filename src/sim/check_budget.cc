@@ -17,7 +17,7 @@ using engine::Usage;
 // The newest charge of a command.
 struct Charge {
   Usage use;
-  bool model = false, open = false, held = false, spent = false;
+  bool model = false, open = false, reserved = false, spent = false;
   bool requested = false;  // its newest try ended with questions: the next is charged
   std::string attempt;
 };
@@ -90,7 +90,7 @@ class UsageCounter {
                          .cost_micros = reserved->cost_micros,
                          .model_calls = 1};
     }
-    checker_.fail_if(charge.held, at(event) + "the try before it is not settled");
+    checker_.fail_if(charge.reserved, at(event) + "the try before it is not settled");
     checker_.fail_if(wall_passed_, at(event) + "a call begins after the time has passed");
     for (const Limit limit : kCountedLimits) {
       const auto& most = limits_.max_of(limit);
@@ -100,12 +100,12 @@ class UsageCounter {
           at(event) + "there is no room in its " + std::string(to_text(limit)));
     }
     add(deferred_, charge.use);
-    charge.held = true;
+    charge.reserved = true;
     charge.spent = false;
   }
 
   void settle(Charge& charge, const Usage& used) {
-    if (!std::exchange(charge.held, false)) return;
+    if (!std::exchange(charge.reserved, false)) return;
     subtract(deferred_, charge.use);
     add(spent_, used);
     charge.spent = true;
@@ -119,8 +119,8 @@ class UsageCounter {
     const std::string& outcome = finish.outcome;
     charge.requested = outcome == "input_required";
     const bool definite = outcome == "failure" && finish.definite == true;
-    if (charge.held && definite && finish.error && finish.error->code == "not_sent") {
-      charge.held = false;
+    if (charge.reserved && definite && finish.error && finish.error->code == "not_sent") {
+      charge.reserved = false;
       return subtract(deferred_, charge.use);
     }
     if (charge.model && outcome == "success") return;  // its command has the actual usage
@@ -141,32 +141,32 @@ class UsageCounter {
   }
 
   void decided(const Event& event, const DecisionRecorded& decision) {
-    if (decision.state == "raised") return raised(event, decision);
+    if (decision.state == "raised") return check_raise(event, decision);
     checker_.mark("budget.exceeded");
     for (const auto& [id, charge] : charges_) {
-      const bool ours = event.attempt_id && charge.attempt == event.attempt_id->text;
-      checker_.fail_if(charge.open && ours, at(event) + "it parks with a call under way");
+      const bool is_own_attempt = event.attempt_id && charge.attempt == event.attempt_id->text;
+      checker_.fail_if(charge.open && is_own_attempt, at(event) + "it parks with a call under way");
     }
-    const Value& said = decision.payload.value;
-    if (said.text("limit") == "wall") {
+    const Value& value = decision.payload.value;
+    if (value.text("limit") == "wall") {
       return checker_.fail_if(!wall_passed_, at(event) + "no time has passed");
     }
     for (const Limit limit : kCountedLimits) {
-      if (to_text(limit) != said.text("limit")) continue;
+      if (to_text(limit) != value.text("limit")) continue;
       const std::uint64_t used = amount_of(spent_, limit) + amount_of(deferred_, limit);
-      const bool fits = used + static_cast<std::uint64_t>(said["asked"].as_int()) <=
+      const bool fits = used + static_cast<std::uint64_t>(value["asked"].as_int()) <=
                         limits_.max_of(limit).value_or(0);
       checker_.fail_if(fits, at(event) + "there was room");
     }
   }
 
-  void raised(const Event& event, const DecisionRecorded& decision) {
+  void check_raise(const Event& event, const DecisionRecorded& decision) {
     checker_.mark("budget.raised");
     const engine::Limits more = read(decision.payload.value);
     if (requested_ != nullptr) {
       const auto request = requested_->find(or_empty(decision.by));
       if (request == requested_->end()) return checker_.fail(at(event) + "nobody raised it");
-      const engine::Limits requested = read(request->second.act.payload);
+      const engine::Limits requested = read(request->second.request.payload);
       for (const Limit limit : kCountedLimits) {
         checker_.fail_if(more.max_of(limit) && more.max_of(limit) != requested.max_of(limit),
                          at(event) + "nobody let it use so much");
@@ -203,13 +203,13 @@ void fork_keeps_budget(const JobEvidence& e, Checker& checker) {
   const auto origin = e.logs.find(JobId(std::string(from.text("job_id"))));
   if (origin == e.logs.end()) return checker.fail("its origin is nowhere");
   Report unread;
-  Checker nobody(unread, e.job, "the origin is judged for itself");
-  UsageCounter then(origin->second, nullptr, nobody);
+  Checker muted(unread, e.job, "the origin is judged for itself");
+  UsageCounter then(origin->second, nullptr, muted);
   for (const Event& event : origin->second) {
     then.apply(event);
     if (Value(event.seq) == from["seq"]) break;
   }
-  UsageCounter now(e.events, nullptr, nobody);
+  UsageCounter now(e.events, nullptr, muted);
   now.apply(e.events.front());
   for (const Limit limit : kCountedLimits) {
     const std::string name(to_text(limit));
@@ -227,16 +227,16 @@ void fork_keeps_budget(const JobEvidence& e, Checker& checker) {
 
 void raises_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->act.kind != engine::ControlRequest::Kind::budget ||
+    if (ack->request.kind != engine::ControlRequest::Kind::budget ||
         ack->answer["raised"] != Value(true)) {
       continue;
     }
-    bool there = false;
+    bool found = false;
     for (const Event& event : e.events) {
       const auto* raise = decision_of(event, "budget");
-      there = there || (raise && or_empty(raise->by) == ack->act.by);
+      found = found || (raise && or_empty(raise->by) == ack->request.by);
     }
-    checker.fail_if(!there, ack->act.id + " was accepted and is nowhere");
+    checker.fail_if(!found, ack->request.id + " was accepted and is nowhere");
   }
 }
 

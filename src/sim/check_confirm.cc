@@ -21,8 +21,8 @@ struct Mismatch {  // from the recorded version
 struct RecordedChange {
   std::string step, tool, version, attempt;
   std::uint64_t epoch = 0;
-  bool looked_at = false;  // by the current attempt
-  std::optional<Mismatch> accepted, raised;
+  bool was_verified = false;  // by the current attempt
+  std::optional<Mismatch> accepted, open_mismatch;
 };
 
 class ConfirmationWalker {
@@ -37,13 +37,13 @@ class ConfirmationWalker {
     for (index_ = 0; index_ < e_.events.size(); ++index_) {
       const Event& event = e_.events[index_];
       at_ = "event " + std::to_string(event.seq) + ": ";
-      look(event);
+      check_event(event);
       apply(event);
     }
   }
 
  protected:
-  virtual void look(const Event& event) = 0;
+  virtual void check_event(const Event& event) = 0;
   const JobEvidence& e_;
   Checker& checker_;
   std::string at_;
@@ -56,8 +56,8 @@ class ConfirmationWalker {
       attempt = running->attempt_id;
       epoch = static_cast<std::uint64_t>(running->epoch);
       for (auto& [name, resource] : resources) {
-        resource.looked_at = false;
-        resource.raised.reset();
+        resource.was_verified = false;
+        resource.open_mismatch.reset();
       }
     } else if (const auto* call = as<ToolInvocationStarted>(event)) {
       tools_[step] = call->tool_name;
@@ -68,17 +68,17 @@ class ConfirmationWalker {
                                         .version = or_empty(change->version),
                                         .attempt = attempts_[step].first,
                                         .epoch = attempts_[step].second,
-                                        .looked_at = false,
+                                        .was_verified = false,
                                         .accepted = {},
-                                        .raised = {}};
+                                        .open_mismatch = {}};
       nodes_[change->resource_id] = change->node_id;
     } else if (const auto* checked = as<ConfirmationChecked>(event)) {
       const auto resource = resources.find(or_empty(checked->resource_id));
-      if (resource != resources.end()) resource->second.looked_at = true;
+      if (resource != resources.end()) resource->second.was_verified = true;
     } else if (const auto* decision = decision_of(event, "confirmation")) {
       decided(*decision, step);
     } else if (const auto* plan = as<PlanGenerated>(event)) {
-      if (plan->carried.is_array()) let_go(plan->carried);
+      if (plan->carried.is_array()) remove_carried(plan->carried);
     }
   }
 
@@ -87,17 +87,17 @@ class ConfirmationWalker {
       for (const Value& one : decision.payload.value["resources"].items()) {
         const auto resource = resources.find(one.text("resource_id"));
         if (resource == resources.end()) continue;
-        resource->second.raised =
+        resource->second.open_mismatch =
             Mismatch{std::string(one.text("verdict")), std::string(one.text("observed"))};
       }
     }
     for (auto& [name, resource] : resources) {
-      if (resource.step != step || decision.state != "accept" || !resource.raised) continue;
-      resource.accepted = std::exchange(resource.raised, std::nullopt);
+      if (resource.step != step || decision.state != "accept" || !resource.open_mismatch) continue;
+      resource.accepted = std::exchange(resource.open_mismatch, std::nullopt);
     }
   }
 
-  void let_go(const Value& carried) {
+  void remove_carried(const Value& carried) {
     std::set<std::string, std::less<>> nodes;
     for (const Value& entry : carried.items()) nodes.emplace(entry.text("node_id"));
     std::erase_if(resources,
@@ -117,7 +117,7 @@ class VerifierCheckWalker final : public ConfirmationWalker {
       : ConfirmationWalker(e, checker), parts_(e) {}
 
  private:
-  void look(const Event& event) override {
+  void check_event(const Event& event) override {
     parts_.apply(event);
     ending_ = ending_ || begins_end(event);
     const auto* command = as<CommandEmitted>(event);
@@ -130,7 +130,7 @@ class VerifierCheckWalker final : public ConfirmationWalker {
     const bool again = call->try_no != 1 && !tool_kind(call->tool_name)->changes.empty();
     if (again || side_.contains(call->step_id.text)) return;
     for (const auto& [name, resource] : resources) {
-      checker_.fail_if(resource.attempt != attempt && !resource.looked_at,
+      checker_.fail_if(resource.attempt != attempt && !resource.was_verified,
                        at_ + "a call begins, and nobody has looked at " + name);
     }
   }
@@ -149,7 +149,8 @@ class VerifierCheckWalker final : public ConfirmationWalker {
     const auto resource = resources.find(name);
     if (resource == resources.end())
       return checker_.fail(at_ + name + " was not changed by the job");
-    checker_.fail_if(resource->second.looked_at, at_ + name + " is looked at twice by one attempt");
+    checker_.fail_if(resource->second.was_verified,
+                     at_ + name + " is looked at twice by one attempt");
     checker_.fail_if(resource->second.attempt == attempt,
                      at_ + name + " is looked at by the attempt that changed it");
   }
@@ -159,14 +160,14 @@ class VerifierCheckWalker final : public ConfirmationWalker {
   bool ending_ = false;
 };
 
-void looks_after_recovery(const JobEvidence& e, Checker& checker) {
+void verifies_after_recovery(const JobEvidence& e, Checker& checker) {
   VerifierCheckWalker(e, checker).run();
   // An attempt checks each change once, or a few times if it was unreachable.
   std::map<std::pair<std::string, std::string>, std::pair<std::uint64_t, std::uint64_t>>
       verifier_checks;
-  for (const VerifierCheck* look : e.verifier_checks) {
-    auto& [seen, all] = verifier_checks[{look->resource, look->expected}];
-    seen += look->said != CheckVerdict::unreachable;
+  for (const VerifierCheck* verifier_check : e.verifier_checks) {
+    auto& [seen, all] = verifier_checks[{verifier_check->resource, verifier_check->expected}];
+    seen += verifier_check->reported_verdict != CheckVerdict::unreachable;
     all++;
   }
   for (const auto& [what, times] : verifier_checks) {
@@ -183,7 +184,7 @@ class ObservedStateWalker final : public ConfirmationWalker {
   using ConfirmationWalker::ConfirmationWalker;
 
  private:
-  void look(const Event& event) override {
+  void check_event(const Event& event) override {
     const auto* check = as<ConfirmationChecked>(event);
     if (!check) return;
     const std::string& name = or_empty(check->resource_id);
@@ -195,11 +196,13 @@ class ObservedStateWalker final : public ConfirmationWalker {
     const bool verified = tool_kind(resource.tool)->verified();
     checker_.fail_if(verified == (verdict == "unconfirmed"), at_ + name + " is " + verdict);
     if (!verified) return;
-    const bool seen = std::ranges::any_of(e_.verifier_checks, [&](const VerifierCheck* look) {
-      const bool same = verdict != "mismatch" || check->detail.text("observed") == look->there;
-      return look->resource == name && look->expected == resource.version &&
-             to_text(look->truth()) == verdict && same;
-    });
+    const bool seen =
+        std::ranges::any_of(e_.verifier_checks, [&](const VerifierCheck* verifier_check) {
+          const bool same = verdict != "mismatch" ||
+                            check->detail.text("observed") == verifier_check->actual_version;
+          return verifier_check->resource == name && verifier_check->expected == resource.version &&
+                 to_text(verifier_check->actual_verdict()) == verdict && same;
+        });
     checker_.fail_if(!seen, at_ + name + " is said to be " + verdict + ", and nobody saw that");
   }
 };
@@ -216,14 +219,14 @@ class ConsequenceWalker final : public ConfirmationWalker {
   bool failed() const { return failed_; }
 
  private:
-  void look(const Event& event) override {
+  void check_event(const Event& event) override {
     if (const auto* check = as<ConfirmationChecked>(event)) return checked(*check);
     const auto* decision = decision_of(event, "confirmation");
     if (!decision) return;
     const std::string_view state = or_empty(decision->state);
     if (state == "checked") return consequence();
     if (state == "failed" || state == "fail") failed_ = true;
-    if (state == "accept" || state == "fail") on_answered(event, *decision);
+    if (state == "accept" || state == "fail") check_answer(event, *decision);
   }
 
   void checked(const ConfirmationChecked& check) {
@@ -275,9 +278,9 @@ class ConsequenceWalker final : public ConfirmationWalker {
     checker_.fail_if(!parked, at_ + "somebody is asked, and the job does not rest");
     checker_.mark("confirm.asked");
     if (!parked) return;
-    const std::vector<Event> so_far(e_.events.begin(),
-                                    e_.events.begin() + static_cast<std::ptrdiff_t>(next + 1));
-    const auto state = engine::fold(e_.job, so_far, e_.plans);
+    const std::vector<Event> events_so_far(
+        e_.events.begin(), e_.events.begin() + static_cast<std::ptrdiff_t>(next + 1));
+    const auto state = engine::fold(e_.job, events_so_far, e_.plans);
     if (!state) return checker_.fail(at_ + state.error().message);
     std::set<std::string> listed;
     for (const Value& one : engine::approvals_view(*state)) {
@@ -288,20 +291,21 @@ class ConsequenceWalker final : public ConfirmationWalker {
   }
 
   // The answer was requested by a user.
-  void on_answered(const Event& event, const DecisionRecorded& decision) {
+  void check_answer(const Event& event, const DecisionRecorded& decision) {
     const auto requested = e_.requested.find(or_empty(decision.by));
     const bool accepts = decision.state == "accept";
-    bool said = requested != e_.requested.end();
-    if (said) {
-      const engine::ControlRequest& act = requested->second.act;
-      const std::string_view step =
-          act.kind == engine::ControlRequest::Kind::resolve ? act.step_id : act.approval;
-      const bool yes = act.kind == engine::ControlRequest::Kind::resolve
-                           ? act.resolution == "accept"
-                           : act.payload.text("decision") == "approve";
-      said = step == step_of(event) && yes == accepts;
+    bool is_requested = requested != e_.requested.end();
+    if (is_requested) {
+      const engine::ControlRequest& request = requested->second.request;
+      const std::string_view step = request.kind == engine::ControlRequest::Kind::resolve
+                                        ? request.step_id
+                                        : request.approval;
+      const bool yes = request.kind == engine::ControlRequest::Kind::resolve
+                           ? request.resolution == "accept"
+                           : request.payload.text("decision") == "approve";
+      is_requested = step == step_of(event) && yes == accepts;
     }
-    checker_.fail_if(!said, at_ + "nobody said that");
+    checker_.fail_if(!is_requested, at_ + "nobody said that");
     checker_.mark(accepts ? "confirm.accepted" : "confirm.not_accepted");
   }
 
@@ -314,25 +318,28 @@ void mismatches_have_consequences(const JobEvidence& e, Checker& checker) {
   ConsequenceWalker following(e, checker);
   following.run();
   if (e.state.status != engine::JobStatus::failed) return;
-  const bool says = e.state.error && e.state.error->code == "confirmation_failed";
-  checker.fail_if(says && !following.failed(), "it failed, and nothing was found otherwise");
-  checker.fail_if(!says && following.failed(), "it failed for another reason than what was found");
+  const bool is_confirmation_failure =
+      e.state.error && e.state.error->code == "confirmation_failed";
+  checker.fail_if(is_confirmation_failure && !following.failed(),
+                  "it failed, and nothing was found otherwise");
+  checker.fail_if(!is_confirmation_failure && following.failed(),
+                  "it failed for another reason than what was found");
 }
 
 void answers_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (!answers_confirmation(e, ack->act)) continue;
-    const bool there = std::ranges::any_of(e.events, [&](const Event& event) {
+    if (!answers_confirmation(e, ack->request)) continue;
+    const bool found = std::ranges::any_of(e.events, [&](const Event& event) {
       const auto* answer = decision_of(event, "confirmation");
-      return answer && or_empty(answer->by) == ack->act.by;
+      return answer && or_empty(answer->by) == ack->request.by;
     });
-    checker.fail_if(!there, ack->act.id + " was accepted and is nowhere");
+    checker.fail_if(!found, ack->request.id + " was accepted and is nowhere");
   }
 }
 
 constexpr Rule kConfirmRules[] = {
     {"V1 what was changed is looked at after a recovery, once, before a new call begins",
-     looks_after_recovery},
+     verifies_after_recovery},
     {"V2 what is said of a change is what was there", observed_state_is_true},
     {"V3 a mismatch ends the job, is counted, or asks; what was accepted is not raised again",
      mismatches_have_consequences},

@@ -14,19 +14,21 @@ void answers_are_injected(const JobEvidence& e, Checker& checker) {
   for (const auto& [invocation, call] : calls_of(e.events)) {
     if (!is_model(call)) continue;
     const KeyRecord* record = record_of(e, call.key);
-    std::int64_t on_answered = 0;  // the try
+    std::int64_t answered_try = 0;  // the try
     for (const auto& [number, t] : call.tries) {
-      checker.fail_if(on_answered > 0, call.tool + " try " + std::to_string(number) +
-                                           " was made after try " + std::to_string(on_answered) +
-                                           " was answered");
-      if (!t.on_answered() || on_answered > 0) continue;
-      on_answered = number;
-      bool said = t.result["invalid"].is_bool();
+      checker.fail_if(answered_try > 0, call.tool + " try " + std::to_string(number) +
+                                            " was made after try " + std::to_string(answered_try) +
+                                            " was answered");
+      if (!t.is_answered() || answered_try > 0) continue;
+      answered_try = number;
+      bool is_model_answer = t.result["invalid"].is_bool();
       for (const Arrival& arrival : record ? record->arrivals : std::vector<Arrival>()) {
-        said = said || (arrival.try_no == number && arrival.answer == t.result);
+        is_model_answer =
+            is_model_answer || (arrival.try_no == number && arrival.answer == t.result);
       }
-      checker.fail_if(!said, call.tool + " try " + std::to_string(number) +
-                                 ": what is recorded is not what that question was answered");
+      checker.fail_if(!is_model_answer,
+                      call.tool + " try " + std::to_string(number) +
+                          ": what is recorded is not what that question was answered");
       checker.mark("model.answered");
     }
   }
@@ -51,7 +53,7 @@ void bill_is_kept(const JobEvidence& e, Checker& checker) {
     bool paid = false;
     for (const auto& [number, t] : call.tries) {
       withdrawn += t.is_first_outcome_definite && t.error == "not_sent";
-      if (!t.on_answered() || std::exchange(paid, true)) continue;
+      if (!t.is_answered() || std::exchange(paid, true)) continue;
       const Value& total = t.result["usage"]["total_tokens"];
       if (total.is_integer()) tokens += static_cast<std::uint64_t>(total.as_int());
     }

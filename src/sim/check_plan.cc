@@ -46,7 +46,7 @@ class WorkItemWalker {
 
   void apply(const Event& event) {
     if (const auto* fork = as<ForkImported>(event)) {
-      for (const Value& entry : fork->commands.items()) brought_in(entry);
+      for (const Value& entry : fork->commands.items()) apply_import(entry);
     } else if (const auto* call = as<ToolInvocationStarted>(event)) {
       if (!side_.contains(call->step_id.text)) started(event, *call);
     } else if (event.type == EventType::command_committed) {
@@ -60,7 +60,7 @@ class WorkItemWalker {
     }
   }
 
-  void brought_in(const Value& entry) {
+  void apply_import(const Value& entry) {
     if (is_unfinished(entry)) return;
     const ToolKind* kind = tool_kind(entry.text("tool"));
     const bool committed =
@@ -74,8 +74,8 @@ class WorkItemWalker {
   void started(const Event& event, const ToolInvocationStarted& call) {
     const std::string& step = call.step_id.text;
     tools_[step] = call.tool_name;
-    const auto whole = work_items_.find(call.node_id);
-    checker_.fail_if(of_loop(event) && whole != work_items_.end() && whole->second.imported,
+    const auto work_item = work_items_.find(call.node_id);
+    checker_.fail_if(of_loop(event) && work_item != work_items_.end() && work_item->second.imported,
                      "event " + std::to_string(event.seq) + ": a loop goes on that was brought in");
     WorkItem& place = work_items_[name_of(call.node_id, item_of(event, call))];
     checker_.fail_if(place.done && place.imported == imported_,
@@ -134,8 +134,8 @@ void imports_are_not_done_again(const JobEvidence& e, Checker& checker) {
 }
 
 const RequestedFork* requested_fork_of(const JobEvidence& e) {
-  const auto ask = e.forks.find(e.job);
-  return ask == e.forks.end() ? nullptr : &ask->second;
+  const auto requested_fork = e.forks.find(e.job);
+  return requested_fork == e.forks.end() ? nullptr : &requested_fork->second;
 }
 
 // Steps that the fork imported as done.
@@ -172,26 +172,27 @@ std::uint64_t effect_declared(const CallHistory& call, const KeyRecord& record) 
 }
 
 void repeats_are_agreed_to(const JobEvidence& e, Checker& checker) {
-  const RequestedFork* ask = requested_fork_of(e);
-  if (e.state.forked_from.is_null() || !ask || ask->request.repeat_all) return;
-  const auto origin = e.logs.find(ask->request.origin);
+  const RequestedFork* requested_fork = requested_fork_of(e);
+  if (e.state.forked_from.is_null() || !requested_fork || requested_fork->request.repeat_all)
+    return;
+  const auto origin = e.logs.find(requested_fork->request.origin);
   if (origin == e.logs.end()) return checker.fail("its origin is nowhere");
   const auto imported = imported_steps(e), dropped = dropped_nodes(origin->second);
   const auto side = side_commands(origin->second);
-  const std::vector<std::string>& agreed = ask->request.repeat;
+  const std::vector<std::string>& agreed = requested_fork->request.repeat;
   for (const auto& [invocation, call] : calls_of(origin->second)) {
     const KeyRecord* record = record_of(e, call.key);
     if (side.contains(call.step) || !record || record->effect_class == EffectClass::read) continue;
     const bool named = std::ranges::any_of(
         agreed, [&](const std::string& name) { return name == call.step || name == call.key; });
     if (imported.contains(call.step) || named) continue;
-    const Event& was_declared = origin->second[call.tries.begin()->second.seq - 1];
-    if (dropped.contains(node_of(was_declared))) continue;
+    const Event& declaration = origin->second[call.tries.begin()->second.seq - 1];
+    if (dropped.contains(node_of(declaration))) continue;
     // The service reported at last that nothing has happened.
     if (const CallHistory::Try& last = call.tries.rbegin()->second; last.finished && last.definite)
       continue;
     const std::uint64_t seq = record->effects > 0 ? effect_declared(call, *record) : 0;
-    checker.fail_if(seq > 0 && seq <= ask->origin_events,
+    checker.fail_if(seq > 0 && seq <= requested_fork->origin_events,
                     "the origin's " + call.tool + " (" + call.step +
                         ") had happened when the fork was asked for, and nobody agreed to "
                         "another one");
@@ -234,14 +235,17 @@ void fork_shares_no_key(const JobEvidence& e, Checker& checker) {
 }
 
 void fork_is_what_was_asked(const JobEvidence& e, Checker& checker) {
-  const RequestedFork* ask = requested_fork_of(e);
+  const RequestedFork* requested_fork = requested_fork_of(e);
   const Value& from = e.state.forked_from;
-  checker.fail_if(from.is_null() != (ask == nullptr), "a fork that nobody asked for, or none");
-  if (!ask || from.is_null()) return;
-  checker.fail_if(from.text("job_id") != ask->request.origin.text, "it is a fork of another job");
-  checker.fail_if(ask->request.at > 0 && from["seq"] != Value(ask->request.at),
-                  "it begins at another event");
-  checker.fail_if(ask->request.input && e.state.input != *ask->request.input,
+  checker.fail_if(from.is_null() != (requested_fork == nullptr),
+                  "a fork that nobody asked for, or none");
+  if (!requested_fork || from.is_null()) return;
+  checker.fail_if(from.text("job_id") != requested_fork->request.origin.text,
+                  "it is a fork of another job");
+  checker.fail_if(
+      requested_fork->request.at > 0 && from["seq"] != Value(requested_fork->request.at),
+      "it begins at another event");
+  checker.fail_if(requested_fork->request.input && e.state.input != *requested_fork->request.input,
                   "its input is not the one that it was given");
 }
 
@@ -277,10 +281,10 @@ void replaced_only_when_idle(const JobEvidence& e, Checker& checker) {
       case EventType::plan_generated:
         if (std::exchange(first, false)) break;
         for (const auto& [what, tool] : open) {
-          std::string said = "event " + std::to_string(event.seq);
-          said.append(" replaces the plan while ").append(what);
-          said.append(" (").append(tool).append(") is open");
-          checker.fail(std::move(said));
+          std::string message = "event " + std::to_string(event.seq);
+          message.append(" replaces the plan while ").append(what);
+          message.append(" (").append(tool).append(") is open");
+          checker.fail(std::move(message));
         }
         checker.mark(made_by_model(event) ? "plan.made_by_model" : "plan.replaced");
         break;
@@ -304,26 +308,28 @@ void plans_are_those_asked_for(const JobEvidence& e, Checker& checker) {
       checker.fail(at + "nobody gave it another plan");
       continue;
     }
-    const Value& requested = request->second.act.payload;
-    const auto* made = as<PlanGenerated>(e.events[i + 1]);
-    checker.fail_if(!made || made->task_graph != requested["task_graph"],
+    const Value& requested = request->second.request.payload;
+    const auto* generated = as<PlanGenerated>(e.events[i + 1]);
+    checker.fail_if(!generated || generated->task_graph != requested["task_graph"],
                     at + "the plan is another one");
-    std::set<std::string> said, done;
-    for (const Value& node : requested["drop"].items()) said.insert(node.as_string());
-    if (made && made->drop.is_array()) {
-      for (const Value& node : made->drop.items()) done.insert(node.as_string());
+    std::set<std::string> requested_drops, actual_drops;
+    for (const Value& node : requested["drop"].items()) requested_drops.insert(node.as_string());
+    if (generated && generated->drop.is_array()) {
+      for (const Value& node : generated->drop.items()) actual_drops.insert(node.as_string());
     }
-    checker.fail_if(said != done, at + "other nodes are let go than somebody said");
+    checker.fail_if(requested_drops != actual_drops,
+                    at + "other nodes are let go than somebody said");
   }
   for (const Ack* ack : e.acks) {
-    if (ack->act.kind != engine::ControlRequest::Kind::plan || ack->answer["unchanged"].is_bool())
+    if (ack->request.kind != engine::ControlRequest::Kind::plan ||
+        ack->answer["unchanged"].is_bool())
       continue;
-    const bool there = std::ranges::any_of(e.events, [&](const Event& event) {
+    const bool found = std::ranges::any_of(e.events, [&](const Event& event) {
       const auto* plan = as<PlanGenerated>(event);
-      return plan && plan->task_graph == ack->act.payload["task_graph"];
+      return plan && plan->task_graph == ack->request.payload["task_graph"];
     });
-    checker.fail_if(!there,
-                    ack->act.id + " was accepted and is nowhere: " + canonical(ack->answer));
+    checker.fail_if(!found,
+                    ack->request.id + " was accepted and is nowhere: " + canonical(ack->answer));
   }
 }
 

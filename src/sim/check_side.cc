@@ -14,13 +14,13 @@ namespace {
 struct Command {
   std::string tool, key, attempt;
   bool node = false;  // not about another call
-  bool open = false, doubt = false, probing = false, committed = false;
+  bool open = false, in_doubt = false, probing = false, committed = false;
   bool absent = false;             // the newest try is known not to have happened
   Instant settled_at;              // the newest try may take effect until then
   bool unsettled = false;          // a try ended, and may still take effect
   std::optional<Instant> opening;  // of the store, when it was sent
   bool unknown = false;            // a try ended without a known outcome
-  bool given_up = false;           // by a user
+  bool is_abandoned = false;       // by a user
   std::string node_id;
   std::map<std::string, Value> answers;  // its successful results, by invocation
 };
@@ -59,9 +59,9 @@ class CommandWalker {
       decided(command, or_empty(decision->state));
     } else if (event.type == EventType::command_committed) {
       command.committed = true;
-      command.doubt = command.unknown = command.probing = false;
+      command.in_doubt = command.unknown = command.probing = false;
     } else if (event.type == EventType::node_finished) {
-      command.doubt = command.probing = false;
+      command.in_doubt = command.probing = false;
     }
   }
 
@@ -77,11 +77,11 @@ class CommandWalker {
     }
   }
   static void decided(Command& command, std::string_view state) {
-    command.doubt = command.probing = false;
+    command.in_doubt = command.probing = false;
     command.absent = state == "not_happened";
     if (command.absent) command.unsettled = false;
     if (state == "fail") {
-      command.given_up = true;
+      command.is_abandoned = true;
     } else {
       command.unknown = false;
     }
@@ -95,13 +95,14 @@ class CommandWalker {
     if (outcome == "success" || definite) command.probing = false;
     if (outcome != "success" && !definite && finish.settled != true) command.unsettled = true;
     if (outcome == "success") {
-      command.doubt = command.unknown = false;
+      command.in_doubt = command.unknown = false;
       command.answers[finish.invocation_id.text] = finish.result.value;
     } else if (!definite) {
-      command.doubt = !command.absent && tool_kind(command.tool)->effect_class != EffectClass::read;
-      command.unknown = command.unknown || command.doubt;
+      command.in_doubt =
+          !command.absent && tool_kind(command.tool)->effect_class != EffectClass::read;
+      command.unknown = command.unknown || command.in_doubt;
     } else if (error != "connect" && error != "not_sent") {
-      command.doubt = command.unknown = false;
+      command.in_doubt = command.unknown = false;
     }
   }
 
@@ -117,7 +118,7 @@ void probe_begins(const JobEvidence& e, CommandWalker& walker, const Event& even
   if (!requested || requested->committed) return;  // else it is a compensation
   const std::string at = "event " + std::to_string(event.seq) + ": " + requested->tool;
   checker.fail_if(
-      tool_kind(requested->tool)->probe.empty() || (!requested->open && !requested->doubt),
+      tool_kind(requested->tool)->probe.empty() || (!requested->open && !requested->in_doubt),
       at + " is asked about, and is not in doubt");
   const bool settled = !requested->open && !requested->unsettled;
   checker.fail_if(!e.clock_jumped && !settled && event.created_at < requested->settled_at,
@@ -211,13 +212,14 @@ class CompensationWalker {
         compensated(std::get<StepCompensated>(event.body));
         break;
       case EventType::plan_generated:
-        let_go(std::get<PlanGenerated>(event.body).carried);
+        abandon(std::get<PlanGenerated>(event.body).carried);
         break;
       case EventType::fork_imported:
-        brought_in(std::get<ForkImported>(event.body));
+        apply_import(std::get<ForkImported>(event.body));
         break;
       case EventType::job_cancel_requested:
-        stays_ = stays_ || !std::get<JobCancelRequested>(event.body).compensate.value_or(true);
+        effects_stay_ =
+            effects_stay_ || !std::get<JobCancelRequested>(event.body).compensate.value_or(true);
         break;
       default:
         break;
@@ -225,7 +227,7 @@ class CompensationWalker {
   }
 
   // The job does not compensate what a re-plan does not carry over.
-  void let_go(const Value& carried) {
+  void abandon(const Value& carried) {
     if (!carried.is_array()) return;
     std::set<std::string, std::less<>> nodes;
     for (const Value& entry : carried.items()) nodes.emplace(entry.text("node_id"));
@@ -233,15 +235,16 @@ class CompensationWalker {
                   [&](const std::string& step) { return !nodes.contains(nodes_[step]); });
     std::erase_if(walk_.commands, [&](const auto& entry) {
       const Command& command = entry.second;
-      const bool gone = !command.node_id.empty() && !nodes.contains(command.node_id);
-      if (gone && command.unknown) earlier_unknown_.insert(command.key);
-      return gone;
+      const bool is_dropped = !command.node_id.empty() && !nodes.contains(command.node_id);
+      if (is_dropped && command.unknown) earlier_unknown_.insert(command.key);
+      return is_dropped;
     });
-    std::erase_if(others_, [&](const std::string& node) { return !nodes.contains(node); });
+    std::erase_if(imported_undoable_,
+                  [&](const std::string& node) { return !nodes.contains(node); });
   }
 
   // The job does not compensate imported calls; those with unknown outcomes are listed if it fails.
-  void brought_in(const ForkImported& fork) {
+  void apply_import(const ForkImported& fork) {
     if (fork.unknown.is_array()) {
       for (const Value& call : fork.unknown.items()) {
         earlier_unknown_.emplace(call.text("idempotency_key"));
@@ -252,7 +255,8 @@ class CompensationWalker {
       const ToolKind* kind = tool_kind(entry.text("tool"));
       const bool done =
           entry.text("result_type") == "side_effect_committed" || entry["committed"] == Value(true);
-      if (kind && !kind->undo.empty() && done) others_.emplace_back(entry.text("node_id"));
+      if (kind && !kind->undo.empty() && done)
+        imported_undoable_.emplace_back(entry.text("node_id"));
     }
   }
 
@@ -263,7 +267,7 @@ class CompensationWalker {
     checker_.fail_if(!undoing_.empty(), at_ + "two are undone at once");
     for (const auto& [step, command] : walk_.commands) {
       checker_.fail_if(command.open, at_ + command.tool + " is in flight");
-      checker_.fail_if(command.node && command.doubt, at_ + command.tool + " is in doubt");
+      checker_.fail_if(command.node && command.in_doubt, at_ + command.tool + " is in doubt");
     }
     undoing_ = of;
     undo_ = undo.step_id.text;
@@ -272,10 +276,10 @@ class CompensationWalker {
   void decided(const DecisionRecorded& decision, const std::string& step) {
     if (decision.kind != "in_doubt" || step != undo_) return;
     const bool called = walk_.commands.contains(step) && !walk_.commands[step].key.empty();
-    if (decision.state == "happened" && !called) by_hand_.insert(undoing_);
+    if (decision.state == "happened" && !called) undone_by_hand_.insert(undoing_);
     if (decision.state != "fail") return;
     checker_.mark("undo.given_up");
-    given_up_.insert(undoing_);
+    abandoned_.insert(undoing_);
     over();
   }
 
@@ -283,10 +287,10 @@ class CompensationWalker {
     const std::string& step = undone.step_id.text;
     checker_.mark("undo.done");
     checker_.fail_if(undoing_ != step, at_ + "nothing undoes it");
-    checker_.fail_if(!by_hand_.contains(step) && !walk_.commands[undo_].committed,
+    checker_.fail_if(!undone_by_hand_.contains(step) && !walk_.commands[undo_].committed,
                      at_ + "its compensation is not committed");
     checker_.fail_if(undone.compensation_invocation_id.empty(), at_ + "by no call");
-    done_.push_back(step);
+    undone_.push_back(step);
     over();
   }
 
@@ -300,15 +304,16 @@ class CompensationWalker {
     at_ = "the end: ";
     const bool completed = end.type == EventType::job_completed;
     lists_unknown(end, completed);
-    checker_.fail_if(completed && !(done_.empty() && given_up_.empty() && undoing_.empty()),
+    checker_.fail_if(completed && !(undone_.empty() && abandoned_.empty() && undoing_.empty()),
                      at_ + "a completed job undid something");
     if (completed) return;
-    checker_.fail_if(!undoable_.empty() && !stays_,
+    checker_.fail_if(!undoable_.empty() && !effects_stay_,
                      at_ + std::to_string(undoable_.size()) + " steps are not compensated");
     const auto [compensated, uncompensated] = listed_by(end);
-    checker_.fail_if(compensated != done_.size() ||
-                         uncompensated != given_up_.size() + undoable_.size() + others_.size(),
-                     at_ + "it lists other steps");
+    checker_.fail_if(
+        compensated != undone_.size() ||
+            uncompensated != abandoned_.size() + undoable_.size() + imported_undoable_.size(),
+        at_ + "it lists other steps");
     if (!undoable_.empty()) checker_.mark("undo.left");
   }
 
@@ -341,7 +346,7 @@ class CompensationWalker {
       unknown.insert(command.key);
       const ToolKind& kind = *tool_kind(command.tool);
       const bool undoable = command.node && !kind.undo.empty() && kind.in_doubt != "fail";
-      checker_.fail_if(!completed && !stays_ && undoable && !command.given_up,
+      checker_.fail_if(!completed && !effects_stay_ && undoable && !command.is_abandoned,
                        at_ + command.tool + " is in doubt and could have been undone");
       checker_.mark(completed ? "end.completed_in_doubt" : "end.in_doubt");
     }
@@ -366,13 +371,13 @@ class CompensationWalker {
     std::set<std::string, std::less<>> steps;  // keys of commands that may be undone
     for (const auto& [step, command] : walk_.commands) {
       const std::uint64_t times = undone.contains(command.key) ? undone[command.key] : 0;
-      const bool done = std::ranges::count(done_, step) > 0;
-      checker_.fail_if(done && !by_hand_.contains(step) && times != 1,
+      const bool done = std::ranges::count(undone_, step) > 0;
+      checker_.fail_if(done && !undone_by_hand_.contains(step) && times != 1,
                        command.tool + " is undone, says the log; that took effect " +
                            std::to_string(times) + " times");
       checker_.fail_if(times > 1, command.tool + " was undone twice");
-      const bool may = done || given_up_.contains(step) || undoing_ == step;
-      checker_.fail_if(times > 0 && !may,
+      const bool is_allowed = done || abandoned_.contains(step) || undoing_ == step;
+      checker_.fail_if(times > 0 && !is_allowed,
                        command.tool + " was undone, and the log does not say so");
       if (command.key.empty()) continue;
       steps.insert(command.key);
@@ -389,13 +394,13 @@ class CompensationWalker {
   Checker& checker_;
   CommandWalker walk_;
   std::string at_;
-  std::vector<std::string> undoable_, done_;  // steps, in order
-  std::set<std::string> given_up_, by_hand_;
+  std::vector<std::string> undoable_, undone_;  // steps, in order
+  std::set<std::string> abandoned_, undone_by_hand_;
   std::map<std::string, std::string, std::less<>> nodes_;  // of steps
-  std::vector<std::string> others_;        // nodes of imported steps that can be undone
-  std::set<std::string> earlier_unknown_;  // keys: of the origin, or of abandoned nodes
-  std::string undoing_, undo_;             // the step being undone, and the step that undoes it
-  bool stays_ = false;                     // a user decided that effects stay
+  std::vector<std::string> imported_undoable_;  // nodes of imported steps that can be undone
+  std::set<std::string> earlier_unknown_;       // keys: of the origin, or of abandoned nodes
+  std::string undoing_, undo_;  // the step being undone, and the step that undoes it
+  bool effects_stay_ = false;   // a user decided that effects stay
 };
 
 void what_was_done_is_undone(const JobEvidence& e, Checker& checker) {

@@ -15,7 +15,7 @@ namespace {
 struct Request {  // for the approval of one call
   std::string command, tool, arguments_hash, schema;
   std::optional<Instant> expires;
-  std::string said, outcome;  // by the decision; by the end of its wait
+  std::string decided, outcome;  // by the decision; by the end of its wait
   std::set<std::string, std::less<>> invocations;
 };
 
@@ -23,14 +23,15 @@ class Approvals {
  public:
   explicit Approvals(Checker& checker) : checker_(checker) {}
 
-  void see(const Event& event) {
-    if (const auto* decision = decision_of(event, "approval")) return decided(event, *decision);
-    if (const auto* completed = as<WaitCompleted>(event)) return closed(*completed);
-    if (const auto* call = as<ToolInvocationStarted>(event)) started(event, *call);
+  void apply(const Event& event) {
+    if (const auto* decision = decision_of(event, "approval"))
+      return apply_decision(event, *decision);
+    if (const auto* completed = as<WaitCompleted>(event)) return apply_completion(*completed);
+    if (const auto* call = as<ToolInvocationStarted>(event)) apply_call(event, *call);
   }
 
  private:
-  void decided(const Event& event, const DecisionRecorded& decision) {
+  void apply_decision(const Event& event, const DecisionRecorded& decision) {
     const Value& requested = decision.payload.value;
     if (decision.state == "requested") {
       Request& request = requests_[decision.decision_id.text];
@@ -44,41 +45,46 @@ class Approvals {
     }
     const auto request = requests_.find(requested.text("approval_id"));
     if (request == requests_.end()) return checker_.fail("an answer to what nobody asked");
-    checker_.fail_if(!request->second.said.empty(), "a second answer to one request");
-    request->second.said = or_empty(decision.state);
+    checker_.fail_if(!request->second.decided.empty(), "a second answer to one request");
+    request->second.decided = or_empty(decision.state);
   }
 
-  void closed(const WaitCompleted& wait) {
+  void apply_completion(const WaitCompleted& wait) {
     if (!wait.correlation_key.starts_with("approval/")) return;
     Request& request = requests_[newest_[wait.step_id.text]];
     request.outcome = wait.outcome;
-    const bool on_answered = request.outcome == "approved" || request.outcome == "rejected";
-    checker_.fail_if(request.said != (on_answered ? request.outcome : ""),
-                     "the wait ended " + request.outcome + ", the decision says " + request.said);
+    const bool has_answer = request.outcome == "approved" || request.outcome == "rejected";
+    checker_.fail_if(
+        request.decided != (has_answer ? request.outcome : ""),
+        "the wait ended " + request.outcome + ", the decision says " + request.decided);
     checker_.mark("approval." + request.outcome);
     if (request.outcome != "approved") refused_.insert(request.command);
   }
 
-  void started(const Event& event, const ToolInvocationStarted& call) {
+  void apply_call(const Event& event, const ToolInvocationStarted& call) {
     const std::string &command = call.step_id.text, &tool = call.tool_name;
     const std::string what = "the call of " + tool + " at event " + std::to_string(event.seq) + " ";
     checker_.fail_if(refused_.contains(command), what + "was made though nobody approved it");
     const ToolKind* kind = tool_kind(tool);
     const auto request = requests_.find(or_empty(call.approval_id));
     if (request == requests_.end()) {
-      return checker_.fail_if(kind && asks(*kind, call.arguments.value), what + "has no approval");
+      return checker_.fail_if(kind && needs_approval(*kind, call.arguments.value),
+                              what + "has no approval");
     }
-    Request& good = request->second;
-    const bool same =
-        good.command == command && good.tool == tool &&
-        good.arguments_hash == to_hex(call.arguments_hash) &&
-        good.schema == (call.request_schema_hash ? to_hex(*call.request_schema_hash) : "");
-    checker_.fail_if(good.outcome != "approved" || !same, what + "has the approval of another");
-    const bool first = good.invocations.empty();
-    checker_.fail_if(first && good.expires && event.created_at >= *good.expires,
-                     what + "begins after its approval has expired");
-    good.invocations.insert(call.invocation_id.text);
-    checker_.fail_if(good.invocations.size() > 1, what + "uses an approval a second time");
+    Request& approval_request = request->second;
+    const bool same = approval_request.command == command && approval_request.tool == tool &&
+                      approval_request.arguments_hash == to_hex(call.arguments_hash) &&
+                      approval_request.schema ==
+                          (call.request_schema_hash ? to_hex(*call.request_schema_hash) : "");
+    checker_.fail_if(approval_request.outcome != "approved" || !same,
+                     what + "has the approval of another");
+    const bool first = approval_request.invocations.empty();
+    checker_.fail_if(
+        first && approval_request.expires && event.created_at >= *approval_request.expires,
+        what + "begins after its approval has expired");
+    approval_request.invocations.insert(call.invocation_id.text);
+    checker_.fail_if(approval_request.invocations.size() > 1,
+                     what + "uses an approval a second time");
   }
 
   Checker& checker_;
@@ -89,39 +95,40 @@ class Approvals {
 
 void approvals_bind(const JobEvidence& e, Checker& checker) {
   Approvals approvals(checker);
-  for (const Event& event : e.events) approvals.see(event);
+  for (const Event& event : e.events) approvals.apply(event);
 }
 
 // ---------------------------------------------------------------- requests of users
 
 // A tool's question: an approval fills in the form, or takes its defaults.
-bool matches_answer(const engine::ControlRequest& act, const WaitCompleted& wait) {
-  const bool yes = act.payload.text("decision") == "approve";
-  if (act.correlation_key != wait.correlation_key) return false;
+bool matches_answer(const engine::ControlRequest& request, const WaitCompleted& wait) {
+  const bool yes = request.payload.text("decision") == "approve";
+  if (request.correlation_key != wait.correlation_key) return false;
   if (wait.outcome == "cancelled") return true;
-  const Value usual = question()["schema"]["properties"]["n"]["default"];
-  const Value content = act.arguments.value_or(Value::object({{"n", usual}}));
+  const Value default_value = question()["schema"]["properties"]["n"]["default"];
+  const Value content = request.arguments.value_or(Value::object({{"n", default_value}}));
   const Value answer = yes ? Value::object({{"action", "accept"}, {"content", content}})
                            : Value::object({{"action", "decline"}});
   return wait.outcome == (yes ? "approved" : "rejected") && wait.payload.value == answer;
 }
 
 // True if the logged answer matches the user's request.
-bool matches_request(const JobEvidence& e, const engine::ControlRequest& act, const Event& event) {
+bool matches_request(const JobEvidence& e, const engine::ControlRequest& request,
+                     const Event& event) {
   const auto& wait = std::get<WaitCompleted>(event.body);
   const std::string_view key = wait.correlation_key, outcome = wait.outcome;
   if (key.starts_with("resolve/")) {
-    return act.kind == engine::ControlRequest::Kind::resolve &&
-           key.substr(8).starts_with(act.idempotency_key) &&
-           (outcome == "rejected") == (act.resolution == "fail");
+    return request.kind == engine::ControlRequest::Kind::resolve &&
+           key.substr(8).starts_with(request.idempotency_key) &&
+           (outcome == "rejected") == (request.resolution == "fail");
   }
-  if (wait.wait_type == "message") return act.kind == engine::ControlRequest::Kind::message;
-  if (act.kind != engine::ControlRequest::Kind::signal) return false;
-  if (key.starts_with("input/")) return matches_answer(act, wait);
-  if (!wait.payload.is_null() && wait.payload.value != act.payload) return false;
-  if (wait_of(e, act) != key) return false;
+  if (wait.wait_type == "message") return request.kind == engine::ControlRequest::Kind::message;
+  if (request.kind != engine::ControlRequest::Kind::signal) return false;
+  if (key.starts_with("input/")) return matches_answer(request, wait);
+  if (!wait.payload.is_null() && wait.payload.value != request.payload) return false;
+  if (wait_of(e, request) != key) return false;
   if (wait.wait_type != "human" || outcome == "cancelled") return true;
-  const std::string_view decision = act.payload.text("decision");
+  const std::string_view decision = request.payload.text("decision");
   const engine::Node& node = node_of(e, event);
   if (outcome == "rejected") return decision == "reject";
   return outcome == "approved" &&
@@ -144,37 +151,38 @@ void requests_were_made_by_users(const JobEvidence& e, Checker& checker) {
       checker.fail(what + ": nobody said that");
       continue;
     }
-    const engine::ControlRequest& act = requested->second.act;
+    const engine::ControlRequest& request = requested->second.request;
     if (message) {
-      checker.fail_if(act.payload != message->payload.value || act.channel != message->channel ||
-                          act.correlation_key != or_empty(message->correlation_key),
+      checker.fail_if(request.payload != message->payload.value ||
+                          request.channel != message->channel ||
+                          request.correlation_key != or_empty(message->correlation_key),
                       what + " is not what was said");
     } else {
-      checker.fail_if(!matches_request(e, act, event), what + " is not what was said");
+      checker.fail_if(!matches_request(e, request, event), what + " is not what was said");
     }
   }
 }
 
 // A tool with questions receives the user's answer, and has no effect without an accepted one.
 void questions_are_answered(const JobEvidence& e, Checker& checker) {
-  std::map<std::string, std::vector<Value>, std::less<>> said;  // by the step that asked
+  std::map<std::string, std::vector<Value>, std::less<>> answers_by_step;  // by the step that asked
   for (const Event& event : e.events) {
     const auto* wait = as<WaitCompleted>(event);
     if (!wait || !wait->correlation_key.starts_with("input/")) continue;
-    const bool on_answered = wait->outcome == "approved" || wait->outcome == "rejected";
-    said[wait->step_id.text].push_back(on_answered ? wait->payload.value
-                                                   : Value::object({{"action", "cancel"}}));
+    const bool has_answer = wait->outcome == "approved" || wait->outcome == "rejected";
+    answers_by_step[wait->step_id.text].push_back(
+        has_answer ? wait->payload.value : Value::object({{"action", "cancel"}}));
     checker.mark("question." + wait->outcome);
   }
   for (const auto& [invocation, call] : calls_of(e.events)) {
     const KeyRecord* record = record_of(e, call.key);
     if (!record || !tool_kind(record->tool)->questions) continue;
-    const std::vector<Value>& answers = said[call.step];
+    const std::vector<Value>& answers = answers_by_step[call.step];
     for (const Arrival& arrival : record->arrivals) {
       if (arrival.inputs.is_null()) continue;
-      const Value& brought = arrival.inputs["answers"][kQuestion];
-      checker.fail_if(std::ranges::find(answers, brought) == answers.end(),
-                      call.tool + " was told what nobody said: " + canonical(brought));
+      const Value& carried_answer = arrival.inputs["answers"][kQuestion];
+      checker.fail_if(std::ranges::find(answers, carried_answer) == answers.end(),
+                      call.tool + " was told what nobody said: " + canonical(carried_answer));
       checker.fail_if(arrival.inputs.text("state") != call.key.substr(0, 8),
                       call.tool + " did not get back what it wanted to have back");
     }
@@ -186,27 +194,27 @@ void questions_are_answered(const JobEvidence& e, Checker& checker) {
 
 // An early signal is the only answer of the wait that opens with its key: the first that is valid.
 void early_signals_answer(const JobEvidence& e, Checker& checker) {
-  std::map<std::string, std::vector<const AgentMessage*>, std::less<>> early;  // by key
+  std::map<std::string, std::vector<const AgentMessage*>, std::less<>> early_messages;  // by key
   for (std::size_t i = 0; i < e.events.size(); ++i) {
     const Event& event = e.events[i];
     if (const auto* message = as<AgentMessage>(event)) {
       const std::string& key = or_empty(message->correlation_key);
-      if (!key.empty()) early[key].push_back(message);
+      if (!key.empty()) early_messages[key].push_back(message);
     }
     const auto* wait = as<WaitOpened>(event);
-    if (!wait || !early.contains(wait->correlation_key)) continue;
+    if (!wait || !early_messages.contains(wait->correlation_key)) continue;
     const std::string& key = wait->correlation_key;
     const engine::Node& node = node_of(e, event);
-    for (const AgentMessage* kept : early[key]) {
-      const std::string_view decision = kept->payload.value.text("decision");
+    for (const AgentMessage* message : early_messages[key]) {
+      const std::string_view decision = message->payload.value.text("decision");
       const bool fits = wait->wait_type != "human" || node.accepts_data || decision == "approve" ||
                         decision == "reject";
       if (!fits) continue;
       const auto* next = i + 1 < e.events.size() ? as<WaitCompleted>(e.events[i + 1]) : nullptr;
-      const bool taken =
-          next && next->correlation_key == key && or_empty(next->signal_id) == kept->message_id;
-      checker.fail_if(!taken, key + " was opened and " + kept->message_id +
-                                  ", which came before, did not answer it");
+      const bool is_consumed =
+          next && next->correlation_key == key && or_empty(next->signal_id) == message->message_id;
+      checker.fail_if(!is_consumed, key + " was opened and " + message->message_id +
+                                        ", which came before, did not answer it");
       checker.mark("early.delivered");
       break;
     }
@@ -216,7 +224,7 @@ void early_signals_answer(const JobEvidence& e, Checker& checker) {
 // ---------------------------------------------------------------- messages
 
 struct Channel {
-  std::deque<std::string> kept;  // messages without a receiver
+  std::deque<std::string> unreceived;  // messages without a receiver
   struct Waiting {
     std::string key;
     std::optional<Instant> expires;
@@ -241,7 +249,7 @@ void messages_keep_order(const JobEvidence& e, Checker& checker) {
     const auto* end = as<WaitCompleted>(event);
     if (const auto* message = as<AgentMessage>(event);
         message && or_empty(message->correlation_key).empty()) {
-      channels[message->channel].kept.push_back(message->message_id);
+      channels[message->channel].unreceived.push_back(message->message_id);
       const std::string payload = canonical(message->payload.value);
       checker.fail_if(!payloads.insert(payload).second, payload + " stands in the log twice");
     } else if (wait && wait->wait_type == "message") {
@@ -250,29 +258,29 @@ void messages_keep_order(const JobEvidence& e, Checker& checker) {
       channels[channel].waiting.push_back({wait->correlation_key, wait->expires_at});
     } else if (end && channel_of.contains(end->correlation_key)) {
       const std::string& key = end->correlation_key;
-      Channel& here = channels[channel_of[key]];
+      Channel& channel = channels[channel_of[key]];
       if (end->outcome == "signalled") {
         const std::string& id = or_empty(end->signal_id);
-        const bool first = !here.kept.empty() && here.kept.front() == id;
+        const bool first = !channel.unreceived.empty() && channel.unreceived.front() == id;
         std::string got = key;
         got += " got " + id;
         checker.fail_if(!first, got + ", which is not the oldest that was left");
-        const std::string* const receiver = here.receiver(event.created_at);
+        const std::string* const receiver = channel.receiver(event.created_at);
         checker.fail_if(!receiver || *receiver != key,
                         key + " got what somebody had waited for longer");
-        if (first) here.kept.pop_front();
+        if (first) channel.unreceived.pop_front();
         checker.mark("message.delivered");
       }
-      std::erase_if(here.waiting, [&](const Channel::Waiting& one) { return one.key == key; });
+      std::erase_if(channel.waiting, [&](const Channel::Waiting& one) { return one.key == key; });
     }
   }
   const bool ended = end_of(e) != nullptr;
   for (const auto& [name, channel] : channels) {
-    for (const std::string& id : channel.kept) {
+    for (const std::string& id : channel.unreceived) {
       checker.fail_if(ended && !is_expired_request(e, id),
                       id + " was neither delivered nor listed");
     }
-    if (channel.kept.empty() || channel.waiting.empty() || e.state.ending) continue;
+    if (channel.unreceived.empty() || channel.waiting.empty() || e.state.ending) continue;
     checker.fail(channel.waiting.front().key + " waits beside a message for it");
   }
 }
@@ -288,7 +296,7 @@ void messages_come_in_order(const JobEvidence& e, Checker& checker) {
     for (const auto& [channel, before] : logged) {
       checker.fail_if(channel == message->channel && requested->second.acked &&
                           *requested->second.acked < before->first,
-                      before->act.id + " stands before " + requested->first +
+                      before->request.id + " stands before " + requested->first +
                           ", which had been accepted before it was written");
     }
     logged.emplace_back(message->channel, &requested->second);
@@ -297,38 +305,40 @@ void messages_come_in_order(const JobEvidence& e, Checker& checker) {
 
 void messages_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    const bool kept = ack->act.kind == engine::ControlRequest::Kind::message ||
-                      (ack->answer["buffered"].is_bool() && ack->answer["duplicate"].is_null());
-    if (!kept) continue;
+    const bool is_kept = ack->request.kind == engine::ControlRequest::Kind::message ||
+                         (ack->answer["buffered"].is_bool() && ack->answer["duplicate"].is_null());
+    if (!is_kept) continue;
     std::size_t times = 0;
     for (const Event& event : e.events) {
       const auto* message = as<AgentMessage>(event);
-      times += message && message->message_id == ack->act.id;
+      times += message && message->message_id == ack->request.id;
     }
     // An early signal may have come to its wait when that was already open.
-    const bool on_answered = completion_of(e, ack->act.id) != nullptr;
-    if (ack->act.kind == engine::ControlRequest::Kind::signal && times == 0 && on_answered)
+    const bool has_answer = completion_of(e, ack->request.id) != nullptr;
+    if (ack->request.kind == engine::ControlRequest::Kind::signal && times == 0 && has_answer)
       continue;
-    checker.fail_if(times != 1 && end_of(e), ack->act.id + " was accepted and stands in the log " +
+    checker.fail_if(times != 1 && end_of(e), ack->request.id +
+                                                 " was accepted and stands in the log " +
                                                  std::to_string(times) + " times");
-    if (ack->act.kind == engine::ControlRequest::Kind::message) continue;
-    const bool delivered = on_answered || is_expired_request(e, ack->act.id) || !end_of(e);
-    checker.fail_if(!delivered, ack->act.id + " was neither delivered nor listed");
+    if (ack->request.kind == engine::ControlRequest::Kind::message) continue;
+    const bool delivered = has_answer || is_expired_request(e, ack->request.id) || !end_of(e);
+    checker.fail_if(!delivered, ack->request.id + " was neither delivered nor listed");
   }
 }
 
 // ---------------------------------------------------------------- pauses
 
 // True if the log has the effect of this pause or resume; each event names its author.
-bool left_trace(const JobEvidence& e, const engine::ControlRequest& act) {
+bool left_trace(const JobEvidence& e, const engine::ControlRequest& request) {
   for (const Event& event : e.events) {
-    if (const auto* asks = as<JobPauseRequested>(event)) {
-      const auto meant = asks->withdrawn ? engine::ControlRequest::Kind::resume
-                                         : engine::ControlRequest::Kind::pause;
-      if (act.kind == meant && or_empty(asks->by) == act.by) return true;
+    if (const auto* pause_request = as<JobPauseRequested>(event)) {
+      const auto kind = pause_request->withdrawn ? engine::ControlRequest::Kind::resume
+                                                 : engine::ControlRequest::Kind::pause;
+      if (request.kind == kind && or_empty(pause_request->by) == request.by) return true;
     }
     const auto* resumed = as<JobResumed>(event);
-    if (act.kind == engine::ControlRequest::Kind::resume && resumed && resumed->by == act.by)
+    if (request.kind == engine::ControlRequest::Kind::resume && resumed &&
+        resumed->by == request.by)
       return true;
   }
   return false;
@@ -337,9 +347,9 @@ bool left_trace(const JobEvidence& e, const engine::ControlRequest& act) {
 void pauses_are_kept(const JobEvidence& e, Checker& checker) {
   if (!end_of(e)) return;
   for (const Ack* ack : e.acks) {
-    const bool pause = ack->act.kind == engine::ControlRequest::Kind::pause;
-    if ((!pause && ack->act.kind != engine::ControlRequest::Kind::resume) ||
-        left_trace(e, ack->act))
+    const bool pause = ack->request.kind == engine::ControlRequest::Kind::pause;
+    if ((!pause && ack->request.kind != engine::ControlRequest::Kind::resume) ||
+        left_trace(e, ack->request))
       continue;
     if (was_ended_early(e)) continue;  // it may have expired; a job that completes has applied it
     // Another request for the same came first. A pause has no effect on a job that is already
@@ -350,22 +360,22 @@ void pauses_are_kept(const JobEvidence& e, Checker& checker) {
                    return park && park->until == "resume" && park->reason != "paused";
                  });
     for (const auto& [id, requested] : e.requested) {
-      other = other || (requested.act.kind == ack->act.kind && id != ack->act.id &&
-                        left_trace(e, requested.act));
+      other = other || (requested.request.kind == ack->request.kind && id != ack->request.id &&
+                        left_trace(e, requested.request));
     }
-    checker.fail_if(!other, ack->act.id + " was accepted and is nowhere");
+    checker.fail_if(!other, ack->request.id + " was accepted and is nowhere");
   }
 }
 
 void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
-  bool requested_jobs = false, parked = false;
+  bool pause_requested = false, parked = false;
   PartSteps parts(e);
   for (const Event& event : e.events) {
     parts.apply(event);
     const std::string at = "event " + std::to_string(event.seq);
     switch (event.type) {
       case EventType::job_pause_requested:
-        requested_jobs = !std::get<JobPauseRequested>(event.body).withdrawn.has_value();
+        pause_requested = !std::get<JobPauseRequested>(event.body).withdrawn.has_value();
         break;
       case EventType::job_parked:
         parked = std::get<JobParked>(event.body).until == "resume";
@@ -373,29 +383,29 @@ void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
         break;
       case EventType::job_resumed:
       case EventType::job_cancel_requested:
-        requested_jobs = parked = false;
+        pause_requested = parked = false;
         break;
       case EventType::node_started:
       case EventType::tool_invocation_started:
       case EventType::command_emitted:
-        checker.fail_if(requested_jobs || parked,
+        checker.fail_if(pause_requested || parked,
                         at + ": something starts while the job is to rest");
         break;
       case EventType::timer_fired:
         if (std::get<TimerFired>(event.body).effect_id == "deadline") {
-          requested_jobs = parked = false;
+          pause_requested = parked = false;
         } else {
           checker.fail_if(parked, at + ": a timer fires while the job rests");
         }
         break;
       case EventType::node_finished:
-        if (parts.fails_job(event)) requested_jobs = false;
+        if (parts.fails_job(event)) pause_requested = false;
         break;
       case EventType::decision_recorded: {
         const auto& decision = std::get<DecisionRecorded>(event.body);
-        if (decision.kind == "end") requested_jobs = parked = false;
+        if (decision.kind == "end") pause_requested = parked = false;
         if (decision.kind == "confirmation" && or_empty(decision.state).starts_with("fail")) {
-          requested_jobs = parked = false;
+          pause_requested = parked = false;
         }
         break;
       }

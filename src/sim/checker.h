@@ -70,14 +70,14 @@ class PartSteps {
   std::set<std::string> parts_;
 };
 // True if the request answers a verification mismatch.
-bool answers_confirmation(const JobEvidence& e, const engine::ControlRequest& act);
+bool answers_confirmation(const JobEvidence& e, const engine::ControlRequest& request);
 const KeyRecord* record_of(const JobEvidence& e, std::string_view key);
 // True if the terminal event lists this request as expired.
-bool is_expired_request(const JobEvidence& e, std::string_view act);
+bool is_expired_request(const JobEvidence& e, std::string_view request);
 // The completion of the wait that this request answered; nullptr = none.
 const Event* completion_of(const JobEvidence& e, std::string_view id);
 // The wait of a signal, also if the signal names the approval; "" = it was never opened.
-std::string wait_of(const JobEvidence& e, const engine::ControlRequest& act);
+std::string wait_of(const JobEvidence& e, const engine::ControlRequest& request);
 // True if the job began to end before its work was done.
 bool was_ended_early(const JobEvidence& e);
 
@@ -100,7 +100,7 @@ struct CallHistory {
     bool is_first_outcome_definite = false;
     // True if its own result counts. A result that arrived after the call was abandoned is
     // recorded, but decides nothing.
-    bool on_answered() const { return success && newest_outcome_seq == first_outcome_seq; }
+    bool is_answered() const { return success && newest_outcome_seq == first_outcome_seq; }
     // When it can no longer take effect; computed independently of the engine.
     Instant settled_at(Duration timeout, Duration grace) const {
       return std::min(deadline, no_send_after + timeout) + grace;

@@ -19,7 +19,7 @@ const ToolKind* tool_kind(std::string_view name) {
   return nullptr;
 }
 
-bool asks(const ToolKind& kind, const Value& args) {
+bool needs_approval(const ToolKind& kind, const Value& args) {
   return kind.approval == "required" || (!kind.approval.empty() && args["i"] != Value(0));
 }
 
@@ -91,19 +91,19 @@ struct ExternalWorld::PendingCall {
   tools::Call call;
   async::Done<Outcome> done;
   std::shared_ptr<SimProcess> process;
-  Instant begun;  // by the loop: when the permit was given
-  bool sent = false, on_answered = false;
+  Instant permitted_at;  // by the loop: when the permit was given
+  bool sent = false, is_answered = false;
   std::optional<async::TimerId> timeout;
-  std::function<void()> forget;  // removes it from the tool's list
+  std::function<void()> remove_from_tool;  // removes it from the tool's list
 
   // At most once, and never if the caller's process is dead.
   void answer(Outcome outcome) {
-    if (on_answered || process->dead) return;
-    on_answered = true;
+    if (is_answered || process->dead) return;
+    is_answered = true;
     if (timeout) process->cancel(*std::exchange(timeout, std::nullopt));
-    async::Done<Outcome> tell = std::move(done);
-    forget();
-    tell(std::move(outcome));
+    async::Done<Outcome> deliver = std::move(done);
+    remove_from_tool();
+    deliver(std::move(outcome));
   }
 };
 
@@ -120,8 +120,8 @@ class SimTool final : public tools::Tool {
     call_in_flight->call = std::move(call);
     call_in_flight->done = std::move(done);
     call_in_flight->process = process_;
-    call_in_flight->begun = external_world_.host_.loop.now();
-    call_in_flight->forget = [this, name] { calls_in_flight_.erase(name); };
+    call_in_flight->permitted_at = external_world_.host_.loop.now();
+    call_in_flight->remove_from_tool = [this, name] { calls_in_flight_.erase(name); };
     calls_in_flight_[name] = call_in_flight;
     const Duration before = external_world_.host_.random.between(0ms, 40ms);
     process_->after(before, [&external_world = external_world_, call_in_flight] {
@@ -164,12 +164,12 @@ class SimVerifier final : public tools::Verifier {
     const Duration before = external_world_.host_.random.between(1ms, 20ms);
     process_->after(before, [this, change = std::move(change), done = std::move(done)]() mutable {
       if (!external_world_.host_.at_boundary(*process_, "verifier.looks")) return;
-      CheckResult seen = external_world_.look(change);
+      CheckResult result = external_world_.check_resource(change);
       process_->after(external_world_.host_.random.between(1ms, 20ms),
-                      [this, seen = std::move(seen), done = std::move(done)]() mutable {
+                      [this, result = std::move(result), done = std::move(done)]() mutable {
                         if (!external_world_.host_.at_boundary(*process_, "verifier.answers"))
                           return;
-                        done(std::move(seen));
+                        done(std::move(result));
                       });
     });
   }
@@ -185,40 +185,53 @@ std::unique_ptr<tools::Verifier> ExternalWorld::verifier(const ToolKind& kind,
   return std::make_unique<SimVerifier>(*this, std::move(process));
 }
 
-CheckResult ExternalWorld::look(const Value& change) {
+CheckResult ExternalWorld::check_resource(const Value& change) {
   const std::string id(change.text("id"));
   const std::string expected(change.text("version"));
   const JobId job(id.substr(0, id.find('/')));
   Resource& resource = resources_[id];
   if (has_touching_verifiers_) resource.version++;
-  VerifierCheck look{.job = job, .resource = id, .expected = expected, .there = {}, .said = {}};
-  look.there = std::to_string(resource.version);
-  look.said = are_verifiers_blind_ || host_.random.one_in(odds_.blind) ? CheckVerdict::unreachable
-              : has_praising_verifiers_ || expected == look.there      ? CheckVerdict::match
-                                                                       : CheckVerdict::mismatch;
-  host_.report.mark("looked." + std::string(to_text(look.said)));
-  verifier_checks_.push_back(look);
-  const auto made = std::ranges::find_if(resource.made, [&](const Resource::AppliedChange& one) {
-    return std::to_string(one.version) == expected && one.job == job;
-  });
+  VerifierCheck check{.job = job,
+                      .resource = id,
+                      .expected = expected,
+                      .actual_version = {},
+                      .reported_verdict = {}};
+  check.actual_version = std::to_string(resource.version);
+  check.reported_verdict = are_verifiers_unreachable_ || host_.random.one_in(odds_.unreachable)
+                               ? CheckVerdict::unreachable
+                           : has_always_matching_verifiers_ || expected == check.actual_version
+                               ? CheckVerdict::match
+                               : CheckVerdict::mismatch;
+  host_.report.mark("looked." + std::string(to_text(check.reported_verdict)));
+  verifier_checks_.push_back(check);
+  const auto change_made =
+      std::ranges::find_if(resource.applied_changes, [&](const Resource::AppliedChange& one) {
+        return std::to_string(one.version) == expected && one.job == job;
+      });
   const DeclaredCall* declared_call =
-      made == resource.made.end() ? nullptr
-                                  : host_.observer.declared_call(made->invocation, made->try_no);
+      change_made == resource.applied_changes.end()
+          ? nullptr
+          : host_.observer.declared_call(change_made->invocation, change_made->try_no);
   if (!declared_call) {
     host_.report.violate("V1 a verifier is asked about what the job has changed, after a recovery",
                          job, id + " " + expected + " is of no call of the job");
-  } else if (const auto seen = host_.observer.jobs().find(job);
-             seen == host_.observer.jobs().end() || seen->second.epoch <= declared_call->epoch) {
+  } else if (const auto observed = host_.observer.jobs().find(job);
+             observed == host_.observer.jobs().end() ||
+             observed->second.epoch <= declared_call->epoch) {
     host_.report.violate("V1 a verifier is asked about what the job has changed, after a recovery",
                          job, id + " is looked at by the attempt that changed it");
   }
-  if (look.said == CheckVerdict::unreachable) {
-    return {.verdict = look.said, .expected = {}, .observed = {}, .reason = "nobody opens"};
+  if (check.reported_verdict == CheckVerdict::unreachable) {
+    return {.verdict = check.reported_verdict,
+            .expected = {},
+            .observed = {},
+            .reason = "nobody opens"};
   }
-  return {.verdict = look.said,
-          .expected = expected,
-          .observed = look.said == CheckVerdict::match ? expected : look.there,
-          .reason = {}};
+  return {
+      .verdict = check.reported_verdict,
+      .expected = expected,
+      .observed = check.reported_verdict == CheckVerdict::match ? expected : check.actual_version,
+      .reason = {}};
 }
 
 bool ExternalWorld::mutate(std::string_view name) {
@@ -244,8 +257,8 @@ const KeyRecord* ExternalWorld::find(const std::string& idempotency_key) const {
   return it == journal_.end() ? nullptr : &it->second;
 }
 
-ExternalWorld::DeliveryOutcome ExternalWorld::fate(const PendingCall& call_in_flight,
-                                                   const KeyRecord& record) {
+ExternalWorld::DeliveryOutcome ExternalWorld::draw_outcome(const PendingCall& call_in_flight,
+                                                           const KeyRecord& record) {
   static constexpr std::pair<std::string_view, DeliveryOutcome> kNames[] = {
       {"ok", DeliveryOutcome::ok},
       {"refused", DeliveryOutcome::refused},
@@ -260,18 +273,18 @@ ExternalWorld::DeliveryOutcome ExternalWorld::fate(const PendingCall& call_in_fl
       {"broken", DeliveryOutcome::broken},
       {"busy", DeliveryOutcome::busy}};
   const bool model = !call_in_flight.kind->provider.empty();
-  Value fault_plan = call_in_flight.call.args["fate"];
+  Value outcome_plan = call_in_flight.call.args["fate"];
   if (const Value& messages = call_in_flight.call.args["messages"]; model && messages.size() > 1) {
-    fault_plan = parse_json(messages.items()[0].text("content")).value_or(Value());
-    const bool script =
-        !fault_plan.is_array() || (fault_plan.size() > 0 && !fault_plan.items()[0].is_string());
-    if (script) fault_plan = Value();
+    outcome_plan = parse_json(messages.items()[0].text("content")).value_or(Value());
+    const bool script = !outcome_plan.is_array() ||
+                        (outcome_plan.size() > 0 && !outcome_plan.items()[0].is_string());
+    if (script) outcome_plan = Value();
   }
-  if (fault_plan.size() > 0) {
-    const std::size_t nth = std::min<std::size_t>(record.sends, fault_plan.size()) - 1;
-    for (const auto& [name, fate] : kNames) {
-      if (fault_plan.items()[nth].is_string() && fault_plan.items()[nth].as_string() == name)
-        return fate;
+  if (outcome_plan.size() > 0) {
+    const std::size_t nth = std::min<std::size_t>(record.sends, outcome_plan.size()) - 1;
+    for (const auto& [name, outcome] : kNames) {
+      if (outcome_plan.items()[nth].is_string() && outcome_plan.items()[nth].as_string() == name)
+        return outcome;
     }
     return DeliveryOutcome::ok;
   }
@@ -287,8 +300,8 @@ ExternalWorld::DeliveryOutcome ExternalWorld::fate(const PendingCall& call_in_fl
       {odds_.fault, DeliveryOutcome::fault},
       {odds_.broken, DeliveryOutcome::broken},
       {model ? odds_.busy : 0, DeliveryOutcome::busy}};
-  for (const auto& [one_in, fate] : odds) {
-    if (host_.random.one_in(one_in)) return fate;
+  for (const auto& [one_in, outcome] : odds) {
+    if (host_.random.one_in(one_in)) return outcome;
   }
   return DeliveryOutcome::ok;
 }
@@ -329,20 +342,20 @@ std::string declared_hash(const std::string& blind, const Value& request) {
     chain += from_hex(digest(message)).value();
     chain = from_hex(to_hex(sha256(chain))).value();
   }
-  std::vector<Member> was_declared{
+  std::vector<Member> declared_request{
       {"conversation", to_hex(chain)},
       {"said", static_cast<std::uint64_t>(request["messages"].size())}};
   if (Value notice = notice_in(request["messages"]); !notice.is_null()) {
-    was_declared.emplace_back("notice", std::move(notice));
+    declared_request.emplace_back("notice", std::move(notice));
   }
   for (const Member& member : request.members()) {
     // Whether an answer is repaired is part of the plan, not of the declaration.
     if ((member.first == "messages" && !first) || member.first == "repair") continue;
-    const bool long_one = member.first == "tools" || member.first == "schema";
-    was_declared.emplace_back(member.first,
-                              long_one ? Value(digest(member.second)) : member.second);
+    const bool is_long = member.first == "tools" || member.first == "schema";
+    declared_request.emplace_back(member.first,
+                                  is_long ? Value(digest(member.second)) : member.second);
   }
-  return blinded_hash(blind, canonical(Value::object(std::move(was_declared))));
+  return blinded_hash(blind, canonical(Value::object(std::move(declared_request))));
 }
 
 // True if the request is the declared one.
@@ -377,33 +390,33 @@ void ExternalWorld::check_send(const PendingCall& call_in_flight) {
                          call.tool + " left at " + to_text(host_.loop.now()) + ", send_by is " +
                              to_text(declared_call->send_by));
   }
-  if (!call_in_flight.kind->provider.empty()) check_question(call_in_flight, *declared_call);
-  if (host_.refused(declared_call->attempt)) {
+  if (!call_in_flight.kind->provider.empty()) check_model_request(call_in_flight, *declared_call);
+  if (host_.has_lost_job(declared_call->attempt)) {
     host_.report.violate("F4 who was told that the job is lost sends nothing more", call.job,
                          call.tool + " by " + declared_call->attempt.text);
   }
 }
 
 // A model is called again only if its answer was lost.
-void ExternalWorld::check_question(const PendingCall& call_in_flight,
-                                   const DeclaredCall& declared_call) {
+void ExternalWorld::check_model_request(const PendingCall& call_in_flight,
+                                        const DeclaredCall& declared_call) {
   constexpr std::string_view kRule = "M1 a model's answer is injected, never asked for again";
   const tools::Call& call = call_in_flight.call;
   const std::string what = call.invocation.text + " try " + std::to_string(call.try_no);
   if (host_.observer.was_answered_before(declared_call, call.invocation)) {
     host_.report.violate(kRule, call.job, what + " is asked though an answer was recorded");
   }
-  const auto heard = heard_.find(call.invocation.text);
-  if (heard != heard_.end() && heard->second == declared_call.attempt) {
+  const auto receiver = answer_receivers_.find(call.invocation.text);
+  if (receiver != answer_receivers_.end() && receiver->second == declared_call.attempt) {
     host_.report.violate(kRule, call.job, what + " is asked by the attempt that heard an answer");
   }
   if (call.try_no > 1) host_.report.mark("model.asked_again");
 }
 
 void ExternalWorld::send(std::shared_ptr<PendingCall> call_in_flight) {
-  if (call_in_flight->on_answered || call_in_flight->sent) return;  // cancelled
+  if (call_in_flight->is_answered || call_in_flight->sent) return;  // cancelled
   const tools::Call& call = call_in_flight->call;
-  if (host_.loop.now() - call_in_flight->begun > call.send_within) {
+  if (host_.loop.now() - call_in_flight->permitted_at > call.send_within) {
     return call_in_flight->answer({.kind = OutcomeKind::failure,
                                    .definite = true,
                                    .retryable = true,
@@ -419,7 +432,7 @@ void ExternalWorld::send(std::shared_ptr<PendingCall> call_in_flight) {
   record.tool = call.tool;
   record.sends++;
   record.external_keys.insert(call.external_key.text);
-  const DeliveryOutcome what = fate(*call_in_flight, record);
+  const DeliveryOutcome what = draw_outcome(*call_in_flight, record);
   if (what == DeliveryOutcome::refused) {
     call_in_flight->process->after(host_.random.between(0ms, 20ms), [call_in_flight] {
       call_in_flight->answer({.kind = OutcomeKind::failure,
@@ -440,17 +453,17 @@ void ExternalWorld::send(std::shared_ptr<PendingCall> call_in_flight) {
   if (what == DeliveryOutcome::lost) return;
   // If a probe may come before the grace period is over, nothing may arrive after it.
   const bool probed = !call_in_flight->kind->probe.empty() && !host_.grace_binds;
-  const Duration on_its_way = probed ? 0ms
-                              : what == DeliveryOutcome::late
-                                  ? call.timeout + host_.random.between(0ms, kToolGrace / 2)
-                              : what == DeliveryOutcome::slow ? host_.random.between(30ms, kSlowMax)
-                                                              : host_.random.between(1ms, 30ms);
+  const Duration transit_time =
+      probed                          ? 0ms
+      : what == DeliveryOutcome::late ? call.timeout + host_.random.between(0ms, kToolGrace / 2)
+      : what == DeliveryOutcome::slow ? host_.random.between(30ms, kSlowMax)
+                                      : host_.random.between(1ms, 30ms);
   record.in_transit++;
-  host_.loop.after(on_its_way,
+  host_.loop.after(transit_time,
                    [this, call_in_flight, what] { arrive(call_in_flight, what, true); });
-  const bool again = doubles_questions_ && !call_in_flight->kind->provider.empty();
+  const bool again = duplicates_model_requests_ && !call_in_flight->kind->provider.empty();
   if (again || (duplicate_ && call_in_flight->kind->effect_class == EffectClass::at_most_once)) {
-    host_.loop.after(on_its_way, [this, call_in_flight] {
+    host_.loop.after(transit_time, [this, call_in_flight] {
       arrive(call_in_flight, DeliveryOutcome::silent, false);
     });
   }
@@ -483,8 +496,8 @@ void ExternalWorld::ask_or_decline(const std::shared_ptr<PendingCall>& call_in_f
        .took = 1ms});
 }
 
-void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, DeliveryOutcome fate,
-                           bool last) {
+void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight,
+                           DeliveryOutcome outcome, bool last) {
   const tools::Call& call = call_in_flight->call;
   KeyRecord& record = journal_[call.key.text];
   if (last) record.in_transit--;
@@ -494,33 +507,35 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, D
                   .arguments_hash = to_hex(sha256(canonical(call.args))),
                   .inputs = call.inputs};
   // A downstream that de-duplicates does so by the external key.
-  bool known = false;
-  for (const Arrival& before : record.arrivals) known = known || before.effect;
+  bool had_effect = false;
+  for (const Arrival& before : record.arrivals) had_effect = had_effect || before.effect;
   // An effect that has happened cannot be denied.
-  const bool asks = call_in_flight->kind->questions && !known && !has_yes(call.inputs);
-  const bool refuses = asks || fate == DeliveryOutcome::down || fate == DeliveryOutcome::busy ||
-                       (fate == DeliveryOutcome::denied && !known);
+  const bool asks_user = call_in_flight->kind->questions && !had_effect && !has_yes(call.inputs);
+  const bool refuses = asks_user || outcome == DeliveryOutcome::down ||
+                       outcome == DeliveryOutcome::busy ||
+                       (outcome == DeliveryOutcome::denied && !had_effect);
   arrival.refused = refuses;
-  const bool repeats = call_in_flight->kind->effect_class != EffectClass::at_most_once && known &&
-                       record.external_keys.size() == 1;
+  const bool repeats = call_in_flight->kind->effect_class != EffectClass::at_most_once &&
+                       had_effect && record.external_keys.size() == 1;
   arrival.effect = !refuses && !repeats;
-  if (call.tool == "seek") arrival.answer = found(call.args);
+  if (call.tool == "seek") arrival.answer = probe_answer(call.args);
   if (!call_in_flight->kind->provider.empty() && !refuses)
     arrival.answer = answer_of_model(call.args);
-  const Value told = arrival.answer;
-  if (!told["text"].is_null()) speak(call_in_flight, std::string(told.text("text")));
+  const Value model_answer = arrival.answer;
+  if (!model_answer["text"].is_null())
+    stream_deltas(call_in_flight, std::string(model_answer.text("text")));
   if (arrival.effect && call_in_flight->kind->effect_class != EffectClass::read) record.effects++;
   if (arrival.effect && record.result.is_null()) {
     record.result = take_effect(*call_in_flight);
-    record.broken = fate == DeliveryOutcome::broken;
+    record.broken = outcome == DeliveryOutcome::broken;
   }
   record.arrivals.push_back(std::move(arrival));
   if (call_in_flight->process->dead ? false
                                     : !host_.at_boundary(*call_in_flight->process, "tool.effect"))
     return;
-  const bool speaks = fate == DeliveryOutcome::ok || fate == DeliveryOutcome::late ||
-                      fate == DeliveryOutcome::slow || fate == DeliveryOutcome::broken;
-  if (asks && speaks) return ask_or_decline(call_in_flight);
+  const bool responds = outcome == DeliveryOutcome::ok || outcome == DeliveryOutcome::late ||
+                        outcome == DeliveryOutcome::slow || outcome == DeliveryOutcome::broken;
+  if (asks_user && responds) return ask_or_decline(call_in_flight);
   const auto problem = [&](OutcomeKind kind, bool definite, bool retryable, std::string_view code) {
     respond(call_in_flight, {.kind = kind,
                              .definite = definite,
@@ -533,9 +548,9 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, D
                              .invalid = Value::object({{"invalid", true}, {"size", 3}}),
                              .took = 1ms});
   };
-  switch (fate) {
+  switch (outcome) {
     case DeliveryOutcome::denied:
-      if (known) break;
+      if (had_effect) break;
       return problem(OutcomeKind::failure, true, false, "http_422");
     case DeliveryOutcome::down:
     case DeliveryOutcome::down_after:
@@ -563,9 +578,9 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight, D
       break;
   }
   if (record.broken) return broken();
-  respond(
-      call_in_flight,
-      {.kind = OutcomeKind::success, .result = told.is_null() ? record.result : told, .took = 1ms});
+  respond(call_in_flight, {.kind = OutcomeKind::success,
+                           .result = model_answer.is_null() ? record.result : model_answer,
+                           .took = 1ms});
 }
 
 // Applies the effect of a call and returns its result.
@@ -576,7 +591,8 @@ Value ExternalWorld::take_effect(const PendingCall& call_in_flight) {
     result.emplace_back("said", *said);
   if (!call_in_flight.kind->changes.empty()) {
     Resource& resource = resources_[std::string(call.args.text("thing"))];
-    resource.made.push_back({++resource.version, call.job, call.invocation, call.try_no});
+    resource.applied_changes.push_back(
+        {++resource.version, call.job, call.invocation, call.try_no});
     result.emplace_back("version", resource.version);
   }
   return Value::object(std::move(result));
@@ -619,7 +635,7 @@ Value ExternalWorld::answer_of_model(const Value& request) {
 }
 
 // The answer of a probe about the call that it names.
-Value ExternalWorld::found(const Value& args) const {
+Value ExternalWorld::probe_answer(const Value& args) const {
   const KeyRecord* requested = has_lying_probes_ ? nullptr : find(std::string(args.text("key")));
   return Value::object(
       {{"found", requested && requested->effects > 0 ? requested->result : Value()},
@@ -627,33 +643,34 @@ Value ExternalWorld::found(const Value& args) const {
 }
 
 // An attempt that receives a model's answer must record it.
-void ExternalWorld::hear(const PendingCall& call_in_flight, const Outcome& outcome) {
-  if (call_in_flight.on_answered || call_in_flight.kind->provider.empty() ||
+void ExternalWorld::note_receiver(const PendingCall& call_in_flight, const Outcome& outcome) {
+  if (call_in_flight.is_answered || call_in_flight.kind->provider.empty() ||
       outcome.kind != OutcomeKind::success)
     return;
   const DeclaredCall* declared_call =
       host_.observer.declared_call(call_in_flight.call.invocation, call_in_flight.call.try_no);
-  if (declared_call) heard_[call_in_flight.call.invocation.text] = declared_call->attempt;
+  if (declared_call)
+    answer_receivers_[call_in_flight.call.invocation.text] = declared_call->attempt;
 }
 
 // Streams the text deltas before the final answer. They are lost if the process dies or the answer
 // is lost.
-void ExternalWorld::speak(const std::shared_ptr<PendingCall>& call_in_flight,
-                          const std::string& text) {
+void ExternalWorld::stream_deltas(const std::shared_ptr<PendingCall>& call_in_flight,
+                                  const std::string& text) {
   constexpr std::size_t kPieces = 3;
   const std::size_t size = text.size() / kPieces + 1;
   for (std::size_t i = 0; i < kPieces && i * size < text.size(); ++i) {
     host_.loop.after(i * 300us,
-                     [this, call_in_flight, at = i * size, words = text.substr(i * size, size)] {
-                       if (call_in_flight->process->dead || call_in_flight->on_answered ||
+                     [this, call_in_flight, at = i * size, delta = text.substr(i * size, size)] {
+                       if (call_in_flight->process->dead || call_in_flight->is_answered ||
                            !call_in_flight->call.on_text_delta)
                          return;
                        if (!host_.at_boundary(*call_in_flight->process, "model.says"))
                          return host_.report.mark("model.dies_saying");
-                       call_in_flight->process->post([this, call_in_flight, at, words] {
-                         if (call_in_flight->on_answered) return;
+                       call_in_flight->process->post([this, call_in_flight, at, delta] {
+                         if (call_in_flight->is_answered) return;
                          host_.report.mark("model.said");
-                         call_in_flight->call.on_text_delta({.offset = at, .text = words});
+                         call_in_flight->call.on_text_delta({.offset = at, .text = delta});
                        });
                      });
   }
@@ -662,10 +679,10 @@ void ExternalWorld::speak(const std::shared_ptr<PendingCall>& call_in_flight,
 void ExternalWorld::respond(const std::shared_ptr<PendingCall>& call_in_flight, Outcome outcome) {
   host_.loop.after(host_.random.between(1ms, 30ms), [this, call_in_flight,
                                                      outcome = std::move(outcome)]() mutable {
-    if (call_in_flight->process->dead || call_in_flight->on_answered) return;
+    if (call_in_flight->process->dead || call_in_flight->is_answered) return;
     if (!host_.at_boundary(*call_in_flight->process, "tool.answers")) return;
     call_in_flight->process->post([this, call_in_flight, outcome = std::move(outcome)]() mutable {
-      hear(*call_in_flight, outcome);
+      note_receiver(*call_in_flight, outcome);
       call_in_flight->answer(std::move(outcome));
     });
   });

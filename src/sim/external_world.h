@@ -43,7 +43,7 @@ struct ToolKind {
   std::string_view dedupe_window = "24h";
   std::string_view probe = {};     // the tool that queries the outcome of a call
   std::string_view undo = {};      // the tool that undoes a call
-  std::string_view approval = {};  // "required", or a condition: see `asks`
+  std::string_view approval = {};  // "required", or a condition: see `needs_approval`
   std::string_view approval_expires = {};
   bool side = false;  // only for calls about another call: not a node of a random plan
   // A call changes the resource that its arguments name. "strict", "warn" or "human": the
@@ -129,7 +129,7 @@ constexpr Duration kSlowMax = std::chrono::milliseconds(1200);
 constexpr std::string_view kToolVersion = "0123456789abcdef";
 // True if a call with these arguments needs an approval. Independent of the engine, for the
 // checkers.
-bool asks(const ToolKind& kind, const Value& args);
+bool needs_approval(const ToolKind& kind, const Value& args);
 // The question of a tool, and its key: a number, which has a default.
 constexpr std::string_view kQuestion = "how";
 Value question();
@@ -138,18 +138,18 @@ Value tool_policy(const ToolKind& kind);
 
 // One in n; 0 = never.
 struct Odds {
-  std::uint64_t refused = 0;     // no connection: a definite failure, nothing arrives
-  std::uint64_t denied = 0;      // arrives, 422: a definite failure, no effect
-  std::uint64_t down = 0;        // arrives, 503 before the effect
-  std::uint64_t down_after = 0;  // arrives, takes effect, 503
-  std::uint64_t lost = 0;        // the request is lost in transit: timeout
-  std::uint64_t silent = 0;      // takes effect, the answer is lost: timeout
-  std::uint64_t late = 0;        // arrives after the caller's timeout
-  std::uint64_t slow = 0;        // arrives within the timeout, up to 1.2 s after sending
-  std::uint64_t fault = 0;       // arrives, takes effect, a complete 500 settles the call
-  std::uint64_t broken = 0;      // takes effect, its answer breaks a rule
-  std::uint64_t busy = 0;        // a model returns 429 and a retry delay
-  std::uint64_t blind = 0;       // a verifier cannot check
+  std::uint64_t refused = 0;      // no connection: a definite failure, nothing arrives
+  std::uint64_t denied = 0;       // arrives, 422: a definite failure, no effect
+  std::uint64_t down = 0;         // arrives, 503 before the effect
+  std::uint64_t down_after = 0;   // arrives, takes effect, 503
+  std::uint64_t lost = 0;         // the request is lost in transit: timeout
+  std::uint64_t silent = 0;       // takes effect, the answer is lost: timeout
+  std::uint64_t late = 0;         // arrives after the caller's timeout
+  std::uint64_t slow = 0;         // arrives within the timeout, up to 1.2 s after sending
+  std::uint64_t fault = 0;        // arrives, takes effect, a complete 500 settles the call
+  std::uint64_t broken = 0;       // takes effect, its answer breaks a rule
+  std::uint64_t busy = 0;         // a model returns 429 and a retry delay
+  std::uint64_t unreachable = 0;  // a verifier cannot check
 };
 
 struct Arrival {
@@ -185,18 +185,18 @@ struct Resource {
     std::uint32_t try_no = 0;
   };
   std::uint64_t version = 0, foreign_changes = 0;  // changes not made by a call
-  std::vector<AppliedChange> made;
+  std::vector<AppliedChange> applied_changes;
 };
 
 struct VerifierCheck {  // of a verifier
   JobId job;
   std::string resource, expected;  // as recorded
-  std::string there;               // the actual version
-  CheckVerdict said{};
-  CheckVerdict truth() const {
-    return said == CheckVerdict::unreachable ? said
-           : expected == there               ? CheckVerdict::match
-                                             : CheckVerdict::mismatch;
+  std::string actual_version;      // the actual version
+  CheckVerdict reported_verdict{};
+  CheckVerdict actual_verdict() const {
+    return reported_verdict == CheckVerdict::unreachable ? reported_verdict
+           : expected == actual_version                  ? CheckVerdict::match
+                                                         : CheckVerdict::mismatch;
   }
 };
 
@@ -211,7 +211,7 @@ class ExternalWorld {
     // Called at each boundary, where the process may die; false if it has died.
     std::function<bool(SimProcess&, std::string_view where)> at_boundary;
     // True if this attempt was notified that it has lost the job.
-    std::function<bool(const AttemptId&)> refused;
+    std::function<bool(const AttemptId&)> has_lost_job;
     // False: the clock jumps, so a probe may arrive before the grace period is over.
     bool grace_binds = true;
   };
@@ -223,21 +223,23 @@ class ExternalWorld {
                                             std::shared_ptr<SimProcess> process);
   void disable_faults() {
     odds_ = {};
-    are_verifiers_blind_ = false;
+    are_verifiers_unreachable_ = false;
   }
   // Changes one of the existing resources from outside. False: there is none.
   bool mutate(std::string_view resource = {});
   // Makes every verification unreachable.
-  void blind(bool is_enabled) { are_verifiers_blind_ = is_enabled; }
+  void set_verifiers_unreachable(bool is_enabled) { are_verifiers_unreachable_ = is_enabled; }
   // Canary: a request of an at_most_once tool arrives twice.
   void set_duplicate_requests(bool is_enabled) { duplicate_ = is_enabled; }
   // Canary: probes report that the call never arrived.
   void set_lying_probes(bool is_enabled) { has_lying_probes_ = is_enabled; }
   // Canaries: verifiers always report a match; verifiers change what they check; requests to models
   // arrive twice.
-  void set_praising_verifiers(bool is_enabled) { has_praising_verifiers_ = is_enabled; }
+  void set_always_matching_verifiers(bool is_enabled) {
+    has_always_matching_verifiers_ = is_enabled;
+  }
   void set_touching_verifiers(bool is_enabled) { has_touching_verifiers_ = is_enabled; }
-  void set_double_questions(bool is_enabled) { doubles_questions_ = is_enabled; }
+  void set_duplicate_model_requests(bool is_enabled) { duplicates_model_requests_ = is_enabled; }
   void set_grace_binds(bool is_enabled) { host_.grace_binds = is_enabled; }
 
   const std::map<std::string, KeyRecord>& journal() const { return journal_; }
@@ -263,31 +265,32 @@ class ExternalWorld {
     broken,
     busy
   };
-  DeliveryOutcome fate(const PendingCall& call_in_flight, const KeyRecord& record);
+  DeliveryOutcome draw_outcome(const PendingCall& call_in_flight, const KeyRecord& record);
   void send(std::shared_ptr<PendingCall> call_in_flight);
-  void arrive(const std::shared_ptr<PendingCall>& call_in_flight, DeliveryOutcome fate, bool last);
-  Value found(const Value& args) const;
+  void arrive(const std::shared_ptr<PendingCall>& call_in_flight, DeliveryOutcome outcome,
+              bool last);
+  Value probe_answer(const Value& args) const;
   void ask_or_decline(const std::shared_ptr<PendingCall>& call_in_flight);
   void respond(const std::shared_ptr<PendingCall>& call_in_flight, Outcome outcome);
-  void speak(const std::shared_ptr<PendingCall>& call_in_flight, const std::string& text);
+  void stream_deltas(const std::shared_ptr<PendingCall>& call_in_flight, const std::string& text);
   void check_send(const PendingCall& call_in_flight);
-  void check_question(const PendingCall& call_in_flight, const DeclaredCall& declared_call);
+  void check_model_request(const PendingCall& call_in_flight, const DeclaredCall& declared_call);
   Value take_effect(const PendingCall& call_in_flight);
   Value answer_of_model(const Value& request);
-  void hear(const PendingCall& call_in_flight, const Outcome& outcome);
-  CheckResult look(const Value& change);
+  void note_receiver(const PendingCall& call_in_flight, const Outcome& outcome);
+  CheckResult check_resource(const Value& change);
 
   Host host_;
   Odds odds_;
-  bool duplicate_ = false, has_lying_probes_ = false, has_praising_verifiers_ = false,
-       has_touching_verifiers_ = false, doubles_questions_ = false;
-  bool are_verifiers_blind_ = false;
+  bool duplicate_ = false, has_lying_probes_ = false, has_always_matching_verifiers_ = false,
+       has_touching_verifiers_ = false, duplicates_model_requests_ = false;
+  bool are_verifiers_unreachable_ = false;
   std::map<std::string, KeyRecord> journal_;  // by idempotency key
   std::map<std::string, Resource, std::less<>> resources_;
   std::vector<VerifierCheck> verifier_checks_;
   std::uint64_t answers_ = 0;  // of models
   // Attempts that received a model's answer, by invocation: each records it, or has lost the job.
-  std::map<std::string, AttemptId> heard_;
+  std::map<std::string, AttemptId> answer_receivers_;
 };
 
 }  // namespace ae::sim

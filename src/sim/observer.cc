@@ -12,9 +12,10 @@ namespace ae::sim {
 namespace {
 
 // Replaces the entry's control request, with a valid checksum.
-void forge(const JobId& job, store::InboxEntry& entry, const engine::ControlRequest& act) {
-  entry.act =
-      canonical(engine::with_checksum(engine::inbox_location(job, entry.id), act.to_json()));
+void replace_request(const JobId& job, store::InboxEntry& entry,
+                     const engine::ControlRequest& request) {
+  entry.request =
+      canonical(engine::with_checksum(engine::inbox_location(job, entry.id), request.to_json()));
 }
 
 }  // namespace
@@ -126,7 +127,7 @@ void Observer::check_capabilities(const JobId& job, const ObservedJob& observed,
   }
 }
 
-void Observer::learn_creation(ObservedJob& observed, const JobCreated& event) {
+void Observer::apply_creation(ObservedJob& observed, const JobCreated& event) {
   if (!or_empty(event.queue).empty()) observed.queue = *event.queue;
   observed.budget = event.budget;
   const Value& blind = event.blind.value;
@@ -137,7 +138,7 @@ void Observer::learn_creation(ObservedJob& observed, const JobCreated& event) {
   }
 }
 
-void Observer::learn_call(const ObservedJob& observed, const Event& event) {
+void Observer::apply_call(const ObservedJob& observed, const Event& event) {
   const auto& call = std::get<ToolInvocationStarted>(event.body);
   declared_.insert(call.idempotency_key.text);
   declared_calls_[{call.invocation_id.text, static_cast<std::uint32_t>(call.try_no)}] = {
@@ -151,7 +152,7 @@ void Observer::learn_call(const ObservedJob& observed, const Event& event) {
       observed.blind};
 }
 
-void Observer::learn_decision(ObservedJob& observed, const Event& event) {
+void Observer::apply_decision(ObservedJob& observed, const Event& event) {
   const auto& decision = std::get<DecisionRecorded>(event.body);
   const std::string step(step_of(event)), state = or_empty(decision.state);
   if (decision.kind == "approval" && state == "requested") {
@@ -159,19 +160,19 @@ void Observer::learn_decision(ObservedJob& observed, const Event& event) {
   }
   if (decision.kind != "confirmation") return;
   // A verification mismatch was opened or answered.
-  if (state == "requested") observed.raised.insert(step);
-  if (state == "accept" || state == "fail") observed.raised.erase(step);
+  if (state == "requested") observed.open_mismatches.insert(step);
+  if (state == "accept" || state == "fail") observed.open_mismatches.erase(step);
 }
 
 void Observer::apply_event(const JobId& job, ObservedJob& observed, const Event& event) {
   observed.events = event.seq;
   switch (event.type) {
     case EventType::job_created:
-      return learn_creation(observed, std::get<JobCreated>(event.body));
+      return apply_creation(observed, std::get<JobCreated>(event.body));
     case EventType::job_running:
       return check_capabilities(job, observed, std::get<JobRunning>(event.body).worker_id);
     case EventType::tool_invocation_started:
-      return learn_call(observed, event);
+      return apply_call(observed, event);
     case EventType::tool_invocation_finished: {
       const auto& finished = std::get<ToolInvocationFinished>(event.body);
       if (finished.outcome == "success" && !finished.late) {
@@ -185,7 +186,7 @@ void Observer::apply_event(const JobId& job, ObservedJob& observed, const Event&
     case EventType::wait_opened:
       return wait_opened(observed, std::get<WaitOpened>(event.body));
     case EventType::decision_recorded:
-      return learn_decision(observed, event);
+      return apply_decision(observed, event);
     case EventType::job_parked: {
       const auto& park = std::get<JobParked>(event.body);
       observed.paused = park.until == "resume";
@@ -195,7 +196,7 @@ void Observer::apply_event(const JobId& job, ObservedJob& observed, const Event&
     case EventType::job_resumed:
       observed.paused = false;
       observed.parked.clear();
-      observed.raised.clear();
+      observed.open_mismatches.clear();
       return;
     case EventType::wait_completed:
       observed.open_waits.erase(std::get<WaitCompleted>(event.body).correlation_key);
@@ -209,20 +210,21 @@ void Observer::apply_event(const JobId& job, ObservedJob& observed, const Event&
 }
 
 void Observer::put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<void>> done) {
-  if (loses_posts_ && jobs_[job].claim) entry.act = R"({"kind":"timers"})";
+  if (loses_inbox_entries_ && jobs_[job].claim) entry.request = R"({"kind":"timers"})";
   auto json =
-      approves_falsely_ || doubles_messages_ ? parse_json(entry.act) : Result<Value>(Value());
-  auto act = json && json->is_object() ? engine::ControlRequest::from_json(*json)
-                                       : Result<engine::ControlRequest>(engine::ControlRequest());
-  if (approves_falsely_ && act && act->payload.text("decision") == "reject") {
-    act->payload = act->payload.with("decision", "approve");
-    forge(job, entry, *act);
+      approves_falsely_ || doubles_messages_ ? parse_json(entry.request) : Result<Value>(Value());
+  auto request = json && json->is_object()
+                     ? engine::ControlRequest::from_json(*json)
+                     : Result<engine::ControlRequest>(engine::ControlRequest());
+  if (approves_falsely_ && request && request->payload.text("decision") == "reject") {
+    request->payload = request->payload.with("decision", "approve");
+    replace_request(job, entry, *request);
   }
-  if (doubles_messages_ && act && act->kind == engine::ControlRequest::Kind::message) {
+  if (doubles_messages_ && request && request->kind == engine::ControlRequest::Kind::message) {
     store::InboxEntry again = entry;
     again.id += "2";
-    act->id += "-again";
-    forge(job, again, *act);
+    request->id += "-again";
+    replace_request(job, again, *request);
     inner_->put_inbox(job, std::move(again), [](Result<void>) {});
   }
   writes_++;

@@ -53,9 +53,9 @@ struct ObservedJob {  // a job
   std::map<std::string, std::string> requests;  // the newest request to approve a call, by step
   std::uint64_t events = 0;                     // in its log
   std::map<std::string, std::uint64_t, std::less<>> done;  // the step_committed event of each node
-  std::set<std::string> raised;  // steps with an open verification mismatch
-  std::string parked;            // the reason
-  Value budget;                  // given at creation; null = none
+  std::set<std::string> open_mismatches;  // steps with an open verification mismatch
+  std::string parked;                     // the reason
+  Value budget;                           // given at creation; null = none
 };
 
 class Observer final : public store::Store {
@@ -64,7 +64,7 @@ class Observer final : public store::Store {
 
   void set_inner(store::Store* inner) { inner_ = inner; }  // borrowed; nullptr = the disk is closed
   // Canaries: a disk that does not keep what it acknowledges.
-  void set_losing_posts(bool is_enabled) { loses_posts_ = is_enabled; }
+  void set_losing_inbox_entries(bool is_enabled) { loses_inbox_entries_ = is_enabled; }
   void set_ignoring_limits(bool is_enabled) { ignores_limits_ = is_enabled; }
   void set_withheld_job(std::optional<JobId> job) { withheld_job_ = std::move(job); }
   void set_false_approvals(bool is_enabled) {
@@ -154,9 +154,9 @@ class Observer final : public store::Store {
   };
   void committed(const PendingCommit& written, const store::CommitResult& answer);
   void apply_event(const JobId& job, ObservedJob& observed, const Event& event);
-  void learn_creation(ObservedJob& observed, const JobCreated& event);
-  void learn_call(const ObservedJob& observed, const Event& event);
-  void learn_decision(ObservedJob& observed, const Event& event);
+  void apply_creation(ObservedJob& observed, const JobCreated& event);
+  void apply_call(const ObservedJob& observed, const Event& event);
+  void apply_decision(ObservedJob& observed, const Event& event);
   void wait_opened(ObservedJob& observed, const WaitOpened& wait);
   void check_capabilities(const JobId& job, const ObservedJob& observed, const std::string& worker);
   void on_claimed(const store::Lease& lease, Instant at);
@@ -171,7 +171,7 @@ class Observer final : public store::Store {
   std::set<std::string> declared_;                 // idempotency keys
   std::map<std::string, std::vector<std::string>> capabilities_;  // by worker
   bool ignores_limits_ = false;
-  bool inside_batch_ = false, loses_posts_ = false, approves_falsely_ = false,
+  bool inside_batch_ = false, loses_inbox_entries_ = false, approves_falsely_ = false,
        doubles_messages_ = false;
   std::optional<JobId> withheld_job_;
   std::vector<store::QueueLimit> limits_;

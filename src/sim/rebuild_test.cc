@@ -49,27 +49,27 @@ class Folder {
 };
 
 template <class T>
-T fine(store::sqlite::Sql<T> answer) {
+T expect_ok(store::sqlite::Sql<T> answer) {
   AE_CHECK(answer.has_value(), answer ? "" : answer.error().text());
   if constexpr (!std::is_void_v<T>) return *std::move(answer);
 }
 
 void run_sql(const std::string& path, const std::vector<std::string>& statements) {
-  Database db = fine(Database::open({.path = path}));
-  for (const std::string& sql : statements) fine(db.execute(sql.c_str()));
+  Database db = expect_ok(Database::open({.path = path}));
+  for (const std::string& sql : statements) expect_ok(db.execute(sql.c_str()));
 }
 
 std::vector<std::string> texts(Database& db, const std::string& sql) {
   std::vector<std::string> all;
-  auto statement = fine(db.prepare(sql));
-  for (Rows row(statement); fine(row.next());) all.push_back(row->text(0));
+  auto statement = expect_ok(db.prepare(sql));
+  for (Rows row(statement); expect_ok(row.next());) all.push_back(row->text(0));
   return all;
 }
 
 // All rows of all tables, as SQL writes them, except for the audit log, which records the rebuild.
 using Dump = std::map<std::string, std::vector<std::string>>;
 Dump dump(const std::string& path) {
-  Database db = fine(Database::open({.path = path, .read_only = true}));
+  Database db = expect_ok(Database::open({.path = path, .read_only = true}));
   Dump all;
   for (const std::string& table : texts(
            db, "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%'")) {
@@ -133,13 +133,13 @@ void make_history(std::uint64_t seed, PlanBook& plans, const std::string& to) {
         signal.channel = std::exchange(signal.correlation_key, {});
       }
       world.loop().after(random.between(5s, 20s),
-                         [&users, job = request.job, signal] { users.act(job, signal, 5); });
+                         [&users, job = request.job, signal] { users.submit(job, signal, 5); });
     }
     if (random.one_in(6)) {
       world.loop().after(random.between(5s, 20s), [&users, job = request.job] {
-        users.act(job,
-                  {.kind = engine::ControlRequest::Kind::cancel, .id = "cancel", .by = "someone"},
-                  5);
+        users.submit(
+            job, {.kind = engine::ControlRequest::Kind::cancel, .id = "cancel", .by = "someone"},
+            5);
       });
     }
     world.loop().after(random.between(0s, 15s), [&users, request = std::move(request)]() mutable {
@@ -193,32 +193,32 @@ const std::vector<std::string> kDamage = {
     "UPDATE commits SET first_seq = 0, last_seq = 'x', prev = id, jump = 12, blobs = x'aabb'",
 };
 
-void expect_made_anew(std::uint64_t seed, PlanBook& plans, std::set<std::string>& statuses) {
+void expect_rebuilt(std::uint64_t seed, PlanBook& plans, std::set<std::string>& statuses) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   const Folder folder;
   const std::string path = folder / "a.db";
   make_history(seed, plans, path);
   const Dump before = dump(path);
   {
-    Database db = fine(Database::open({.path = path, .read_only = true}));
+    Database db = expect_ok(Database::open({.path = path, .read_only = true}));
     for (std::string& status : texts(db, "SELECT DISTINCT status FROM jobs")) {
       statuses.insert(std::move(status));
     }
   }
-  const runtime::RebuildResult whole = rebuild(path, true);
-  EXPECT_EQ(text_of(whole), "") << "what the runtime wrote is what follows";
-  EXPECT_GT(whole.jobs, 0U);
+  const runtime::RebuildResult unchanged = rebuild(path, true);
+  EXPECT_EQ(text_of(unchanged), "") << "what the runtime wrote is what follows";
+  EXPECT_GT(unchanged.jobs, 0U);
 
   run_sql(path, kDamage);
   const Dump damaged = dump(path);
   EXPECT_NE(damaged, before);
   const runtime::RebuildResult compared = rebuild(path, true);
-  EXPECT_EQ(compared.differing_jobs, whole.jobs);
+  EXPECT_EQ(compared.differing_jobs, unchanged.jobs);
   EXPECT_EQ(dump(path), damaged) << "who compares writes nothing";
 
-  const runtime::RebuildResult made = rebuild(path);
-  EXPECT_EQ(made.differing_jobs, whole.jobs);
-  EXPECT_EQ(made.refused_jobs, 0U) << text_of(made);
+  const runtime::RebuildResult rebuilt = rebuild(path);
+  EXPECT_EQ(rebuilt.differing_jobs, unchanged.jobs);
+  EXPECT_EQ(rebuilt.refused_jobs, 0U) << text_of(rebuilt);
   const Dump after = dump(path);
   for (const auto& [table, rows] : before) EXPECT_EQ(after.at(table), rows) << table;
   EXPECT_EQ(text_of(rebuild(path)), "") << "and once more changes nothing";
@@ -227,7 +227,7 @@ void expect_made_anew(std::uint64_t seed, PlanBook& plans, std::set<std::string>
 AE_TEST("rebuild/the rows of random jobs are made anew from their logs, byte by byte") {
   PlanBook plans;
   std::set<std::string> statuses;
-  for (std::uint64_t seed = 1; seed <= 8; ++seed) expect_made_anew(seed, plans, statuses);
+  for (std::uint64_t seed = 1; seed <= 8; ++seed) expect_rebuilt(seed, plans, statuses);
   for (const char* status : {"queued", "running", "waiting", "parked", "completed"}) {
     EXPECT_TRUE(statuses.contains(status)) << status;
   }
@@ -236,7 +236,7 @@ AE_TEST("rebuild/the rows of random jobs are made anew from their logs, byte by 
 AE_TEST_SLOW("rebuild/so it is for many worlds") {
   PlanBook plans;
   std::set<std::string> statuses;
-  for (std::uint64_t seed = 9; seed <= 200; ++seed) expect_made_anew(seed, plans, statuses);
+  for (std::uint64_t seed = 9; seed <= 200; ++seed) expect_rebuilt(seed, plans, statuses);
   EXPECT_EQ(statuses.size(), 7U);
 }
 
@@ -251,7 +251,7 @@ AE_TEST("rebuild/one job alone, and what was not kept is as it was") {
   {
     auto store = store::SqliteRebuild::open({.path = path, .compare_only = false, .job = {}});
     ASSERT_TRUE(store);
-    const auto job = (*store)->next();
+    const auto job = (*store)->next_job();
     ASSERT_TRUE(job && *job);
     const auto log = (*store)->read(**job);
     ASSERT_TRUE(log);

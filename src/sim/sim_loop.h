@@ -72,7 +72,7 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
   }
   void cancel(async::TimerId timer) override {
     const std::uint32_t slot = static_cast<std::uint32_t>(timer & ((1u << kSlotBits) - 1));
-    if (slots_[slot].order == timer >> kSlotBits) take(slot);
+    if (slots_[slot].order == timer >> kSlotBits) remove_task(slot);
   }
   Instant now() override { return now_; }
   Duration since_start() override { return now_ - kStart; }
@@ -81,12 +81,13 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
   TaskOwner* running() const { return running_; }
   void resume(TaskOwner& owner) {
     owner.paused = false;
-    for (const TaskOwner::DeferredTask& held : std::exchange(owner.deferred_, {})) push(held);
+    for (const TaskOwner::DeferredTask& deferred : std::exchange(owner.deferred_, {}))
+      push(deferred);
   }
   // Drops all tasks of the owner.
   void drop(TaskOwner& owner) {
     for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
-      if (slots_[slot].order != 0 && slots_[slot].owner == &owner) take(slot);
+      if (slots_[slot].order != 0 && slots_[slot].owner == &owner) remove_task(slot);
     }
     owner.deferred_.clear();
   }
@@ -94,7 +95,7 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
     steps_ = 0;
     heap_.clear();
     for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
-      if (slots_[slot].order != 0) take(slot);
+      if (slots_[slot].order != 0) remove_task(slot);
     }
   }
 
@@ -132,7 +133,7 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
     heap_.push_back(entry);
     std::ranges::push_heap(heap_, later);
   }
-  async::Task take(std::uint32_t slot) {
+  async::Task remove_task(std::uint32_t slot) {
     async::Task task = std::move(slots_[slot].task);
     slots_[slot] = {};
     free_.push_back(slot);
@@ -150,7 +151,7 @@ class SimLoop : public async::Loop, public async::Clock, public async::SteadyClo
       owner->deferred_.push_back(entry);
       return;
     }
-    async::Task task = take(entry.slot);
+    async::Task task = remove_task(entry.slot);
     if (owner && owner->dead) return;
     steps_++;
     running_ = owner;

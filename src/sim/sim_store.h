@@ -21,7 +21,7 @@ class SimStore final : public store::Store {
     store::Store* inner;  // borrowed
     // Called at each boundary, where the process may die; false if it has died.
     std::function<bool(SimProcess&, std::string_view where)> at_boundary;
-    std::set<AttemptId>* refused;  // attempts that got stale_attempt or lost their lease
+    std::set<AttemptId>* stale_attempts;  // attempts that got stale_attempt or lost their lease
     Report* report;
     Duration latency;  // of every answer
     bool owned;
@@ -32,7 +32,7 @@ class SimStore final : public store::Store {
   void commit(store::Batch batch, async::Done<Result<store::CommitResult>> done) override {
     const auto* held = std::get_if<store::Batch::Leased>(&batch.authority);
     const AttemptId attempt = held ? held->fence.attempt : AttemptId();
-    if (held && host_.refused->contains(attempt) && !process_->dead) {
+    if (held && host_.stale_attempts->contains(attempt) && !process_->dead) {
       host_.report->violate("F4 who was told that the job is lost writes nothing more", batch.job,
                             attempt.text);
     }
@@ -40,7 +40,7 @@ class SimStore final : public store::Store {
         {"commit", "commit.answer"},
         [this, attempt, done = std::move(done)](Result<store::CommitResult> answer) mutable {
           if (!answer && answer.error().code == Code::stale_attempt && !attempt.empty()) {
-            host_.refused->insert(attempt);
+            host_.stale_attempts->insert(attempt);
           }
           done(std::move(answer));
         },
@@ -71,7 +71,7 @@ class SimStore final : public store::Store {
         [this, requested = std::move(requested),
          done = std::move(done)](Result<std::vector<std::optional<Instant>>> until) mutable {
           for (std::size_t i = 0; until && !host_.owned && i < requested.size(); ++i) {
-            if (!(*until)[i]) host_.refused->insert(requested[i].second.attempt);
+            if (!(*until)[i]) host_.stale_attempts->insert(requested[i].second.attempt);
           }
           done(std::move(until));
         },

@@ -21,7 +21,7 @@ std::string text_of(const Report& report) {
 
 AE_TEST("sim/storms break no rule") {
   PlanBook plans;
-  const std::uint64_t count = testing::slow_tests_wanted() ? 2000 : 30;
+  const std::uint64_t count = testing::are_slow_tests_enabled() ? 2000 : 30;
   for (std::uint64_t seed = 1; seed <= count; ++seed) {
     const StormResult result = run_storm({.seed = seed}, plans);
     ASSERT_TRUE(result.report.violations.empty())
@@ -47,7 +47,7 @@ AE_TEST("sim/a crash at any boundary, and one in its recovery, change nothing of
   // crash in a recovery; the sweep (`./dev sim --sweep`, without sanitizers) runs all of them.
   for (std::size_t i = 0; i < cases.size(); i += 5) {
     Report report;
-    const SweepDepth depth{.recovery = testing::slow_tests_wanted(),
+    const SweepDepth depth{.recovery = testing::are_slow_tests_enabled(),
                            .second_one_in = 10,
                            .second_from = i / 5,
                            .third_one_in = 0};
@@ -68,13 +68,13 @@ AE_TEST("sim/the end of the sweep's longest loop tells all that was said in its 
   EXPECT_NE(end.result.find("\"turns\":5"), std::string::npos) << end.result;
   EXPECT_GE(end.effects.size(), 6u) << "a call that is asked for again is another one";
   // A different answer in any turn changes the result.
-  for (const std::string_view said : {"\\\"n\\\":1", "\\\"n\\\":3", "\\\"n\\\":4"}) {
+  for (const std::string_view text : {"\\\"n\\\":1", "\\\"n\\\":3", "\\\"n\\\":4"}) {
     std::string nodes(job->nodes);
-    nodes.replace(nodes.find(said), said.size(), "\\\"n\\\":7");
-    const SmallJob other{.name = said, .nodes = nodes};
-    const SmallResult told = run_small_job({.job = &other}, {}, plans);
-    EXPECT_EQ(told.status, "completed");
-    EXPECT_NE(told.result, end.result) << said;
+    nodes.replace(nodes.find(text), text.size(), "\\\"n\\\":7");
+    const SmallJob other{.name = text, .nodes = nodes};
+    const SmallResult changed = run_small_job({.job = &other}, {}, plans);
+    EXPECT_EQ(changed.status, "completed");
+    EXPECT_NE(changed.result, end.result) << text;
   }
 }
 
@@ -132,37 +132,38 @@ class Rig {
   }
   // To a chosen worker, without retries.
   void signal(std::size_t worker, const std::string& key, const std::string& id = "signal") {
-    act(worker, {.kind = engine::ControlRequest::Kind::signal,
-                 .id = id + "-" + key,
-                 .correlation_key = key,
-                 .payload = Value::object({{"key", key}})});
+    submit(worker, {.kind = engine::ControlRequest::Kind::signal,
+                    .id = id + "-" + key,
+                    .correlation_key = key,
+                    .payload = Value::object({{"key", key}})});
   }
-  void act(std::size_t worker, const engine::ControlRequest& act) {
-    users_.record_request(kJob, act);
-    world_.act(worker, kJob, act, [this](Result<Value> answer) {
+  void submit(std::size_t worker, const engine::ControlRequest& request) {
+    users_.record_request(kJob, request);
+    world_.submit(worker, kJob, request, [this](Result<Value> answer) {
       if (answer) answers.push_back(*answer);
     });
   }
   void cancel(std::size_t worker) {
-    act(worker, {.kind = engine::ControlRequest::Kind::cancel, .id = "cancel"});
+    submit(worker, {.kind = engine::ControlRequest::Kind::cancel, .id = "cancel"});
   }
   // Resolves the job's only call as of now.
   void resolve(std::size_t worker, const std::string& resolution) {
     AE_CHECK(world_.external_world().journal().size() == 1);
     const auto& [key, record] = *world_.external_world().journal().begin();
-    engine::ControlRequest act{.kind = engine::ControlRequest::Kind::resolve,
-                               .id = resolution,
-                               .idempotency_key = key,
-                               .resolution = resolution,
-                               .checked_at = world_.clock().now()};
-    if (resolution == "happened") act.result = record.result;
-    users_.record_request(kJob, act);
-    world_.act(worker, kJob, std::move(act), [this](Result<Value> answer) {
+    engine::ControlRequest request{.kind = engine::ControlRequest::Kind::resolve,
+                                   .id = resolution,
+                                   .idempotency_key = key,
+                                   .resolution = resolution,
+                                   .checked_at = world_.clock().now()};
+    if (resolution == "happened") request.result = record.result;
+    users_.record_request(kJob, request);
+    world_.submit(worker, kJob, std::move(request), [this](Result<Value> answer) {
       answers.push_back(answer ? *answer : Value(std::string(code_name(answer.error().code))));
     });
   }
   void fire_timers(std::size_t worker) {
-    world_.act(worker, kJob, {.kind = engine::ControlRequest::Kind::timers}, [](Result<Value>) {});
+    world_.submit(worker, kJob, {.kind = engine::ControlRequest::Kind::timers},
+                  [](Result<Value>) {});
   }
   void run(Duration span) {
     world_.loop().run([] { return false; }, world_.loop().now() + span);
@@ -207,12 +208,12 @@ AE_TEST("sim/what is accepted while a claimed job is being read is taken in afte
     rig.create();
     rig.run(1s);
     ASSERT_EQ(rig.status(), "waiting");
-    bool on_claimed = false, reading = false;
+    bool is_claimed = false, reading = false;
     rig.watch = [&](const SimProcess&, std::string_view where) {
-      on_claimed = on_claimed || where == "claim.after";
+      is_claimed = is_claimed || where == "claim.after";
     };
     rig.fault = [&](const store::Call& call) {
-      if (!on_claimed || reading || call.method != store::Method::load) return store::Fault::none;
+      if (!is_claimed || reading || call.method != store::Method::load) return store::Fault::none;
       reading = true;
       return store::Fault::delay_answer;
     };
@@ -364,7 +365,7 @@ AE_TEST("sim/a job that kills its worker twice in a slice parks, and the others 
                 {"id":"a","kind":"tool","tool":"put","args":{}},
                 {"id":"poison","kind":"tool","tool":"put","needs":["a"],"args":{}}],
                 "output":"done"})"});
-      const SmallJob disable_faults{.name = "calm", .nodes = R"({"schema":1,"nodes":[
+      const SmallJob calm_job{.name = "calm", .nodes = R"({"schema":1,"nodes":[
                 {"id":"a","kind":"tool","tool":"put","args":{}}]})"};
       const JobId other("job-1");
       int deaths = 0;
@@ -385,14 +386,14 @@ AE_TEST("sim/a job that kills its worker twice in a slice parks, and the others 
       ASSERT_EQ(deaths, 1);
       until_death(2);
       rig.world().start(0);
-      rig.create(other, disable_faults);
+      rig.create(other, calm_job);
       rig.run(60s);
       EXPECT_EQ(deaths, 2) << "it is decided no more";
       EXPECT_EQ(rig.status(), "parked");
       EXPECT_EQ(rig.world().observer().jobs().at(JobId("job-0")).parked, "worn_out");
       EXPECT_EQ(rig.status_of(other), "completed");
       rig.watch = {};
-      rig.act(0, {.kind = engine::ControlRequest::Kind::resume, .id = "resume", .by = "resume"});
+      rig.submit(0, {.kind = engine::ControlRequest::Kind::resume, .id = "resume", .by = "resume"});
       rig.run(60s);  // the call that the dead process left open must settle first
       EXPECT_EQ(rig.status(), "completed");
       EXPECT_EQ(canonical(rig.end()), R"("done")");

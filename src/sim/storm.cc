@@ -27,8 +27,8 @@ struct FaultSettings {
   store::FaultRates store;          // per 1,000 calls
   std::uint64_t points_one_in = 0;  // an AE_FAILPOINT fails
   std::uint64_t pauses = 0, jumps = 0, swaps = 0;
-  std::uint64_t mutations = 0, blinds = 0;           // resources change, verifiers fail
-  std::uint64_t forks_one_in = 0, plans_one_in = 0;  // of jobs
+  std::uint64_t mutations = 0, verifier_outages = 0;  // resources change, verifiers fail
+  std::uint64_t forks_one_in = 0, plans_one_in = 0;   // of jobs
   Duration jump_max{};
   Duration horizon = 40s;  // then all faults end
 };
@@ -66,7 +66,7 @@ WorldOptions draw_world(SimRandom& random, const StormOptions& settings, PlanBoo
                 .fault = 40,
                 .broken = 60,
                 .busy = 6,
-                .blind = 20};
+                .unreachable = 20};
       break;
     default:
       o.odds = {.refused = 5,
@@ -80,7 +80,7 @@ WorldOptions draw_world(SimRandom& random, const StormOptions& settings, PlanBoo
                 .fault = 12,
                 .broken = 20,
                 .busy = 4,
-                .blind = 4};
+                .unreachable = 4};
       break;
   }
   for (std::size_t i = 0; i < o.workers; ++i) {
@@ -110,7 +110,7 @@ FaultSettings draw_faults(SimRandom& random, const WorldOptions& world) {
   }
   if (world.workers > 1 && random.one_in(6)) t.swaps = 1;
   t.mutations = pick(random, {std::uint64_t{0}, std::uint64_t{3}, std::uint64_t{12}});
-  if (random.one_in(4)) t.blinds = 1 + random.below(2);
+  if (random.one_in(4)) t.verifier_outages = 1 + random.below(2);
   t.forks_one_in = pick(random, {std::uint64_t{0}, std::uint64_t{0}, std::uint64_t{3}});
   t.plans_one_in = pick(random, {std::uint64_t{0}, std::uint64_t{0}, std::uint64_t{2}});
   t.horizon = random.between(15s, 60s);
@@ -136,15 +136,15 @@ class Storm {
 
  private:
   void schedule_jobs();
-  void schedule_people(const JobId& job, const SimPlan& plan);
+  void schedule_user_requests(const JobId& job, const SimPlan& plan);
   void pause_and_resume(const JobId& job, std::uint64_t times);
-  void schedule_troubles();
-  void schedule_outside();
+  void schedule_worker_faults();
+  void schedule_external_faults();
   void schedule_forks(const JobId& origin, const SimPlan& plan, int depth);
   void fork(const runtime::ForkRequest& request, const SimPlan& plan, int depth);
   void schedule_plans(const JobId& job, Value task_graph, std::uint64_t times);
   void review_open_requests();
-  bool all_over() const;
+  bool all_ended() const;
   bool dies(const SimProcess& process, std::string_view where);
   void died(std::size_t worker);
   store::Fault fault();
@@ -155,13 +155,14 @@ class Storm {
   FaultSettings faults_;
   Users users_;
   bool healed_ = false;
-  std::uint64_t again_ = 0, again_left_ = 0;  // boundaries to the next death; deaths left
+  std::uint64_t until_next_death_ = 0,
+                deaths_left_ = 0;  // boundaries to the next death; deaths left
 };
 
 bool Storm::dies(const SimProcess&, std::string_view where) {
   if (world_.deaths() >= faults_.deaths_max) return false;
   bool now = random_.one_in(faults_.dies_one_in);
-  if (again_ > 0 && --again_ == 0) {
+  if (until_next_death_ > 0 && --until_next_death_ == 0) {
     now = true;
     world_.report().mark("death.in_recovery");
   }
@@ -176,12 +177,12 @@ void Storm::died(std::size_t worker) {
     if (world_.is_alive(worker)) return;
     world_.start(worker);
     if (healed_) return;
-    if (again_left_ == 0 && random_.below(100) < faults_.again_percent) {
-      again_left_ = faults_.again_depth;
+    if (deaths_left_ == 0 && random_.below(100) < faults_.again_percent) {
+      deaths_left_ = faults_.again_depth;
     }
-    if (again_left_ > 0) {
-      again_left_--;
-      again_ = 1 + random_.below(25);
+    if (deaths_left_ > 0) {
+      deaths_left_--;
+      until_next_death_ = 1 + random_.below(25);
     }
   });
 }
@@ -218,7 +219,7 @@ void Storm::schedule_jobs() {
     world_.loop().after(random_.between(0s, faults_.horizon / 2),
                         [this, request = std::move(request), &plan]() mutable {
                           const JobId job = request.job;
-                          schedule_people(job, plan);
+                          schedule_user_requests(job, plan);
                           users_.create(std::move(request));
                           if (random_.one_in(faults_.forks_one_in)) schedule_forks(job, plan, 0);
                           // Not for a planner: another plan would be one that no model has made.
@@ -230,10 +231,10 @@ void Storm::schedule_jobs() {
   world_.report().jobs = count;
 }
 
-void Storm::schedule_people(const JobId& job, const SimPlan& plan) {
-  const auto later = [&](const engine::ControlRequest& act) {
+void Storm::schedule_user_requests(const JobId& job, const SimPlan& plan) {
+  const auto later = [&](const engine::ControlRequest& request) {
     world_.loop().after(random_.between(0s, faults_.horizon),
-                        [this, job, act] { users_.act(job, act, 5); });
+                        [this, job, request] { users_.submit(job, request, 5); });
   };
   using Kind = engine::ControlRequest::Kind;
   std::uint64_t written = 0;
@@ -253,24 +254,25 @@ void Storm::schedule_people(const JobId& job, const SimPlan& plan) {
     }
     const bool human = type == "human";
     const auto answer = [&](std::string_view who) {
-      engine::ControlRequest act{.kind = Kind::signal,
-                                 .id = std::string(who) + "-" + key,
-                                 .by = "someone",
-                                 .correlation_key = key,
-                                 .buffer = random_.one_in(3),
-                                 .payload = Value::object({{"from", who}})};
+      engine::ControlRequest request{.kind = Kind::signal,
+                                     .id = std::string(who) + "-" + key,
+                                     .by = "someone",
+                                     .correlation_key = key,
+                                     .buffer = random_.one_in(3),
+                                     .payload = Value::object({{"from", who}})};
       // Otherwise it is no valid answer, unless any is; an early invalid one cannot be reported
       // (docs/status.md).
-      if (human && (act.buffer || !random_.one_in(8))) {
-        act.payload = act.payload.with("decision", random_.one_in(3) ? "reject" : "approve");
+      if (human && (request.buffer || !random_.one_in(8))) {
+        request.payload =
+            request.payload.with("decision", random_.one_in(3) ? "reject" : "approve");
       }
-      return act;
+      return request;
     };
     const engine::ControlRequest first = answer("first");
     if (random_.one_in(3)) later(first);  // a duplicate
-    const bool too_late = random_.one_in(4);
-    if (too_late) later(answer("second"));  // another answer, perhaps too late
-    if (!too_late || random_.one_in(2)) later(first);
+    const bool has_second_answer = random_.one_in(4);
+    if (has_second_answer) later(answer("second"));  // another answer, perhaps too late
+    if (!has_second_answer || random_.one_in(2)) later(first);
   }
   if (random_.one_in(4)) {  // without a receiver
     later({.kind = Kind::message,
@@ -299,30 +301,31 @@ void Storm::pause_and_resume(const JobId& job, std::uint64_t times) {
   const std::string nth = std::to_string(times);
   world_.loop().after(random_.between(0s, faults_.horizon / 2), [this, job, times, nth] {
     const std::string pause = "pause-" + nth, resume = "resume-" + nth;
-    const auto go_on = [this, job, times, resume] {
-      const Duration rest =
+    const auto then = [this, job, times, resume] {
+      const Duration pause_time =
           random_.one_in(2) ? random_.between(0s, 100ms) : random_.between(0s, 9s);
-      world_.loop().after(rest, [this, job, times, resume] {
+      world_.loop().after(pause_time, [this, job, times, resume] {
         world_.report().mark("people.resume");
-        users_.act(job, {.kind = engine::ControlRequest::Kind::resume, .id = resume, .by = resume},
-                   5, [this, job, times] { pause_and_resume(job, times - 1); });
+        users_.submit(job,
+                      {.kind = engine::ControlRequest::Kind::resume, .id = resume, .by = resume}, 5,
+                      [this, job, times] { pause_and_resume(job, times - 1); });
       });
     };
     world_.report().mark("people.pause");
-    users_.act(
+    users_.submit(
         job,
         {.kind = engine::ControlRequest::Kind::pause, .id = pause, .by = pause, .reason = pause}, 5,
-        go_on);
+        then);
   });
 }
 
 // Forks the job from one of its events or from its failure; at any time, also long after its end.
 void Storm::schedule_forks(const JobId& origin, const SimPlan& plan, int depth) {
   world_.loop().after(random_.between(0s, faults_.horizon), [this, origin, &plan, depth] {
-    const auto seen = world_.observer().jobs().find(origin);
-    if (seen == world_.observer().jobs().end()) return;
+    const auto observed = world_.observer().jobs().find(origin);
+    if (observed == world_.observer().jobs().end()) return;
     runtime::ForkRequest request{.origin = origin, .job = JobId(origin.text + "-f")};
-    if (!random_.one_in(4)) request.at = 1 + random_.below(seen->second.events + 1);
+    if (!random_.one_in(4)) request.at = 1 + random_.below(observed->second.events + 1);
     if (random_.one_in(4)) request.input = random_input(random_);
     if (random_.one_in(2)) request.idempotency_key = "fork-" + request.job.text;
     request.repeat_all = random_.one_in(4);
@@ -336,7 +339,7 @@ void Storm::fork(const runtime::ForkRequest& request, const SimPlan& plan, int d
     if (repeated.empty()) {
       world_.report().jobs++;
       if (healed_) return;
-      schedule_people(request.job, plan);
+      schedule_user_requests(request.job, plan);
       if (depth < 2 && random_.one_in(4)) schedule_forks(request.job, plan, depth + 1);
       if (!plan.planner && random_.one_in(2 * faults_.plans_one_in)) {
         schedule_plans(request.job, plan.plan->task_graph, 1);
@@ -362,37 +365,38 @@ void Storm::schedule_plans(const JobId& job, Value task_graph, std::uint64_t tim
   world_.loop().after(random_.between(0s, faults_.horizon / 2), [this, job, task_graph, times] {
     Variation other = vary(task_graph, random_);
     const std::string id = "plan-" + std::to_string(times);
-    const engine::ControlRequest act{
+    const engine::ControlRequest request{
         .kind = engine::ControlRequest::Kind::plan,
         .id = id,
         .by = id,
         .payload = Value::object(
             {{"drop", Value::array(std::move(other.drop))}, {"task_graph", other.task_graph}})};
     world_.report().mark("people.plan");
-    users_.act(job, act, 4, [this, job, graph = other.task_graph, times] {
+    users_.submit(job, request, 4, [this, job, graph = other.task_graph, times] {
       schedule_plans(job, graph, times - 1);
     });
   });
 }
 
 // Schedules foreign changes of resources and unreachable verifiers.
-void Storm::schedule_outside() {
+void Storm::schedule_external_faults() {
   const auto sometime = [&] { return random_.between(0s, faults_.horizon); };
   for (std::uint64_t i = 0; i < faults_.mutations; ++i) {
     world_.loop().after(sometime(), [this] { world_.external_world().mutate(); });
   }
-  for (std::uint64_t i = 0; i < faults_.blinds; ++i) {
+  for (std::uint64_t i = 0; i < faults_.verifier_outages; ++i) {
     const Duration span = random_.between(500ms, 12s);
     world_.loop().after(sometime(), [this, span] {
       if (healed_) return;
       world_.report().mark("verifiers.blind");
-      world_.external_world().blind(true);
-      world_.loop().after(span, [this] { world_.external_world().blind(false); });
+      world_.external_world().set_verifiers_unreachable(true);
+      world_.loop().after(span,
+                          [this] { world_.external_world().set_verifiers_unreachable(false); });
     });
   }
 }
 
-void Storm::schedule_troubles() {
+void Storm::schedule_worker_faults() {
   const auto sometime = [&] { return random_.between(0s, faults_.horizon); };
   for (std::uint64_t i = 0; i < faults_.pauses; ++i) {
     const std::size_t worker = random_.below(world_.workers());
@@ -415,8 +419,8 @@ void Storm::schedule_troubles() {
   }
   for (std::uint64_t i = 0; i < faults_.swaps; ++i) {
     const std::size_t worker = random_.below(world_.workers());
-    const bool gone = random_.one_in(2);
-    const std::string without(gone ? kTools[random_.below(std::size(kTools))].name : "");
+    const bool drops_tool = random_.one_in(2);
+    const std::string without(drops_tool ? kTools[random_.below(std::size(kTools))].name : "");
     world_.loop().after(sometime(), [this, worker, without] {
       if (healed_) return;
       world_.report().mark("swap");
@@ -435,10 +439,11 @@ void Storm::review_open_requests() {
   world_.loop().after(healed_ ? 3s : 7s, [this] { review_open_requests(); });
 }
 
-bool Storm::all_over() const {
+bool Storm::all_ended() const {
   if (users_.created().size() < users_.requested_jobs() || users_.busy() > 0) return false;
-  for (const auto& [job, seen] : const_cast<SimWorld&>(world_).observer().jobs()) {
-    if (seen.status != "completed" && seen.status != "failed" && seen.status != "cancelled") {
+  for (const auto& [job, observed] : const_cast<SimWorld&>(world_).observer().jobs()) {
+    if (observed.status != "completed" && observed.status != "failed" &&
+        observed.status != "cancelled") {
       return false;
     }
   }
@@ -454,8 +459,8 @@ StormResult Storm::run() {
        .died = [this](std::size_t worker) { died(worker); }});
   for (std::size_t i = 0; i < world_.workers(); ++i) world_.start(i);
   schedule_jobs();
-  schedule_troubles();
-  schedule_outside();
+  schedule_worker_faults();
+  schedule_external_faults();
   review_open_requests();
   SimLoop& loop = world_.loop();
   loop.run([] { return false; }, loop.now() + faults_.horizon);
@@ -465,7 +470,7 @@ StormResult Storm::run() {
   world_.heal();
   // A timer set before the clock was set back fires that much later.
   const bool over =
-      loop.run([this] { return all_over(); }, loop.now() + 20min + 2 * faults_.jump_max);
+      loop.run([this] { return all_ended(); }, loop.now() + 20min + 2 * faults_.jump_max);
   if (loop.is_livelocked()) {
     world_.report().violate("PR5 nobody works without getting anywhere", {},
                             "the world was stopped", ViolationKind::liveness);

@@ -82,23 +82,25 @@ void do_actions(SimWorld& world, Users& users, const std::vector<Action>& action
     do_actions(world, users, actions, next + 1);
   };
   world.loop().after(action.after, [&world, &users, &actions, &action, job, next, then] {
-    const auto seen = world.observer().jobs().find(job);
-    const bool there = seen != world.observer().jobs().end();
+    const auto observed = world.observer().jobs().find(job);
+    const bool exists = observed != world.observer().jobs().end();
     // Two deaths of its process park a job, too; the action does not wait for that.
-    const bool is_so =
-        there && seen->second.status == action.when && seen->second.parked != "worn_out";
-    if (!action.when.empty() && !is_so) return do_actions(world, users, actions, next);  // not yet
+    const bool is_in_status =
+        exists && observed->second.status == action.when && observed->second.parked != "worn_out";
+    if (!action.when.empty() && !is_in_status)
+      return do_actions(world, users, actions, next);  // not yet
     switch (action.kind) {
-      case Action::Kind::act:
-        return users.act(job, action.act, 100, then);
+      case Action::Kind::request:
+        return users.submit(job, action.request, 100, then);
       case Action::Kind::fork:
         return fork(world, users, action, then);
       case Action::Kind::mutate:
         world.external_world().mutate();
         return then();
-      case Action::Kind::blind:
-      case Action::Kind::see:
-        world.external_world().blind(action.kind == Action::Kind::blind);
+      case Action::Kind::verifiers_unreachable:
+      case Action::Kind::verifiers_reachable:
+        world.external_world().set_verifiers_unreachable(action.kind ==
+                                                         Action::Kind::verifiers_unreachable);
         return then();
     }
   });
@@ -111,7 +113,7 @@ std::string end_text(const engine::State& state) {
 }
 
 void compare(const SweepCase& c, const std::vector<std::uint64_t>& crashes,
-             const SmallResult& disable_faults, SmallResult& end, Report& report) {
+             const SmallResult& undisturbed_run, SmallResult& end, Report& report) {
   const std::string where = c.name() + ", crashes " + text_of(crashes);
   for (const Violation& v : end.report.violations) {
     report.violate(v.rule, JobId(v.job), where + ": " + v.what,
@@ -120,23 +122,23 @@ void compare(const SweepCase& c, const std::vector<std::uint64_t>& crashes,
   }
   if (c.job->races) return;
   constexpr std::string_view kRule = "SW a crash changes nothing of the end";
-  const bool other = end.status != disable_faults.status;
+  const bool other = end.status != undisturbed_run.status;
   if (other &&
       std::ranges::find(c.job->may_end, std::string_view(end.status)) == c.job->may_end.end()) {
     report.violate(kRule, {},
-                   where + ": it ended " + end.status + ", undisturbed " + disable_faults.status);
+                   where + ": it ended " + end.status + ", undisturbed " + undisturbed_run.status);
   }
-  if (!other && end.result != disable_faults.result) {
+  if (!other && end.result != undisturbed_run.result) {
     report.violate(
         kRule, {},
-        where + ": the result is " + end.result + ", undisturbed " + disable_faults.result);
+        where + ": the result is " + end.result + ", undisturbed " + undisturbed_run.result);
   }
-  if (end.status == "completed" && !other && end.effects != disable_faults.effects) {
+  if (end.status == "completed" && !other && end.effects != undisturbed_run.effects) {
     report.violate(kRule, {}, where + ": the effects are not those of the undisturbed run");
   }
   for (const auto& [key, effects] : end.effects) {
     // A cancel that a crash delays comes at a later point of the job.
-    if (!disable_faults.effects.contains(key) && !c.job->cancelled()) {
+    if (!undisturbed_run.effects.contains(key) && !c.job->cancelled()) {
       std::string what = where;
       what.append(": an effect that the undisturbed run has not: ").append(key);
       report.violate(kRule, {}, std::move(what));
@@ -224,7 +226,7 @@ SmallResult run_small_job(const SweepCase& c, const std::vector<std::uint64_t>& 
   }
   world.freeze();
   check_all(world, users, plans.source());
-  for (const auto& [job, seen] : world.observer().jobs()) {
+  for (const auto& [job, observed] : world.observer().jobs()) {
     auto loaded = world.read_disk(job);
     if (!loaded) continue;
     if (auto events = runtime::open_log(job, *loaded)) {
@@ -251,24 +253,25 @@ SweepCount sweep(const SweepCase& c, const SweepDepth& depth, PlanBook& plans, R
     report.events += end.report.events;
     for (const auto& [mark, times] : end.report.marks) report.marks[mark] += times;
   };
-  SmallResult disable_faults = run_small_job(c, {}, plans);
-  gather(disable_faults);
-  compare(c, {}, disable_faults, disable_faults, report);
+  SmallResult undisturbed_run = run_small_job(c, {}, plans);
+  gather(undisturbed_run);
+  compare(c, {}, undisturbed_run, undisturbed_run, report);
   const auto run = [&](const std::vector<std::uint64_t>& crashes) {
     SmallResult end = run_small_job(c, crashes, plans);
     gather(end);
-    compare(c, crashes, disable_faults, end, report);
+    compare(c, crashes, undisturbed_run, end, report);
     return end.boundaries.back();
   };
-  for (std::uint64_t first = 1; first <= disable_faults.boundaries[0]; ++first) {
+  for (std::uint64_t first = 1; first <= undisturbed_run.boundaries[0]; ++first) {
     count.points++;
     const std::uint64_t recovery = run({first});
     for (std::uint64_t second = 1; depth.recovery && second <= recovery; ++second) {
       if ((first + second + depth.second_from) % depth.second_one_in != 0) continue;
       count.recovery_points++;
       const std::uint64_t again = run({first, second});
-      const bool go_on = depth.third_one_in > 0 && (first * 7 + second) % depth.third_one_in == 0;
-      if (!go_on || again == 0) continue;
+      const bool crashes_again =
+          depth.third_one_in > 0 && (first * 7 + second) % depth.third_one_in == 0;
+      if (!crashes_again || again == 0) continue;
       count.third_points++;
       run({first, second, 1 + (first * 31 + second) % again});
     }

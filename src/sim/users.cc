@@ -9,10 +9,10 @@ using namespace std::chrono_literals;
 
 struct Users::PendingRequest {
   JobId job;
-  engine::ControlRequest act;
+  engine::ControlRequest request;
   int tries = 0;
   std::uint64_t attempts = 0;  // number of the newest send
-  bool over = false;
+  bool finished = false;
   std::string name;
   std::function<void()> then;
 };
@@ -20,14 +20,14 @@ struct Users::PendingRequest {
 struct Users::PendingCreate {
   runtime::NewJobRequest request;
   std::uint64_t attempts = 0;
-  bool over = false;
+  bool finished = false;
 };
 
 struct Users::PendingFork {
   runtime::ForkRequest request;
   int tries = 0;
   std::uint64_t attempts = 0;
-  bool over = false;
+  bool finished = false;
   std::function<void(std::vector<Value>)> then;
 };
 
@@ -49,19 +49,19 @@ void Users::create(runtime::NewJobRequest request) {
 }
 
 void Users::send_create(const std::shared_ptr<PendingCreate>& pending) {
-  if (pending->over) return;
+  if (pending->finished) return;
   const std::uint64_t question = ++pending->attempts;
   if (auto worker = pick_live_worker()) {
     world_.create(
         *worker, pending->request, [this, pending](Result<runtime::CreateResult> created) {
-          if (pending->over) return;
-          const bool there = created || created.error().code == Code::already_exists;
-          if (!there) return;  // retried below
+          if (pending->finished) return;
+          const bool exists = created || created.error().code == Code::already_exists;
+          if (!exists) return;  // retried below
           if (created && created->job != pending->request.job) {
             world_.report().violate("D3 one idempotency key makes one job", pending->request.job,
                                     "it was answered with " + created->job.text);
           }
-          pending->over = true;
+          pending->finished = true;
           busy_--;
           created_.push_back(pending->request.job);
         });
@@ -83,9 +83,9 @@ void Users::fork(runtime::ForkRequest request, int tries,
 }
 
 void Users::send_fork(const std::shared_ptr<PendingFork>& pending) {
-  if (pending->over) return;
+  if (pending->finished) return;
   if (pending->tries-- <= 0) {
-    pending->over = true;
+    pending->finished = true;
     busy_--;
     return;
   }
@@ -102,18 +102,18 @@ void Users::send_fork(const std::shared_ptr<PendingFork>& pending) {
 
 void Users::on_fork_answered(const std::shared_ptr<PendingFork>& pending,
                              Result<runtime::ForkResult> answer) {
-  if (pending->over) return;
+  if (pending->finished) return;
   const Code code = answer ? Code{} : answer.error().code;
   const bool made = answer ? answer->repeated.empty() : code == Code::already_exists;
   const bool never = code == Code::input_invalid;  // no such event, or the job has not failed
   if (!answer && !made && !never) return;          // retried
-  pending->over = true;
+  pending->finished = true;
   busy_--;
   if (made) {
     forked_.push_back(pending->request.job);
     const std::string& origin = world_.observer().jobs().at(pending->request.origin).status;
-    const bool over = origin == "completed" || origin == "failed" || origin == "cancelled";
-    world_.report().mark(over ? "fork.origin_ended" : "fork.origin_goes_on");
+    const bool finished = origin == "completed" || origin == "failed" || origin == "cancelled";
+    world_.report().mark(finished ? "fork.origin_ended" : "fork.origin_goes_on");
   }
   world_.log_line("  fork " + pending->request.job.text + (made ? ": made" : ": refused"));
   world_.report().mark(made ? "fork.made" : never ? "fork.impossible" : "fork.not_agreed");
@@ -122,36 +122,37 @@ void Users::on_fork_answered(const std::shared_ptr<PendingFork>& pending,
   }
 }
 
-void Users::record_request(const JobId& job, const engine::ControlRequest& act) {
-  requested_[job].try_emplace(act.id, SentRequest{act, world_.loop().now(), {}});
+void Users::record_request(const JobId& job, const engine::ControlRequest& request) {
+  requested_[job].try_emplace(request.id, SentRequest{request, world_.loop().now(), {}});
 }
 
-void Users::act(const JobId& job, engine::ControlRequest act, int tries,
-                std::function<void()> then) {
-  if (act.id.empty()) act.id = "act-" + std::to_string(++last_id_);
-  std::string name = act.id;
+void Users::submit(const JobId& job, engine::ControlRequest request, int tries,
+                   std::function<void()> then) {
+  if (request.id.empty()) request.id = "act-" + std::to_string(++last_id_);
+  std::string name = request.id;
   if (!in_progress_.emplace(job, name).second) return;
-  record_request(job, act);
+  record_request(job, request);
   busy_++;
   send_request(std::make_shared<PendingRequest>(
-      PendingRequest{job, std::move(act), tries, 0, false, std::move(name), std::move(then)}));
+      PendingRequest{job, std::move(request), tries, 0, false, std::move(name), std::move(then)}));
 }
 
 void Users::send_request(const std::shared_ptr<PendingRequest>& pending) {
-  if (pending->over) return;
+  if (pending->finished) return;
   if (pending->tries-- <= 0) return finish_request(pending);
-  const std::uint64_t question = ++pending->attempts;
+  const std::uint64_t attempt_no = ++pending->attempts;
   if (auto worker = pick_live_worker()) {
-    world_.act(*worker, pending->job, pending->act,
-               [this, pending](Result<Value> answer) { on_answered(pending, std::move(answer)); });
+    world_.submit(*worker, pending->job, pending->request, [this, pending](Result<Value> answer) {
+      on_answered(pending, std::move(answer));
+    });
   }
-  world_.loop().after(world_.random().between(3s, 6s), [this, pending, question] {
-    if (pending->attempts == question) send_request(pending);
+  world_.loop().after(world_.random().between(3s, 6s), [this, pending, attempt_no] {
+    if (pending->attempts == attempt_no) send_request(pending);
   });
 }
 
 void Users::finish_request(const std::shared_ptr<PendingRequest>& pending) {
-  if (std::exchange(pending->over, true)) return;
+  if (std::exchange(pending->finished, true)) return;
   busy_--;
   in_progress_.erase({pending->job, pending->name});
   if (pending->then) pending->then();
@@ -159,10 +160,10 @@ void Users::finish_request(const std::shared_ptr<PendingRequest>& pending) {
 
 void Users::on_answered(const std::shared_ptr<PendingRequest>& pending, Result<Value> answer) {
   if (answer) {  // also a late answer: it is an acknowledgement
-    world_.log_line("  " + pending->job.text + ": " + canonical(pending->act.to_json()) + " → " +
-                    canonical(*answer));
-    acks_.push_back({pending->job, pending->act, *answer});
-    SentRequest& requested = requested_[pending->job].at(pending->act.id);
+    world_.log_line("  " + pending->job.text + ": " + canonical(pending->request.to_json()) +
+                    " → " + canonical(*answer));
+    acks_.push_back({pending->job, pending->request, *answer});
+    SentRequest& requested = requested_[pending->job].at(pending->request.id);
     if (!requested.acked) requested.acked = world_.loop().now();
     world_.report().mark("people.acknowledged");
     if ((*answer)["duplicate"].is_bool()) world_.report().mark("people.duplicate");
@@ -195,155 +196,156 @@ void Users::on_answered(const std::shared_ptr<PendingRequest>& pending, Result<V
 
 // There is no declared call: the request of the compensation could not be computed. The user
 // resolves it manually, as done or as failed; "not_happened" (try again) changes nothing.
-void Users::resolve_undeclared(const JobId& job, engine::ControlRequest act) {
+void Users::resolve_undeclared(const JobId& job, engine::ControlRequest request) {
   const std::uint64_t draw = user_model_.resolves_by_hand ? world_.random().below(3) : 0;
-  act.resolution = draw == 0 ? "fail" : draw == 1 ? "happened" : "not_happened";
-  world_.report().mark("people.undo_by_hand_" + act.resolution);
-  this->act(job, std::move(act), 1);
+  request.resolution = draw == 0 ? "fail" : draw == 1 ? "happened" : "not_happened";
+  world_.report().mark("people.undo_by_hand_" + request.resolution);
+  submit(job, std::move(request), 1);
 }
 
 void Users::resolve(const JobId& job, const std::string& key) {
-  engine::ControlRequest act{
+  engine::ControlRequest request{
       .kind = engine::ControlRequest::Kind::resolve, .by = "someone", .idempotency_key = key};
-  act.checked_at = world_.clock().now();
-  act.id = "resolve-" + key.substr(0, 12) + "-" + std::to_string(++last_id_);
-  if (!world_.observer().was_declared(key)) return resolve_undeclared(job, std::move(act));
+  request.checked_at = world_.clock().now();
+  request.id = "resolve-" + key.substr(0, 12) + "-" + std::to_string(++last_id_);
+  if (!world_.observer().was_declared(key)) return resolve_undeclared(job, std::move(request));
   const KeyRecord* record = world_.external_world().find(key);
   if (world_.random().one_in(user_model_.resolve_fail_one_in)) {
-    act.resolution = "fail";
+    request.resolution = "fail";
   } else if (record && record->effects > 0) {
-    act.resolution = "happened";
-    act.result = record->result;
+    request.resolution = "happened";
+    request.result = record->result;
   } else if (!user_model_.impatient && record && record->in_transit > 0) {
     return;  // it may still arrive: a later review resolves it
   } else {
-    act.resolution = "not_happened";
+    request.resolution = "not_happened";
   }
-  world_.report().mark("people.resolve_" + act.resolution);
-  this->act(job, std::move(act), 1);
+  world_.report().mark("people.resolve_" + request.resolution);
+  submit(job, std::move(request), 1);
 }
 
 // Approves or rejects, by the approval's id or by the wait's key, and sometimes sends it twice.
 void Users::answer(const JobId& job, const std::string& key, const OpenWait& wait,
-                   const ReviewOptions& look) {
-  if (!world_.random().one_in(look.answer_one_in)) return;
-  std::string decision(look.decision);
+                   const ReviewOptions& options) {
+  if (!world_.random().one_in(options.answer_one_in)) return;
+  std::string decision(options.decision);
   if (decision.empty()) decision = world_.random().one_in(3) ? "reject" : "approve";
-  engine::ControlRequest act{.kind = engine::ControlRequest::Kind::signal,
-                             .id = decision + "-" + key,
-                             .by = "somebody",
-                             .payload = Value::object({{"decision", decision}, {"note", key}})};
+  engine::ControlRequest request{.kind = engine::ControlRequest::Kind::signal,
+                                 .id = decision + "-" + key,
+                                 .by = "somebody",
+                                 .payload = Value::object({{"decision", decision}, {"note", key}})};
   // Half of the forms are accepted with their defaults, always the same ones, so that a retry sends
   // the same.
   const auto digit = static_cast<unsigned char>(key.back()) + static_cast<unsigned char>(key[6]);
-  if (wait.question && decision == "approve" && look.decision.empty() && digit % 2 == 0) {
-    act.arguments = Value::object({{"n", 1 + digit % 9}});
+  if (wait.question && decision == "approve" && options.decision.empty() && digit % 2 == 0) {
+    request.arguments = Value::object({{"n", 1 + digit % 9}});
   }
   if (!wait.question && world_.random().one_in(2)) {
-    act.approval = wait.approval;
+    request.approval = wait.approval;
   } else {
-    act.correlation_key = key;
+    request.correlation_key = key;
   }
-  act.id += act.approval.empty() ? "-by-key" : "-by-id";
+  request.id += request.approval.empty() ? "-by-key" : "-by-id";
   world_.report().mark("people." + decision);
-  this->act(job, std::move(act), 2);
+  submit(job, std::move(request), 2);
 }
 
 // Answers a verification mismatch, or resumes the job to repeat an unreachable check.
-void Users::confirm(const JobId& job, const ObservedJob& observed, const ReviewOptions& look) {
+void Users::confirm(const JobId& job, const ObservedJob& observed, const ReviewOptions& options) {
   using Kind = engine::ControlRequest::Kind;
   const std::string nth = std::to_string(++last_id_);
-  if (observed.parked == "verifier_unreachable" && look.confirm.empty() &&
+  if (observed.parked == "verifier_unreachable" && options.confirm.empty() &&
       world_.random().one_in(2)) {
     world_.report().mark("people.look_again");
-    return act(job, {.kind = Kind::resume, .id = "look-again-" + nth, .by = "look-again-" + nth},
-               2);
+    return submit(job, {.kind = Kind::resume, .id = "look-again-" + nth, .by = "look-again-" + nth},
+                  2);
   }
-  for (const std::string& step : observed.raised) {
-    if (!world_.random().one_in(look.confirm_one_in)) continue;
-    std::string says(look.confirm);
-    if (says.empty()) says = world_.random().one_in(4) ? "fail" : "accept";
-    world_.report().mark("people.change_" + says);
-    engine::ControlRequest act;
-    act.id.append(says).append("-").append(step).append("-").append(nth);
-    act.by = act.id;
+  for (const std::string& step : observed.open_mismatches) {
+    if (!world_.random().one_in(options.confirm_one_in)) continue;
+    std::string decision(options.confirm);
+    if (decision.empty()) decision = world_.random().one_in(4) ? "fail" : "accept";
+    world_.report().mark("people.change_" + decision);
+    engine::ControlRequest request;
+    request.id.append(decision).append("-").append(step).append("-").append(nth);
+    request.by = request.id;
     if (world_.random().one_in(3)) {
-      act.kind = Kind::signal;
-      act.approval = step;
-      act.payload = Value::object({{"decision", says == "accept" ? "approve" : "reject"}});
+      request.kind = Kind::signal;
+      request.approval = step;
+      request.payload = Value::object({{"decision", decision == "accept" ? "approve" : "reject"}});
     } else {
-      act.kind = Kind::resolve;
-      act.step_id = step;
-      act.resolution = says;
+      request.kind = Kind::resolve;
+      request.step_id = step;
+      request.resolution = decision;
     }
-    this->act(job, std::move(act), 2);
+    submit(job, std::move(request), 2);
   }
 }
 
 // Raises the budget: by too little, enough for a while, or, when the world must end, practically
 // without limit.
-void Users::raise(const JobId& job, const ObservedJob& observed, const ReviewOptions& look) {
-  if (look.raise_one_in == 0 || !world_.random().one_in(look.raise_one_in)) return;
+void Users::raise(const JobId& job, const ObservedJob& observed, const ReviewOptions& options) {
+  if (options.raise_one_in == 0 || !world_.random().one_in(options.raise_one_in)) return;
   std::vector<Member> limits;
   for (const auto& [name, most] : observed.budget.members()) {
     if (name == "wall") {
       limits.emplace_back(
-          name, look.waits ? "10000h" : std::to_string(world_.random().below(60) + 1) + "s");
+          name, options.waits ? "10000h" : std::to_string(world_.random().below(60) + 1) + "s");
     } else if (most.is_integer() && name != "soft") {
       const std::uint64_t some = world_.random().below(name == "tokens" ? 9'000 : 9) + 1;
-      limits.emplace_back(name, look.waits ? 1'000'000'000 : some);
+      limits.emplace_back(name, options.waits ? 1'000'000'000 : some);
     }
   }
   const std::string id = "raise-" + std::to_string(++last_id_);
   world_.report().mark("people.raise");
-  act(job,
-      {.kind = engine::ControlRequest::Kind::budget,
-       .id = id,
-       .by = id,
-       .payload = Value::object(std::move(limits))},
-      2);
+  submit(job,
+         {.kind = engine::ControlRequest::Kind::budget,
+          .id = id,
+          .by = id,
+          .payload = Value::object(std::move(limits))},
+         2);
 }
 
-void Users::review_open_requests(const ReviewOptions& look) {
+void Users::review_open_requests(const ReviewOptions& options) {
   for (const auto& [job, observed] : world_.observer().jobs()) {
-    if (observed.parked == "budget_exceeded") raise(job, observed, look);
+    if (observed.parked == "budget_exceeded") raise(job, observed, options);
     if (observed.parked == "worn_out") {  // its process died: resume it once more
       const std::string id = "one-more-try-" + std::to_string(++last_id_);
-      act(job, {.kind = engine::ControlRequest::Kind::resume, .id = id, .by = id}, 1);
-    } else if (look.waits && observed.paused) {
-      act(job,
+      submit(job, {.kind = engine::ControlRequest::Kind::resume, .id = id, .by = id}, 1);
+    } else if (options.waits && observed.paused) {
+      submit(
+          job,
           {.kind = engine::ControlRequest::Kind::resume, .id = "late-resume", .by = "late-resume"},
           1);
     }
-    if (!observed.raised.empty()) {
-      confirm(job, observed, look);
+    if (!observed.open_mismatches.empty()) {
+      confirm(job, observed, options);
     } else if (observed.parked ==
                "verifier_unreachable") {  // all mismatches are answered: the job must check again
       const std::string id = "look-again-" + std::to_string(++last_id_);
-      act(job, {.kind = engine::ControlRequest::Kind::resume, .id = id, .by = id}, 2);
+      submit(job, {.kind = engine::ControlRequest::Kind::resume, .id = id, .by = id}, 2);
     }
     for (const auto& [key, wait] : observed.open_waits) {
       if (key.starts_with("resolve/")) {
         resolve(job, key.substr(8, 64));
       } else if (!wait.approval.empty()) {
-        answer(job, key, wait, look);
-      } else if (look.waits && wait.type == "message") {
+        answer(job, key, wait, options);
+      } else if (options.waits && wait.type == "message") {
         const std::string id = "late-" + key;
-        act(job,
-            {.kind = engine::ControlRequest::Kind::message,
-             .id = id,
-             .by = "someone",
-             .payload = Value::object({{"message", id}}),
-             .channel = wait.channel},
-            2);
-      } else if (look.waits && (wait.type == "signal" || wait.type == "webhook")) {
-        act(job,
-            {.kind = engine::ControlRequest::Kind::signal,
-             .id = "late-" + key,
-             .by = "someone",
-             .correlation_key = key,
-             .payload = Value::object({{"late", true}})},
-            2);
+        submit(job,
+               {.kind = engine::ControlRequest::Kind::message,
+                .id = id,
+                .by = "someone",
+                .payload = Value::object({{"message", id}}),
+                .channel = wait.channel},
+               2);
+      } else if (options.waits && (wait.type == "signal" || wait.type == "webhook")) {
+        submit(job,
+               {.kind = engine::ControlRequest::Kind::signal,
+                .id = "late-" + key,
+                .by = "someone",
+                .correlation_key = key,
+                .payload = Value::object({{"late", true}})},
+               2);
       }
     }
   }

@@ -22,12 +22,12 @@ namespace ae::sim {
 
 struct Ack {
   JobId job;
-  engine::ControlRequest act;
+  engine::ControlRequest request;
   Value answer;
 };
 
 struct SentRequest {  // a request, answered or not
-  engine::ControlRequest act;
+  engine::ControlRequest request;
   Instant first;                 // by the loop's clock, as is `acked`
   std::optional<Instant> acked;  // the first acknowledgement
 };
@@ -63,16 +63,16 @@ class Users {
   // up.
   void create(runtime::NewJobRequest request);
   // `then` is called when the request is finished, with any result.
-  void act(const JobId& job, engine::ControlRequest act, int tries = 8,
-           std::function<void()> then = {});
+  void submit(const JobId& job, engine::ControlRequest request, int tries = 8,
+              std::function<void()> then = {});
   // `then` receives the effects that the fork would repeat, if they were not agreed to; empty: it
   // was made.
   void fork(runtime::ForkRequest request, int tries,
             std::function<void(std::vector<Value>)> then = {});
   // Reviews the calls with unknown outcomes and resolves them.
-  void review_open_requests(const ReviewOptions& look);
+  void review_open_requests(const ReviewOptions& options);
   // Records a request that was sent by other means.
-  void record_request(const JobId& job, const engine::ControlRequest& act);
+  void record_request(const JobId& job, const engine::ControlRequest& request);
 
   const std::vector<Ack>& acks() const { return acks_; }
   // By request id.
@@ -96,12 +96,12 @@ class Users {
   void send_fork(const std::shared_ptr<PendingFork>& pending);
   void on_fork_answered(const std::shared_ptr<PendingFork>& pending,
                         Result<runtime::ForkResult> answer);
-  void confirm(const JobId& job, const ObservedJob& observed, const ReviewOptions& look);
-  void raise(const JobId& job, const ObservedJob& observed, const ReviewOptions& look);
+  void confirm(const JobId& job, const ObservedJob& observed, const ReviewOptions& options);
+  void raise(const JobId& job, const ObservedJob& observed, const ReviewOptions& options);
   void resolve(const JobId& job, const std::string& idempotency_key);
-  void resolve_undeclared(const JobId& job, engine::ControlRequest act);
+  void resolve_undeclared(const JobId& job, engine::ControlRequest request);
   void answer(const JobId& job, const std::string& key, const OpenWait& wait,
-              const ReviewOptions& look);
+              const ReviewOptions& options);
 
   SimWorld& world_;
   UserModel user_model_;

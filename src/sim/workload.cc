@@ -93,7 +93,8 @@ std::vector<Member> wait_node(std::vector<Member> wait) {
 }
 
 // Each node has its own resource, or uses a shared one.
-void name_thing(const Draft& draft, const Value& tool, std::vector<Member>& args, std::string own) {
+void add_resource_arg(const Draft& draft, const Value& tool, std::vector<Member>& args,
+                      std::string own) {
   if (tool_kind(tool.as_string())->changes.empty()) return;
   if (draft.random.one_in(3)) own = "shared";
   args.emplace_back("thing", "${ .job.id }/" + own);
@@ -102,7 +103,7 @@ void name_thing(const Draft& draft, const Value& tool, std::vector<Member>& args
 std::vector<Member> tool_node(const Draft& draft) {
   const Value tool = any_tool(draft.random);
   std::vector<Member> args{{"n", draft.id}, {"r", draft.read}};
-  name_thing(draft, tool, args, draft.id);
+  add_resource_arg(draft, tool, args, draft.id);
   return {{"kind", "tool"}, {"tool", tool}, {"args", Value::object(std::move(args))}};
 }
 
@@ -157,18 +158,18 @@ std::vector<Member> loop_node(const Draft& draft) {
 }
 
 // A model's answers, turn by turn; the first may be useless.
-std::string says(SimRandom& random, std::string_view good) {
+std::string model_script(SimRandom& random, std::string_view answer) {
   std::vector<Value> texts;
   if (random.one_in(2)) texts.emplace_back("let me see");
-  texts.emplace_back(random.one_in(8) ? std::string_view("nothing at all") : good);
+  texts.emplace_back(random.one_in(8) ? std::string_view("nothing at all") : answer);
   return canonical(Value::object({{"says", Value::array(std::move(texts))}}));
 }
 
 // An answer with a schema, repaired once if it breaks it.
-std::vector<Member> mended_node(const Draft& draft) {
+std::vector<Member> repaired_node(const Draft& draft) {
   const Value schema = Value::object({{"required", Value::array({"n"})}, {"type", "object"}});
   const Value messages = Value::array(
-      {Value::object({{"content", says(draft.random, R"({"n": 1})")}, {"role", "system"}}),
+      {Value::object({{"content", model_script(draft.random, R"({"n": 1})")}, {"role", "system"}}),
        Value::object({{"content", draft.id + " " + draft.read.as_string()}, {"role", "user"}})});
   return {{"kind", "llm"},
           {"tool", kModel},
@@ -183,7 +184,7 @@ std::vector<Member> map_node(const Draft& draft) {
   } else {
     const Value tool = any_tool(draft.random);
     std::vector<Member> args{{"i", "${ .index }"}, {"v", "${ .item }"}};
-    name_thing(draft, tool, args, draft.id + "-${ .index }");
+    add_resource_arg(draft, tool, args, draft.id + "-${ .index }");
     call = {{"tool", tool}, {"args", Value::object(std::move(args))}};
   }
   return {{"kind", "map"},
@@ -229,8 +230,9 @@ std::vector<Member> timer_node(const Draft& draft) {
 constexpr struct {
   std::uint64_t weight;
   std::vector<Member> (*make)(const Draft&);
-} kKinds[] = {{10, tool_node},   {3, map_node},   {2, llm_node},  {2, signal_node}, {2, human_node},
-              {2, message_node}, {1, timer_node}, {3, loop_node}, {2, mended_node}};
+} kKinds[] = {{10, tool_node},  {3, map_node},   {2, llm_node},
+              {2, signal_node}, {2, human_node}, {2, message_node},
+              {1, timer_node},  {3, loop_node},  {2, repaired_node}};
 
 // Most of these are too low for the job.
 Value random_budget(SimRandom& random) {
@@ -266,7 +268,7 @@ Value planner_graph(SimRandom& random) {
   const std::string plan = canonical(Value::object({{"nodes", Value::array(std::move(nodes))}}));
   const Value planner = Value::object({{"tool", kModel},
                                        {"model", "echo"},
-                                       {"told", says(random, plan)},
+                                       {"told", model_script(random, plan)},
                                        {"prompt", "x is ${ .input.x }"},
                                        {"tools", Value::array(tools)},
                                        {"max_nodes", 3},
@@ -372,10 +374,10 @@ Value random_input(SimRandom& random) {
 Variation vary(const Value& task_graph, SimRandom& random) {
   std::vector<Value> nodes(task_graph["nodes"].items().begin(), task_graph["nodes"].items().end());
   Variation made;
-  const bool names_it = !random.one_in(3);
+  const bool drops_explicitly = !random.one_in(3);
   const std::string nth = std::to_string(random.next() % 1000);
   const auto other = [&](Value& node) {  // changes the arguments, if it calls something
-    if (names_it) made.drop.push_back(node["id"]);
+    if (drops_explicitly) made.drop.push_back(node["id"]);
     if (node["args"].is_null()) return;
     const bool model = node.text("tool") == kModel;
     node = node.with(
@@ -403,7 +405,7 @@ Variation vary(const Value& task_graph, SimRandom& random) {
       break;
     case 4:
       if (nodes.size() == 1) break;
-      if (names_it) made.drop.push_back(nodes.back()["id"]);
+      if (drops_explicitly) made.drop.push_back(nodes.back()["id"]);
       nodes.pop_back();
       break;
     default:
@@ -426,12 +428,12 @@ engine::ControlRequest signal(std::string key, Value payload = Value::object({{"
           .correlation_key = std::move(key),
           .payload = std::move(payload)};
 }
-engine::ControlRequest early(std::string key) {
-  engine::ControlRequest act = signal(std::move(key));
-  act.buffer = true;
-  return act;
+engine::ControlRequest buffered_signal(std::string key) {
+  engine::ControlRequest request = signal(std::move(key));
+  request.buffer = true;
+  return request;
 }
-engine::ControlRequest says(std::string key, std::string_view decision) {
+engine::ControlRequest decision_signal(std::string key, std::string_view decision) {
   return signal(std::move(key), Value::object({{"decision", decision}}));
 }
 engine::ControlRequest message(std::string id) {
@@ -470,7 +472,7 @@ constexpr std::string_view kWaiting = "waiting", kParked = "parked";
 Action mutate() { return {.after = 100ms, .when = kWaiting, .kind = Action::Kind::mutate}; }
 // Continues the job once no worker holds its lease: the next lease holder has to verify the
 // changes.
-Action go_on() { return {.after = 100ms, .act = signal("go"), .when = kWaiting}; }
+Action signal_go() { return {.after = 100ms, .request = signal("go"), .when = kWaiting}; }
 
 // A planner whose model answers first with text and then with a plan of two calls.
 constexpr std::string_view kPlanner = R"({"schema":1,"nodes":[
@@ -615,9 +617,9 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"put","needs":["y","n","x"],
           "args":{"y":"${ .steps.y.decision }","n":"${ .steps.n.decision }"}},
          {"id":"z","kind":"wait","wait":{"type":"human","key":"z"},"needs":["a"]}]})",
-       .actions = {{200ms, says("y", "approve")},
-                   {100ms, says("n", "reject")},
-                   {3s, says("z", "reject")}}},
+       .actions = {{200ms, decision_signal("y", "approve")},
+                   {100ms, decision_signal("n", "reject")},
+                   {3s, decision_signal("z", "reject")}}},
       {.name = "messages before and after their waits, one of them twice",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"t","kind":"wait","wait":{"type":"timer","for":"1s"}},
@@ -630,7 +632,7 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"t","kind":"wait","wait":{"type":"timer","for":"2s"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["t"]},
          {"id":"a","kind":"tool","tool":"put","needs":["s"],"args":{"s":"${ .steps.s }"}}]})",
-       .actions = {{100ms, early("go")}}},
+       .actions = {{100ms, buffered_signal("go")}}},
       {.name = "paused while a call is in flight",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"once","args":{"fate":["refused","ok"]}}]})",
@@ -732,43 +734,43 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"alter","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
-       .actions = {mutate(), go_on()}},
+       .actions = {mutate(), signal_go()}},
       {.name = "strict: what was changed is as it was",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"alter","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"alter","needs":["s"],"args":{"thing":"${ .job.id }/t"}}],
          "output":"${ .steps.b.version }"})",
-       .actions = {go_on()}},
+       .actions = {signal_go()}},
       {.name = "warn: what was changed is otherwise, and the job goes on",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"amend","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
-       .actions = {mutate(), go_on()}},
+       .actions = {mutate(), signal_go()}},
       {.name = "human: somebody accepts what was changed",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"edit","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
-       .actions = {mutate(), go_on()}},
+       .actions = {mutate(), signal_go()}},
       {.name = "human: somebody does not accept it, and what was done is undone",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"z","kind":"tool","tool":"book","args":{}},
          {"id":"a","kind":"tool","tool":"edit","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a","z"]},
          {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
-       .actions = {mutate(), go_on()},
+       .actions = {mutate(), signal_go()},
        .confirm = "fail"},
       {.name = "nobody can look for a while, and then somebody looks again",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"amend","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
-       .actions = {{.after = 100ms, .when = kWaiting, .kind = Action::Kind::blind},
-                   go_on(),
-                   {.after = 9s, .kind = Action::Kind::see},
-                   {.after = 100ms, .act = resume("look-again")}}},
+       .actions = {{.after = 100ms, .when = kWaiting, .kind = Action::Kind::verifiers_unreachable},
+                   signal_go(),
+                   {.after = 9s, .kind = Action::Kind::verifiers_reachable},
+                   {.after = 100ms, .request = resume("look-again")}}},
       {.name = "a job that has ended is begun again from its middle",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{"x":"${ .input.x }"}},
@@ -799,19 +801,19 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["m"]},
          {"id":"b","kind":"tool","tool":"once","needs":["s"],"args":{"s":"${ .steps.s }"}}]})",
        .actions = {{.after = 100ms, .when = kWaiting, .kind = Action::Kind::fork, .at_node = "m"},
-                   go_on(),
-                   {.after = 100ms, .act = signal("go"), .when = kWaiting, .of_fork = true}}},
+                   signal_go(),
+                   {.after = 100ms, .request = signal("go"), .when = kWaiting, .of_fork = true}}},
       {.name = "another plan for a job that waits: all of it is carried",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"once","args":{"n":1}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]}]})",
        .actions = {{.after = 100ms,
-                    .act = plan(R"({"schema":1,"nodes":[
+                    .request = plan(R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"once","args":{"n":1}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"once","needs":["s"],"args":{"n":2}}]})"),
                     .when = kWaiting},
-                   go_on()}},
+                   signal_go()}},
       {.name = "another plan lets a call go, and makes it otherwise",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{"n":1}},
@@ -819,20 +821,20 @@ const std::vector<SmallJob>& small_jobs() {
           {"role":"user","content":"well?"}]}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a","m"]}]})",
        .actions = {{.after = 100ms,
-                    .act = plan(R"({"schema":1,"nodes":[
+                    .request = plan(R"({"schema":1,"nodes":[
          {"id":"m","kind":"llm","tool":"model:echo","args":{"model":"echo","messages":[
           {"role":"user","content":"well?"}]}},
          {"id":"a","kind":"tool","tool":"book","args":{"n":2}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]}],
          "output":"${ .steps.m.text }"})",
-                                {"a"}),
+                                    {"a"}),
                     .when = kWaiting},
-                   {.after = 100ms, .act = signal("go#1"), .when = kWaiting}}},
+                   {.after = 100ms, .request = signal("go#1"), .when = kWaiting}}},
       {.name = "another plan while a call is in flight: refused, and asked for again",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{"fate":["late"]}},
          {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{}}]})",
-       .actions = {{.after = 100ms, .act = plan(R"({"schema":1,"nodes":[
+       .actions = {{.after = 100ms, .request = plan(R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{"fate":["late"]}},
          {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{}},
          {"id":"c","kind":"tool","tool":"once","needs":["b"],"args":{}}]})")}},
@@ -867,7 +869,7 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"z","kind":"tool","tool":"put","needs":["chat"],
           "args":{"t":"${ .steps.chat.text }"}}]})",
        .actions = {{.after = 100ms,
-                    .act = raise(R"({"model_calls":100,"tool_calls":100})"),
+                    .request = raise(R"({"model_calls":100,"tool_calls":100})"),
                     .when = kParked}}},
       {.name = "a loop whose model is told that little is left, and which then has no room",
        .nodes = R"({"schema":1,"budget":{"tool_calls":2,"soft":50},"nodes":[
@@ -875,7 +877,7 @@ const std::vector<SmallJob>& small_jobs() {
           "parallel_tools":2,"tools":["put","once"],"prompt":
           "[[{\"name\":\"put\",\"arguments\":{\"n\":1}}],[{\"name\":\"put\",\"arguments\":{\"n\":2}},{\"name\":\"once\",\"arguments\":{\"n\":3}}]]"}}],
          "output":{"t":"${ .steps.chat.text }"}})",
-       .actions = {{.after = 100ms, .act = raise(R"({"tool_calls":3})"), .when = kParked}}},
+       .actions = {{.after = 100ms, .request = raise(R"({"tool_calls":3})"), .when = kParked}}},
       {.name = "a model's answer has another shape, and is mended",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"m","kind":"llm","tool":"model:echo","repair":1,"args":{"model":"echo","messages":[

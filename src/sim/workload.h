@@ -25,9 +25,15 @@ namespace ae::sim {
 // status `when`.
 struct Action {
   Duration after;
-  engine::ControlRequest act = {};
+  engine::ControlRequest request = {};
   std::string_view when = {};  // the job's status; "" = any
-  enum class Kind : std::uint8_t { act, fork, mutate, blind, see } kind = Kind::act;
+  enum class Kind : std::uint8_t {
+    request,
+    fork,
+    mutate,
+    verifiers_unreachable,
+    verifiers_reachable
+  } kind = Kind::request;
   bool of_fork = false;           // the action is on the fork
   std::string_view at_node = {};  // of a fork: at the end of this node; "" = where the job failed
   std::optional<Value> input = {};
@@ -49,7 +55,7 @@ struct SmallJob {
   }
   bool cancelled() const {
     return std::ranges::any_of(actions, [](const Action& action) {
-      return action.act.kind == engine::ControlRequest::Kind::cancel;
+      return action.request.kind == engine::ControlRequest::Kind::cancel;
     });
   }
 };

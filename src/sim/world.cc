@@ -49,19 +49,20 @@ SimWorld::SimWorld(const WorldOptions& options)
            .report = report_,
            .at_boundary = [this](SimProcess& process,
                                  std::string_view where) { return at_boundary(process, where); },
-           .refused = [this](const AttemptId& attempt) { return refused_.contains(attempt); }},
+           .has_lost_job =
+               [this](const AttemptId& attempt) { return stale_attempts_.contains(attempt); }},
           options.odds),
       workers_(options.workers) {
   earlier_handler_ = async::failpoint_handler;
   async::failpoint_handler = this;
   external_world_.set_duplicate_requests(options_.canary == Canary::duplicate_request);
-  observer_.set_losing_posts(options_.canary == Canary::lost_signal);
+  observer_.set_losing_inbox_entries(options_.canary == Canary::lost_signal);
   observer_.set_false_approvals(options_.canary == Canary::false_approval);
   observer_.set_ignoring_limits(options_.canary == Canary::open_queue);
   observer_.set_double_messages(options_.canary == Canary::double_message);
   external_world_.set_lying_probes(options_.canary == Canary::lying_probe);
-  external_world_.set_double_questions(options_.canary == Canary::double_question);
-  external_world_.set_praising_verifiers(options_.canary == Canary::praising_verifier);
+  external_world_.set_duplicate_model_requests(options_.canary == Canary::double_question);
+  external_world_.set_always_matching_verifiers(options_.canary == Canary::praising_verifier);
   external_world_.set_touching_verifiers(options_.canary == Canary::touching_verifier);
   for (std::size_t i : options_.capable) workers_[i].capable = true;
   if (options_.canary == Canary::forgotten_job) observer_.set_withheld_job(JobId("job-0"));
@@ -134,7 +135,7 @@ void SimWorld::start(std::size_t index) {
           .inner = faulty_.get(),
           .at_boundary = [this](SimProcess& process,
                                 std::string_view where) { return at_boundary(process, where); },
-          .refused = &refused_,
+          .stale_attempts = &stale_attempts_,
           .report = &report_,
           .latency = options_.store_latency,
           .owned = options_.owned},
@@ -147,7 +148,7 @@ void SimWorld::start(std::size_t index) {
                                external_world_.verifier(kind, worker.process)});
   }
   worker.output_hub = std::make_unique<runtime::OutputHub>();
-  worker.page = worker.left;
+  worker.page = worker.page_at_death;
   worker.slot = std::make_unique<runtime::RunningSlot>(worker.page);
   runtime::World world{*worker.process, *worker.process,         random_,
                        *worker.store,   *worker.tool_registry,   options_.plans,
@@ -173,7 +174,7 @@ void SimWorld::kill(std::size_t index) {
   if (!is_alive(index)) return;
   const std::shared_ptr<SimProcess> process = workers_[index].process;
   process->dead = true;
-  workers_[index].left = workers_[index].page;
+  workers_[index].page_at_death = workers_[index].page;
   deaths_++;
   was_disturbed_ = true;
   log_line("worker " + std::to_string(index) + " dies");
@@ -238,20 +239,21 @@ void SimWorld::create(std::size_t index, runtime::NewJobRequest request,
        done = std::move(done)]() mutable { runtime->create(std::move(request), std::move(done)); });
 }
 
-void SimWorld::act(std::size_t index, JobId job, engine::ControlRequest act,
-                   async::Done<Result<Value>> done) {
+void SimWorld::submit(std::size_t index, JobId job, engine::ControlRequest request,
+                      async::Done<Result<Value>> done) {
   if (!is_alive(index)) return;
-  if (options_.canary == Canary::greedy_plan && act.kind == engine::ControlRequest::Kind::plan) {
-    act.payload = act.payload.with("drop", nodes_of(act.payload["task_graph"]));
+  if (options_.canary == Canary::greedy_plan &&
+      request.kind == engine::ControlRequest::Kind::plan) {
+    request.payload = request.payload.with("drop", nodes_of(request.payload["task_graph"]));
   }
   if (options_.canary == Canary::generous_raise &&
-      act.kind == engine::ControlRequest::Kind::budget) {
-    act.payload = more_than(act.payload);
+      request.kind == engine::ControlRequest::Kind::budget) {
+    request.payload = more_than(request.payload);
   }
   Worker& worker = workers_[index];
-  worker.process->post([runtime = worker.runtime.get(), job = std::move(job), act = std::move(act),
-                        done = std::move(done)]() mutable {
-    runtime->submit_request(std::move(job), std::move(act), std::move(done));
+  worker.process->post([runtime = worker.runtime.get(), job = std::move(job),
+                        request = std::move(request), done = std::move(done)]() mutable {
+    runtime->submit_request(std::move(job), std::move(request), std::move(done));
   });
 }
 

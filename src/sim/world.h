@@ -114,8 +114,8 @@ class SimWorld final : private async::FailpointHandler, private runtime::Runtime
   // Sends a request to a worker; there is no answer if the worker dies.
   void create(std::size_t worker, runtime::NewJobRequest request,
               async::Done<Result<runtime::CreateResult>> done);
-  void act(std::size_t worker, JobId job, engine::ControlRequest act,
-           async::Done<Result<Value>> done);
+  void submit(std::size_t worker, JobId job, engine::ControlRequest request,
+              async::Done<Result<Value>> done);
   void fork(std::size_t worker, runtime::ForkRequest request,
             async::Done<Result<runtime::ForkResult>> done);
   // Stops everything, so that the disk can be read.
@@ -147,7 +147,7 @@ class SimWorld final : private async::FailpointHandler, private runtime::Runtime
     std::unique_ptr<runtime::ToolRegistry> tool_registry;
     std::unique_ptr<runtime::OutputHub> output_hub;
     // The running slot, which outlives the process, and its content when the process died.
-    alignas(8) std::array<std::byte, runtime::RunningSlot::kBytes> page{}, left{};
+    alignas(8) std::array<std::byte, runtime::RunningSlot::kBytes> page{}, page_at_death{};
     std::unique_ptr<runtime::RunningSlot> slot;
     std::unique_ptr<runtime::Runtime> runtime;
     std::uint64_t life_count = 0;
@@ -171,7 +171,7 @@ class SimWorld final : private async::FailpointHandler, private runtime::Runtime
   FaultPlan fault_plan_;
   Observer observer_{report_};
   ExternalWorld external_world_;
-  std::set<AttemptId> refused_;
+  std::set<AttemptId> stale_attempts_;
   store::MemoryDisk memory_;
   Mailbox mailbox_;
   std::string folder_;  // of the SQLite file

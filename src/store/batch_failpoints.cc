@@ -11,7 +11,7 @@ Error refused(std::string_view name) {
   return {Code::unavailable, "failpoint " + std::string(name) + ": nothing was done; try again"};
 }
 
-Error lost(std::string_view name) {
+Error answer_lost(std::string_view name) {
   return {Code::unknown_outcome, "failpoint " + std::string(name) +
                                      ": done, but the answer was lost; reload before you retry"};
 }
@@ -26,7 +26,7 @@ std::optional<Error> BatchFailpoints::before() {
   return batch_.sealed ? hit_before_commit("append.before") : std::nullopt;
 }
 
-std::optional<Error> BatchFailpoints::inside() {
+std::optional<Error> BatchFailpoints::before_commit() {
   if (!batch_.sealed) return std::nullopt;
   for (const std::string_view name : batch_.failpoints) {
     if (auto error = hit_before_commit(name)) return error;
@@ -36,7 +36,7 @@ std::optional<Error> BatchFailpoints::inside() {
 
 std::optional<Error> BatchFailpoints::after() {
   const auto hit = [this](std::string_view name) {
-    if (async::hit_failpoint(name) != async::FailpointAction::proceed) lost_ = name;
+    if (async::hit_failpoint(name) != async::FailpointAction::proceed) lost_answer_ = name;
   };
   if (batch_.sealed) {
     hit("append.after");
@@ -47,8 +47,8 @@ std::optional<Error> BatchFailpoints::after() {
       create != nullptr && create->job.claim) {
     hit("claim.after");
   }
-  if (lost_.empty()) return std::nullopt;
-  return lost(lost_);
+  if (lost_answer_.empty()) return std::nullopt;
+  return answer_lost(lost_answer_);
 }
 
 std::optional<Error> BatchFailpoints::hit_before_commit(std::string_view name) {
@@ -58,7 +58,7 @@ std::optional<Error> BatchFailpoints::hit_before_commit(std::string_view name) {
     case async::FailpointAction::error:
       return refused(name);
     case async::FailpointAction::error_after:
-      lost_ = name;
+      lost_answer_ = name;
       break;
   }
   return std::nullopt;
@@ -66,7 +66,7 @@ std::optional<Error> BatchFailpoints::hit_before_commit(std::string_view name) {
 
 std::optional<Error> hit_after_failpoint(std::string_view name) {
   if (async::hit_failpoint(name) == async::FailpointAction::proceed) return std::nullopt;
-  return lost(name);
+  return answer_lost(name);
 }
 
 BeforeFailpoint hit_before_failpoint(std::string_view name) {
@@ -76,7 +76,7 @@ BeforeFailpoint hit_before_failpoint(std::string_view name) {
     case async::FailpointAction::error:
       return {.now = refused(name), .afterwards = std::nullopt};
     case async::FailpointAction::error_after:
-      return {.now = std::nullopt, .afterwards = lost(name)};
+      return {.now = std::nullopt, .afterwards = answer_lost(name)};
   }
   return {};
 }

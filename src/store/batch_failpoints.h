@@ -29,15 +29,15 @@ class BatchFailpoints {
   // Before anything is written. An error is the answer; nothing may be written.
   std::optional<Error> before();
   // The rows are written, not committed. An error is the answer; the rows must be undone.
-  std::optional<Error> inside();
+  std::optional<Error> before_commit();
   // The batch is durable. An error is the answer.
   std::optional<Error> after();
 
  private:
   std::optional<Error> hit_before_commit(std::string_view name);
 
-  const Batch& batch_;       // borrowed
-  std::string_view lost_{};  // the failpoint that returned error_after: the answer is lost
+  const Batch& batch_;              // borrowed
+  std::string_view lost_answer_{};  // the failpoint that returned error_after: the answer is lost
 };
 
 // A failpoint after something became durable. An error is the answer.

@@ -59,7 +59,7 @@ class ClaimOrder {
       AE_ASSIGN(Cursor * best, next());
       if (best == nullptr) break;
       chosen.push_back(best->candidate->job.job);
-      take(*best);
+      choose(*best);
     }
     return chosen;
   }
@@ -75,8 +75,8 @@ class ClaimOrder {
   };
   struct Cursor {
     typename Source::Group group;
-    std::int64_t priority = 0;                   // of its best jobs not visited yet
-    std::map<std::string, std::int64_t> passed;  // last visited number, by fairness key
+    std::int64_t priority = 0;                       // of its best jobs not visited yet
+    std::map<std::string, std::int64_t> scanned_to;  // last visited number, by fairness key
     std::optional<Candidate> candidate;
     bool empty = false;  // no jobs are left at this priority
   };
@@ -84,20 +84,20 @@ class ClaimOrder {
 
   Expected<void> open_cursors() {
     if (request_.limit == 0) return {};
-    AE_ASSIGN(auto lines, source_.groups());
-    for (auto& group : lines) {
-      if (!room_.contains(group.queue)) {
-        std::size_t room = request_.limit;
+    AE_ASSIGN(auto groups, source_.groups());
+    for (auto& group : groups) {
+      if (!free_slots_.contains(group.queue)) {
+        std::size_t free_slots = request_.limit;
         if (const auto limit = queue_limit_of(request_, group.queue)) {
           AE_ASSIGN(const std::size_t held, source_.count_leased(group.queue, *limit));
-          room = *limit - std::min(*limit, held);
+          free_slots = *limit - std::min(*limit, held);
         }
-        room_[group.queue] = room;
+        free_slots_[group.queue] = free_slots;
       }
-      if (room_[group.queue] == 0) continue;
+      if (free_slots_[group.queue] == 0) continue;
       const std::int64_t priority = group.priority;
       cursors_.push_back(
-          {.group = std::move(group), .priority = priority, .passed = {}, .candidate = {}});
+          {.group = std::move(group), .priority = priority, .scanned_to = {}, .candidate = {}});
     }
     return {};
   }
@@ -136,7 +136,7 @@ class ClaimOrder {
           continue;
         }
         cursor.priority = *lower;
-        cursor.passed.clear();
+        cursor.scanned_to.clear();
         cursor.empty = false;
       }
       ++i;
@@ -145,8 +145,8 @@ class ClaimOrder {
   }
 
   Expected<std::optional<std::string>> last_served_key(std::int64_t priority) {
-    const auto known = last_.find(priority);
-    if (known != last_.end()) return known->second;
+    const auto cached = last_.find(priority);
+    if (cached != last_.end()) return cached->second;
     AE_ASSIGN(auto last, source_.last_served_key_at(priority));
     return last_.emplace(priority, std::move(last)).first->second;
   }
@@ -169,26 +169,27 @@ class ClaimOrder {
   }
 
   Expected<std::optional<ReadyJob>> job_of(Cursor& cursor, const std::string& fairness_key) {
-    std::int64_t& passed = cursor.passed[fairness_key];
-    while (passed != kAll) {
-      AE_ASSIGN(auto job, source_.job_after(cursor.group, cursor.priority, fairness_key, passed));
+    std::int64_t& scanned_to = cursor.scanned_to[fairness_key];
+    while (scanned_to != kAll) {
+      AE_ASSIGN(auto job,
+                source_.job_after(cursor.group, cursor.priority, fairness_key, scanned_to));
       if (job && job->matches) return job;
-      passed = job ? job->number : kAll;
+      scanned_to = job ? job->number : kAll;
     }
     return std::nullopt;
   }
 
-  void take(Cursor& cursor) {
-    const Candidate taken = *std::exchange(cursor.candidate, std::nullopt);
+  void choose(Cursor& cursor) {
+    const Candidate chosen = *std::exchange(cursor.candidate, std::nullopt);
     const std::int64_t priority = cursor.priority;
-    cursor.passed[taken.fairness_key] = taken.job.number;
+    cursor.scanned_to[chosen.fairness_key] = chosen.job.number;
     if (source_.is_fair()) {
-      newly_served_[priority] = taken.fairness_key;
-      last_[priority] = taken.fairness_key;
-      for (Cursor& other : cursors_) skip_served_key(other, taken.fairness_key);
+      newly_served_[priority] = chosen.fairness_key;
+      last_[priority] = chosen.fairness_key;
+      for (Cursor& other : cursors_) skip_served_key(other, chosen.fairness_key);
     }
     const std::string queue = cursor.group.queue;
-    if (--room_[queue] == 0) {
+    if (--free_slots_[queue] == 0) {
       std::erase_if(cursors_, [&](const Cursor& other) { return other.group.queue == queue; });
     }
   }
@@ -205,7 +206,7 @@ class ClaimOrder {
   Source& source_;
   const ClaimRequest& request_;
   std::vector<Cursor> cursors_;
-  std::map<std::string, std::size_t> room_;  // free slots, by queue
+  std::map<std::string, std::size_t> free_slots_;  // free slots, by queue
   std::map<std::int64_t, std::optional<std::string>> last_;
   std::map<std::int64_t, std::string> newly_served_;
 };

@@ -116,9 +116,9 @@ inline void claim_filters(ConformanceFixture& r) {
 inline void blocked_is_never_claimed(ConformanceFixture& r) {
   for (const char* status : {"waiting", "parked", "completed", "failed", "cancelled"}) {
     r.must_commit(r.create(status, {.agent = "a"}, {.status = status}));
-    const std::string held_one = std::string("held-") + status;
-    r.must_commit(r.create_claimed(held_one));
-    Batch b = r.append(held_one, r.leased(), 2, status);
+    const std::string leased_job = std::string("held-") + status;
+    r.must_commit(r.create_claimed(leased_job));
+    Batch b = r.append(leased_job, r.leased(), 2, status);
     b.release = true;
     r.must_commit(b);
   }
@@ -202,15 +202,15 @@ inline void loads_from(ConformanceFixture& r) {
     seq = b.sealed->last_seq;
     r.must_commit(b);
   }
-  const auto whole = r.load("j1", 0)->commits;
-  ASSERT_EQ(whole.size(), firsts.size());
+  const auto all_commits = r.load("j1", 0)->commits;
+  ASSERT_EQ(all_commits.size(), firsts.size());
   for (std::uint64_t from = 1; from <= seq; ++from) {
     const auto first =
         static_cast<std::size_t>(std::ranges::upper_bound(firsts, from) - firsts.begin() - 1);
     const auto loaded = r.load("j1", from);
-    EXPECT_EQ(loaded->commits.size(), whole.size() - first) << from;
-    EXPECT_EQ(loaded->commits.front(), whole[first]) << from;
-    EXPECT_EQ(loaded->commits.back(), whole.back()) << from;
+    EXPECT_EQ(loaded->commits.size(), all_commits.size() - first) << from;
+    EXPECT_EQ(loaded->commits.front(), all_commits[first]) << from;
+    EXPECT_EQ(loaded->commits.back(), all_commits.back()) << from;
   }
   EXPECT_TRUE(r.load("j1", seq + 1)->commits.empty());
   EXPECT_EQ(r.load("j1", seq + 1)->row.last_seq, seq);
@@ -253,21 +253,21 @@ inline void queries(ConformanceFixture& r) {
 }
 
 inline void counts(ConformanceFixture& r) {
-  const auto make = [&](Batch b) {
+  const auto commit_now = [&](Batch b) {
     b.sealed->created_at = r.loop.now();
     r.must_commit(std::move(b));
   };
-  make(r.create("old", {.agent = "a"}));
+  commit_now(r.create("old", {.agent = "a"}));
   r.loop.advance(std::chrono::seconds(10));
   const Instant between = r.loop.now();
-  make(r.create("q1", {.agent = "a", .queue = "narrow"}));
-  make(r.create("q2", {.agent = "a"}, {.status = "waiting"}));
-  make(r.create("q3", {.agent = "a"}, {.status = "parked"}));
-  make(r.create("q4", {.agent = "a"}, {.status = "completed"}));
+  commit_now(r.create("q1", {.agent = "a", .queue = "narrow"}));
+  commit_now(r.create("q2", {.agent = "a"}, {.status = "waiting"}));
+  commit_now(r.create("q3", {.agent = "a"}, {.status = "parked"}));
+  commit_now(r.create("q4", {.agent = "a"}, {.status = "completed"}));
   RowState later;
   later.not_before = r.at(std::chrono::hours(1));
-  make(r.create("q5", {.agent = "a"}, later));
-  make(r.create_claimed("mine"));
+  commit_now(r.create("q5", {.agent = "a"}, later));
+  commit_now(r.create_claimed("mine"));
   EXPECT_EQ(r.listed_ids({.updated_before = between}), "old");
   EXPECT_EQ(r.listed_ids({.status = "queued", .updated_before = r.at(std::chrono::hours(1))}),
             "q5 q1 old");
@@ -288,7 +288,7 @@ inline void counts(ConformanceFixture& r) {
   EXPECT_EQ(job_stats.workers.begin()->second.expired, 1U);
 }
 
-inline void knows_its_opening(ConformanceFixture& r) {
+inline void records_opening_time(ConformanceFixture& r) {
   const std::optional<Instant> first = r.store().opened_at();
   EXPECT_EQ(first.has_value(), r.store().owned()) << "nobody owns a store that is shared";
   if (!first) return;
@@ -435,7 +435,7 @@ inline void is_fair(ConformanceFixture& r) {
 
 // However many ready jobs one tenant has, another tenant's job is claimed in the next round; also
 // across queues, and when jobs with other requirements come first.
-inline void turns_starve_nobody(ConformanceFixture& r) {
+inline void fairness_keys_alternate(ConformanceFixture& r) {
   ASSERT_NE(r.store_driver->fair_by("tenant"), nullptr);
   for (int i = 0; i < 300; ++i) {
     NewJob job{.agent = "a", .labels = {{"tenant", "big"}}, .queue = i % 2 == 0 ? "x" : "y"};
@@ -452,61 +452,61 @@ inline void turns_starve_nobody(ConformanceFixture& r) {
 }
 
 // A naive implementation of the claim order: scans all jobs for each one that is taken.
-class PlainOrder {
+class NaiveClaimOrder {
  public:
   struct Job {
     std::string id;
-    NewJob wish;
+    NewJob new_job;
     std::string fairness_key;
     bool ready = true;
   };
-  explicit PlainOrder(bool served_keys) : turns_(served_keys) {}
+  explicit NaiveClaimOrder(bool is_fair) : is_fair_(is_fair) {}
   std::vector<Job> jobs;  // by age
 
   std::string claim(const ClaimRequest& request) {
-    std::string taken;
+    std::string claimed;
     for (std::size_t n = 0; n < request.limit; ++n) {
       Job* best = nullptr;
       for (Job& job : jobs) {
-        if (may_take(request, job) && (best == nullptr || order(job) < order(*best))) best = &job;
+        if (may_claim(request, job) && (best == nullptr || order(job) < order(*best))) best = &job;
       }
       if (best == nullptr) break;
       best->ready = false;
-      ++held_[best->wish.queue];
-      last_[best->wish.priority] = best->fairness_key;
-      taken += (taken.empty() ? "" : " ") + best->id;
+      ++leased_[best->new_job.queue];
+      last_[best->new_job.priority] = best->fairness_key;
+      claimed += (claimed.empty() ? "" : " ") + best->id;
     }
-    return taken;
+    return claimed;
   }
 
  private:
-  bool may_take(const ClaimRequest& request, const Job& job) {
-    const auto limit = queue_limit_of(request, job.wish.queue);
-    return job.ready && (!limit || held_[job.wish.queue] < *limit) &&
-           matches(request, {JobId(job.id), job.wish.agent, job.wish.capabilities});
+  bool may_claim(const ClaimRequest& request, const Job& job) {
+    const auto limit = queue_limit_of(request, job.new_job.queue);
+    return job.ready && (!limit || leased_[job.new_job.queue] < *limit) &&
+           matches(request, {JobId(job.id), job.new_job.agent, job.new_job.capabilities});
   }
   std::tuple<std::int64_t, bool, std::string> order(const Job& job) const {
-    const auto last = last_.find(job.wish.priority);
-    const bool next_round = turns_ && last != last_.end() && job.fairness_key <= last->second;
-    return {-job.wish.priority, next_round, turns_ ? job.fairness_key : std::string()};
+    const auto last = last_.find(job.new_job.priority);
+    const bool next_round = is_fair_ && last != last_.end() && job.fairness_key <= last->second;
+    return {-job.new_job.priority, next_round, is_fair_ ? job.fairness_key : std::string()};
   }
 
-  const bool turns_;
-  std::map<std::string, std::size_t> held_;
+  const bool is_fair_;
+  std::map<std::string, std::size_t> leased_;
   std::map<std::int64_t, std::string> last_;
 };
 
 // Jobs of many kinds in many queues, and workers that may run some of them.
-inline void one_order(ConformanceFixture& r, bool served_keys) {
-  if (served_keys) {
+inline void same_claim_order(ConformanceFixture& r, bool is_fair) {
+  if (is_fair) {
     ASSERT_NE(r.store_driver->fair_by("tenant"), nullptr);
   }
-  std::uint64_t state = served_keys ? 7 : 11;
+  std::uint64_t state = is_fair ? 7 : 11;
   const auto below = [&state](std::uint64_t n) {
     state = state * 6364136223846793005U + 1442695040888963407U;
     return (state >> 33) % n;
   };
-  PlainOrder plain(served_keys);
+  NaiveClaimOrder naive(is_fair);
   const auto create = [&] {
     NewJob job{.agent = "agent" + std::to_string(below(3)),
                .priority = static_cast<std::int64_t>(below(3)),
@@ -515,8 +515,8 @@ inline void one_order(ConformanceFixture& r, bool served_keys) {
     if (below(3) == 0) job.capabilities.emplace_back("gpu");
     const std::string tenant = "t" + std::to_string(below(3));
     job.labels = {{"tenant", tenant}};
-    const std::string id = "j" + std::to_string(plain.jobs.size());
-    plain.jobs.push_back({.id = id, .wish = job, .fairness_key = served_keys ? tenant : ""});
+    const std::string id = "j" + std::to_string(naive.jobs.size());
+    naive.jobs.push_back({.id = id, .new_job = job, .fairness_key = is_fair ? tenant : ""});
     r.must_commit(r.create(id, std::move(job)));
   };
   for (int i = 0; i < 50; ++i) create();
@@ -528,27 +528,28 @@ inline void one_order(ConformanceFixture& r, bool served_keys) {
     if (below(2) == 0) request.capabilities.emplace_back("eu");
     if (below(3) == 0) request.queues = {{"q" + std::to_string(below(2)), 1 + below(20)}};
     for (std::uint64_t n = below(4); n > 0; --n) {
-      request.excluded_jobs.emplace_back("j" + std::to_string(below(plain.jobs.size())));
+      request.excluded_jobs.emplace_back("j" + std::to_string(below(naive.jobs.size())));
     }
-    const std::string expected = plain.claim(request);
+    const std::string expected = naive.claim(request);
     EXPECT_EQ(r.claimed_ids(request), expected) << i;
     if (below(2) == 0) create();
   }
 }
-inline void one_order_by_age(ConformanceFixture& r) { one_order(r, false); }
-inline void one_order_in_turns(ConformanceFixture& r) { one_order(r, true); }
+inline void same_claim_order_by_age(ConformanceFixture& r) { same_claim_order(r, false); }
+inline void same_claim_order_by_fairness_key(ConformanceFixture& r) { same_claim_order(r, true); }
 
 inline std::vector<Case> claim_cases() {
   return {
-      {"whatever jobs ask of a worker, those that it may run come in one order", one_order_by_age},
+      {"whatever jobs ask of a worker, those that it may run come in one order",
+       same_claim_order_by_age},
       {"also in turns, jobs that a worker may not run change nothing for the others",
-       one_order_in_turns},
+       same_claim_order_by_fairness_key},
       {"no more jobs of a queue are held at once than its limit allows", queue_limits},
       {"a limit of a queue counts claims that are live, and no others",
        queue_limits_count_live_claims},
       {"a queue at its limit lets the others by, in their order", queue_order},
       {"at equal priority claims take turns between the values of a label", is_fair},
-      {"a crowd of one value starves no other value", turns_starve_nobody},
+      {"a crowd of one value starves no other value", fairness_keys_alternate},
       {"each claim of a job has a higher epoch", epochs_rise},
       {"an expired lease is claimed, not before its end", expiry},
       {"a heartbeat extends what is held and says what is not", heartbeats},
@@ -565,7 +566,7 @@ inline std::vector<Case> claim_cases() {
       {"queries filter, page, and start with the newest", queries},
       {"jobs are counted by status and queue, and claims by worker", counts},
       {"what was answered is there after a restart, and old leases have ended", restarts},
-      {"an owner knows when it opened the store, and each opening is later", knows_its_opening},
+      {"an owner knows when it opened the store, and each opening is later", records_opening_time},
   };
 }
 

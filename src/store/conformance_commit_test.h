@@ -84,33 +84,33 @@ inline void unknown_job(ConformanceFixture& r) {
 // Every authority against every state of the claim.
 inline void authority_and_claim(ConformanceFixture& r) {
   r.must_commit(r.create_claimed("j1"));
-  const auto ask = [&](Batch::Authority authority) {
+  const auto try_append = [&](Batch::Authority authority) {
     const auto answer = r.commit(r.rows_only("j1", std::move(authority), 2));
     return answer ? std::string("ok") : std::string(code_name(answer.error().code));
   };
-  const auto late = [&] {
+  const auto commit_late_result = [&] {
     Batch b = r.rows_only("j1", Batch::LateResult{}, 0);
     b.effects.push_back({InvocationId("i"), 1, "{}"});
     return r.commit(b).has_value();
   };
   // live lease
-  EXPECT_EQ(ask(r.leased("A1", 1)), "ok");
-  EXPECT_EQ(ask(r.leased("A1", 2)), "stale_attempt");
-  EXPECT_EQ(ask(r.leased("A2", 1)), "stale_attempt");
-  EXPECT_EQ(ask(r.unleased()), "held");
-  EXPECT_TRUE(late());
+  EXPECT_EQ(try_append(r.leased("A1", 1)), "ok");
+  EXPECT_EQ(try_append(r.leased("A1", 2)), "stale_attempt");
+  EXPECT_EQ(try_append(r.leased("A2", 1)), "stale_attempt");
+  EXPECT_EQ(try_append(r.unleased()), "held");
+  EXPECT_TRUE(commit_late_result());
   // expired, not claimed by another: the claim row remains
   r.loop.advance(kLease + kLease);
-  EXPECT_EQ(ask(r.leased("A1", 1)), "ok");
-  EXPECT_EQ(ask(r.unleased()), "held");
+  EXPECT_EQ(try_append(r.leased("A1", 1)), "ok");
+  EXPECT_EQ(try_append(r.unleased()), "held");
   EXPECT_EQ(show(r.put("j1", "s")), "ok");
   // claimed by another
   ASSERT_EQ(r.claimed_ids(r.claim_request("A2")), "j1");
-  EXPECT_EQ(ask(r.leased("A1", 1)), "stale_attempt");
-  EXPECT_EQ(ask(r.leased("A2", 1)), "stale_attempt");
-  EXPECT_EQ(ask(r.leased("A2", 2)), "ok");
-  EXPECT_EQ(ask(r.unleased()), "held");
-  EXPECT_TRUE(late());
+  EXPECT_EQ(try_append(r.leased("A1", 1)), "stale_attempt");
+  EXPECT_EQ(try_append(r.leased("A2", 1)), "stale_attempt");
+  EXPECT_EQ(try_append(r.leased("A2", 2)), "ok");
+  EXPECT_EQ(try_append(r.unleased()), "held");
+  EXPECT_TRUE(commit_late_result());
   // released
   Batch release = r.append("j1", r.leased("A2", 2), 2, "queued");
   release.release = true;
@@ -123,7 +123,7 @@ inline void authority_and_claim(ConformanceFixture& r) {
   EXPECT_EQ(ask3(r.leased("A2", 2)), "stale_attempt");
   EXPECT_EQ(ask3(r.leased("A1", 1)), "stale_attempt");
   EXPECT_EQ(ask3(r.unleased()), "ok");
-  EXPECT_TRUE(late());
+  EXPECT_TRUE(commit_late_result());
 }
 
 inline void stale_before_sequence(ConformanceFixture& r) {
@@ -220,9 +220,9 @@ inline void rests_with_inbox(ConformanceFixture& r) {
   ASSERT_EQ(inbox.size(), 3u);
   EXPECT_EQ(show(r.put("j1", "s4")), "not_held");
   // A commit consumes the inbox entries before its own control request.
-  Batch act = r.append("j1", ConformanceFixture::unleased(), 3, "parked");
-  act.inbox_consumed = {inbox[0].number, inbox[2].number};
-  r.must_commit(act);
+  Batch unleased_append = r.append("j1", ConformanceFixture::unleased(), 3, "parked");
+  unleased_append.inbox_consumed = {inbox[0].number, inbox[2].number};
+  r.must_commit(unleased_append);
   ASSERT_EQ(r.load("j1")->inbox.size(), 1u);
   EXPECT_EQ(r.load("j1")->inbox.at(0).number, inbox[1].number);
 }
@@ -237,13 +237,13 @@ inline void inbox(ConformanceFixture& r) {
   EXPECT_EQ(show(r.put("j1", "s1", "another act")), "ok");
   auto entries = r.load("j1")->inbox;
   ASSERT_EQ(entries.size(), 3u);
-  EXPECT_EQ(entries[0].act + "," + entries[1].act + "," + entries[2].act,
+  EXPECT_EQ(entries[0].request + "," + entries[1].request + "," + entries[2].request,
             "act of s3,act of s1,act of s2");
   EXPECT_LT(entries[0].number, entries[1].number);
   EXPECT_LT(entries[1].number, entries[2].number);
-  Batch take = r.append("j1", r.leased("A1", 1), 2);
-  for (const auto& entry : entries) take.inbox_consumed.push_back(entry.number);
-  r.must_commit(take);
+  Batch append = r.append("j1", r.leased("A1", 1), 2);
+  for (const auto& entry : entries) append.inbox_consumed.push_back(entry.number);
+  r.must_commit(append);
   // Numbers are not reused.
   EXPECT_EQ(show(r.put("j1", "s4")), "ok");
   EXPECT_GT(r.load("j1")->inbox.at(0).number, entries[2].number);
@@ -252,14 +252,14 @@ inline void inbox(ConformanceFixture& r) {
   EXPECT_EQ(show(r.put("j1", "s5")), "ok");
 }
 
-inline void inbox_of_another(ConformanceFixture& r) {
+inline void inbox_of_another_job(ConformanceFixture& r) {
   r.must_commit(r.create_claimed("j1"));
   r.must_commit(r.create_claimed("j2", "A2"));
   r.put("j1", "s1").value();
   r.put("j2", "s1").value();
-  Batch take = r.append("j1", r.leased(), 2);
-  take.inbox_consumed = {r.load("j2")->inbox.at(0).number};
-  r.must_commit(take);
+  Batch append = r.append("j1", r.leased(), 2);
+  append.inbox_consumed = {r.load("j2")->inbox.at(0).number};
+  r.must_commit(append);
   EXPECT_EQ(r.load("j2")->inbox.size(), 1u);
 }
 
@@ -271,21 +271,21 @@ inline void effects_once(ConformanceFixture& r) {
   EXPECT_EQ(show(r.commit(b)), "seq 2");
   b.effects = {{InvocationId("i1"), 1, "another"}, {InvocationId("i3"), 1, "new"}};
   EXPECT_EQ(show(r.commit(b)), "seq 2");
-  std::string seen;
+  std::string text;
   const auto effects = r.load("j1")->effects;
   for (const EffectRow& e : effects) {
-    seen += e.invocation.text + "/" + std::to_string(e.try_no) + "=" + e.record + " ";
+    text += e.invocation.text + "/" + std::to_string(e.try_no) + "=" + e.record + " ";
   }
-  EXPECT_EQ(seen, "i1/1=z i1/2=y i2/1=x i3/1=new ");
+  EXPECT_EQ(text, "i1/1=z i1/2=y i2/1=x i3/1=new ");
 }
 
 inline void late_effect(ConformanceFixture& r) {
   r.must_commit(r.create_claimed("j1"));
   r.loop.advance(kLease + kLease);
   ASSERT_EQ(r.claimed_ids(r.claim_request("A2")), "j1");
-  Batch late = r.rows_only("j1", Batch::LateResult{}, 0);
-  late.effects = {{InvocationId("i1"), 1, "the result"}};
-  EXPECT_EQ(show(r.commit(late)), "seq 2");
+  Batch late_result = r.rows_only("j1", Batch::LateResult{}, 0);
+  late_result.effects = {{InvocationId("i1"), 1, "the result"}};
+  EXPECT_EQ(show(r.commit(late_result)), "seq 2");
   EXPECT_EQ(r.load("j1")->effects.at(0).record, "the result");
 }
 
@@ -293,9 +293,9 @@ inline void closed_slots(ConformanceFixture& r) {
   r.must_commit(r.create_claimed("j1"));
   Batch decide = r.append("j1", r.leased(), 2);
   decide.effects_absent = {{InvocationId("i1"), 1}};
-  Batch late = r.rows_only("j1", Batch::LateResult{}, 0);
-  late.effects = {{InvocationId("i1"), 2, "{}"}};
-  r.must_commit(late);
+  Batch late_result = r.rows_only("j1", Batch::LateResult{}, 0);
+  late_result.effects = {{InvocationId("i1"), 2, "{}"}};
+  r.must_commit(late_result);
   Batch first = decide;
   first.effects_absent = {{InvocationId("i1"), 2}};
   EXPECT_EQ(r.expect_refused(first), Code::sequence_conflict);
@@ -345,7 +345,7 @@ inline void blobs_are_shared(ConformanceFixture& r) {
 inline void refused_in_a_group(ConformanceFixture& r) {
   for (int i = 0; i < 20; ++i) r.must_commit(r.create_claimed("j" + std::to_string(i)));
   std::vector<std::string> answers(60);
-  std::size_t left = answers.size();
+  std::size_t pending = answers.size();
   for (std::size_t i = 0; i < 20; ++i) {
     const std::string id = "j" + std::to_string(i);
     Batch wrong_seq = r.append(id, r.leased(), 7, "failed", "wrong");
@@ -356,11 +356,11 @@ inline void refused_in_a_group(ConformanceFixture& r) {
     for (std::size_t k = 0; k < 3; ++k) {
       r.store().commit(std::move(batches[k]), [&, at = i * 3 + k](Result<CommitResult> answer) {
         answers[at] = show(answer);
-        --left;
+        --pending;
       });
     }
   }
-  ASSERT_TRUE(r.loop.run_until([&] { return left == 0; }));
+  ASSERT_TRUE(r.loop.run_until([&] { return pending == 0; }));
   for (std::size_t i = 0; i < 20; ++i) {
     EXPECT_EQ(answers[i * 3], "sequence_conflict");
     EXPECT_EQ(answers[i * 3 + 1], "seq 3");
@@ -377,15 +377,15 @@ inline void refused_in_a_group(ConformanceFixture& r) {
 inline void in_order(ConformanceFixture& r) {
   r.must_commit(r.create_claimed("j1"));
   std::string answers;
-  std::size_t left = 50;
+  std::size_t pending = 50;
   for (std::uint64_t seq = 2; seq < 52; ++seq) {
     r.store().commit(r.append("j1", r.leased(), seq), [&](Result<CommitResult> answer) {
       answers += answer ? "+" : "-";
-      --left;
+      --pending;
     });
   }
   EXPECT_EQ(answers, "") << "answered inside the call";
-  ASSERT_TRUE(r.loop.run_until([&] { return left == 0; }));
+  ASSERT_TRUE(r.loop.run_until([&] { return pending == 0; }));
   EXPECT_EQ(answers, std::string(50, '+'));
   EXPECT_EQ(r.load("j1")->commits.size(), 51u);
 }
@@ -523,9 +523,9 @@ inline void checkpoints(ConformanceFixture& r) {
   EXPECT_EQ(tail->checkpoint->seq, 4u);
   EXPECT_EQ(tail->checkpoint->bytes, "at four");
   EXPECT_EQ(tail->commits, std::vector<std::string>{r.append("j1", r.leased(), 4).sealed->bytes});
-  const auto whole = load_from(r, "j1", 1);
-  EXPECT_EQ(whole->commits.size(), 4u);
-  EXPECT_EQ(whole->checkpoint->seq, 4u);
+  const auto loaded = load_from(r, "j1", 1);
+  EXPECT_EQ(loaded->commits.size(), 4u);
+  EXPECT_EQ(loaded->checkpoint->seq, 4u);
   EXPECT_FALSE(load_from(r, "j1", 2)->checkpoint) << "only whoever asks gets it";
   // A refused commit keeps the old checkpoint; a later commit replaces it; a checkpoint at the last
   // event leaves no commits to load.
@@ -563,18 +563,18 @@ inline void first_commit_alone(ConformanceFixture& r) {
   EXPECT_EQ(load_from(r, "none", kFirstCommit).error().code, Code::not_found);
 }
 
-inline AuditEntry entry(std::string act, std::string job = {}) {
+inline AuditEntry entry(std::string operation, std::string job = {}) {
   return {.at = testing::TestLoop::kStart,
           .by = "ada",
-          .act = std::move(act),
+          .act = std::move(operation),
           .job = JobId(std::move(job)),
           .detail = Value::object({{"why", "asked"}})};
 }
 
-inline Redaction redaction_of(std::string job, const SealedBatch& stands, std::string bytes) {
+inline Redaction redaction_of(std::string job, const SealedBatch& stored, std::string bytes) {
   Redaction r{.job = JobId(job)};
-  r.commits.push_back({.first_seq = stands.first_seq,
-                       .expected_hash = sha256(stands.bytes),
+  r.commits.push_back({.first_seq = stored.first_seq,
+                       .expected_hash = sha256(stored.bytes),
                        .bytes = std::move(bytes),
                        .blobs = {}});
   r.audit = entry("redact", job);
@@ -610,9 +610,9 @@ inline std::vector<EffectRow> effects_of(const std::string& first) {
 inline void redacts(ConformanceFixture& r) {
   ended_job(r);
   const LoadedJob before = *r.load("j1");
-  Redaction wish = redaction_of("j1", sealed("j1", 1, 2), "left");
-  wish.effects = effects_of("left");
-  EXPECT_EQ(show(r.redact(wish)), "ok");
+  Redaction redaction = redaction_of("j1", sealed("j1", 1, 2), "left");
+  redaction.effects = effects_of("left");
+  EXPECT_EQ(show(r.redact(redaction)), "ok");
   const LoadedJob after = *r.load("j1");
   EXPECT_EQ(after.commits.at(0), "left");
   EXPECT_EQ(after.commits.at(1), before.commits.at(1));
@@ -628,10 +628,10 @@ inline void redacts(ConformanceFixture& r) {
   EXPECT_EQ(r.load("j2")->blobs.at(0).bytes, "shared") << "another job's stays";
   ASSERT_EQ(r.audit().rows.size(), 1u);
   EXPECT_NE(r.audit().rows[0].body.find("\"job\":\"j1\""), std::string::npos);
-  EXPECT_EQ(show(r.redact(wish)), "ok") << "once more, as after an answer that was lost";
+  EXPECT_EQ(show(r.redact(redaction)), "ok") << "once more, as after an answer that was lost";
   EXPECT_EQ(r.audit().rows.size(), 1u) << "it was done once";
-  wish.effects = effects_of("other");
-  EXPECT_EQ(show(r.redact(wish)), "ok") << "the effects alone";
+  redaction.effects = effects_of("other");
+  EXPECT_EQ(show(r.redact(redaction)), "ok") << "the effects alone";
   EXPECT_EQ(r.load("j1")->effects.at(0).record, "other1");
   EXPECT_EQ(r.audit().rows.size(), 2u);
   // A deleted blob is stored again when a commit contains it again.
@@ -661,13 +661,13 @@ inline void redacts_only_what_was_read(ConformanceFixture& r) {
   EXPECT_EQ(show(r.redact(second)), "sequence_conflict");
   EXPECT_EQ(show(r.redact(redaction_of("j1", sealed("j1", 2), "x"))), "sequence_conflict");
   // A late result whose writer read the job before the redaction.
-  Batch late =
+  Batch late_result =
       r.rows_only("j1", Batch::LateResult{.first_commit = sha256(sealed("j1", 1, 2).bytes)}, 0);
-  late.effects = {{InvocationId("i3"), 1, "late"}};
-  EXPECT_EQ(r.expect_refused(late), Code::sequence_conflict);
+  late_result.effects = {{InvocationId("i3"), 1, "late"}};
+  EXPECT_EQ(r.expect_refused(late_result), Code::sequence_conflict);
   EXPECT_EQ(r.load("j1")->effects.size(), 3u);
-  late.authority = Batch::LateResult{.first_commit = sha256("left")};
-  EXPECT_EQ(show(r.commit(late)), "seq 4");
+  late_result.authority = Batch::LateResult{.first_commit = sha256("left")};
+  EXPECT_EQ(show(r.commit(late_result)), "seq 4");
   EXPECT_EQ(r.load("j1")->effects.size(), 4u);
   EXPECT_EQ(r.load("j1")->commits.at(0), "left");
   EXPECT_EQ(r.load("j1")->commits.at(1), sealed("j1", 3).bytes) << "all or nothing";
@@ -693,22 +693,23 @@ inline void audits(ConformanceFixture& r) {
   more.audit = entry("last", "j1");
   r.must_commit(more);
   const AuditLog log = r.audit();
-  std::string acts;
+  std::string operations;
   Hash prev;
   for (const AuditRow& row : log.rows) {
     const Value view = audit_view(row, prev);
     prev = row.hash;
-    acts += std::string(view.text("act")) + " ";
+    operations += std::string(view.text("act")) + " ";
     EXPECT_EQ(view.text("by"), "ada");
   }
-  EXPECT_EQ(acts, "first fork last ") << "with what was written, and only then";
+  EXPECT_EQ(operations, "first fork last ") << "with what was written, and only then";
   EXPECT_TRUE(verify_audit_log(log).ok);
   for (std::uint64_t after = 0; after <= log.rows.size() + 1; ++after) {
     const AuditLog tail = r.audit(after);
     EXPECT_EQ(tail.head, log.head);
-    const std::size_t left = log.rows.size() - std::min<std::size_t>(after, log.rows.size());
-    ASSERT_EQ(tail.rows.size(), left);
-    EXPECT_TRUE(left == 0 || tail.rows.front().seq == after + 1);
+    const std::size_t expected_rows =
+        log.rows.size() - std::min<std::size_t>(after, log.rows.size());
+    ASSERT_EQ(tail.rows.size(), expected_rows);
+    EXPECT_TRUE(expected_rows == 0 || tail.rows.front().seq == after + 1);
   }
 }
 
@@ -737,7 +738,7 @@ inline std::vector<Case> commit_cases() {
        rests_with_inbox},
       {"a commit that has read the inbox is refused when something came after", reads_the_inbox},
       {"the inbox keeps order and drops an id that waits already", inbox},
-      {"a commit takes only from its own job's inbox", inbox_of_another},
+      {"a commit takes only from its own job's inbox", inbox_of_another_job},
       {"an effect is written once, the first stays", effects_once},
       {"a late effect is kept whoever holds the job", late_effect},
       {"a slot that was filled meanwhile refuses the decision", closed_slots},

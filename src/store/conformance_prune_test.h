@@ -14,13 +14,13 @@ namespace ae::store::conformance {
 inline Instant hour(int n) { return testing::TestLoop::kStart + std::chrono::hours(n); }
 
 // A job created in one hour and ended in another.
-inline void ended_job(ConformanceFixture& r, const std::string& id, int made, int ended,
-                      const std::string& status = "completed", NewJob job = {}) {
+inline void ended_job(ConformanceFixture& r, const std::string& id, int created_hour,
+                      int ended_hour, const std::string& status = "completed", NewJob job = {}) {
   Batch create = r.create(id, std::move(job));
-  create.sealed->created_at = hour(made);
+  create.sealed->created_at = hour(created_hour);
   r.must_commit(create);
   Batch end = r.append(id, r.unleased(), 2, status);
-  end.sealed->created_at = hour(ended);
+  end.sealed->created_at = hour(ended_hour);
   r.must_commit(end);
 }
 
@@ -40,7 +40,7 @@ inline Pruning pruning_of(ConformanceFixture& r, const std::vector<std::string>&
 }
 
 inline Result<bool> prune(ConformanceFixture& r, const Pruning& pruning) {
-  for (int asked = 0; asked < 1000; ++asked) {
+  for (int tries = 0; tries < 1000; ++tries) {
     auto done = r.loop.await<Result<bool>>(
         [&](auto answer) { r.store().prune(pruning, std::move(answer)); });
     if (!done || *done) return done;
@@ -199,9 +199,9 @@ inline void pruned_names_are_free(ConformanceFixture& r) {
   EXPECT_EQ(r.load("j1")->commits.size(), 2u);
   // A late result does not reach the new job with the old id.
   EXPECT_EQ(pruned(r, pruning_of(r, {"j1"})), "gone");
-  Batch late = r.rows_only("j1", Batch::LateResult{}, 0);
-  late.effects = {{InvocationId("i1"), 1, "late"}};
-  EXPECT_EQ(r.expect_refused(late), Code::not_found);
+  Batch late_result = r.rows_only("j1", Batch::LateResult{}, 0);
+  late_result.effects = {{InvocationId("i1"), 1, "late"}};
+  EXPECT_EQ(r.expect_refused(late_result), Code::not_found);
   EXPECT_EQ(show(r.put("j1", "s1")), "not_found");
 }
 

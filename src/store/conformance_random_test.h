@@ -45,7 +45,7 @@ class RandomHistory {
         return claims();
       case 3:
         return same<Result<void>>([j = job(), id = name("s")](Store& s, auto done) {
-          s.put_inbox(JobId(j), {.id = id, .act = "{}"}, std::move(done));
+          s.put_inbox(JobId(j), {.id = id, .request = "{}"}, std::move(done));
         });
       case 4:
         return beats();
@@ -82,11 +82,11 @@ class RandomHistory {
 
   template <class T>
   void same(auto call) {
-    const std::string ours =
+    const std::string result =
         show(fixture_.loop.await<T>([&](auto done) { call(fixture_.store(), std::move(done)); }));
     const std::string models =
         show(fixture_.loop.await<T>([&](auto done) { call(*model_, std::move(done)); }));
-    EXPECT_EQ(ours, models);
+    EXPECT_EQ(result, models);
   }
 
   std::string name(const char* kind, std::uint64_t of = 4) {
@@ -134,13 +134,13 @@ class RandomHistory {
 
   Batch batch() {
     const std::string id = job();
-    const auto known = row_of(id);
-    const std::uint64_t last = known ? known->last_seq : 0;
+    const auto current_row = row_of(id);
+    const std::uint64_t last = current_row ? current_row->last_seq : 0;
     Batch b{.job = JobId(id)};
     b.expected_seq = last;
     if (last > 0 && random_.one_in(6)) b.expected_seq = random_.below(last + 2);
-    if (known && known->claim && !random_.one_in(6)) {
-      b.authority = Batch::Leased{*known->claim};
+    if (current_row && current_row->claim && !random_.one_in(6)) {
+      b.authority = Batch::Leased{*current_row->claim};
     } else if (random_.one_in(3)) {
       b.authority = Batch::Leased{fence(name("A"), random_.below(3))};
     } else {
@@ -164,21 +164,21 @@ class RandomHistory {
   void commits() {
     inbox_.clear();
     const Batch b = batch();
-    std::vector<std::string> taken;
+    std::vector<std::string> consumed;
     for (const InboxEntry& entry : inbox_) {
-      if (!random_.one_in(5)) taken.push_back(entry.id);
+      if (!random_.one_in(5)) consumed.push_back(entry.id);
     }
     same<Result<CommitResult>>([&](Store& s, auto done) {
-      Batch own = b;
+      Batch copy = b;
       const auto loaded =
           fixture_.loop.await<Result<LoadedJob>>([&](auto d) { s.load(b.job, 1, std::move(d)); });
       const std::vector<InboxEntry> inbox = loaded ? loaded->inbox : std::vector<InboxEntry>();
       for (const InboxEntry& entry : inbox) {
-        if (std::ranges::find(taken, entry.id) != taken.end()) {
-          own.inbox_consumed.push_back(entry.number);
+        if (std::ranges::find(consumed, entry.id) != consumed.end()) {
+          copy.inbox_consumed.push_back(entry.number);
         }
       }
-      s.commit(std::move(own), std::move(done));
+      s.commit(std::move(copy), std::move(done));
     });
   }
 
@@ -200,8 +200,9 @@ class RandomHistory {
     std::vector<std::pair<JobId, Fence>> held;
     for (int i = 0; i < 3; ++i) {
       const std::string id = job();
-      const auto known = row_of(id);
-      held.emplace_back(id, known && known->claim ? *known->claim : fence("A", 1));
+      const auto current_row = row_of(id);
+      held.emplace_back(id,
+                        current_row && current_row->claim ? *current_row->claim : fence("A", 1));
     }
     same<Result<std::vector<std::optional<Instant>>>>(
         [held](Store& s, auto done) { s.heartbeat(held, kLease, std::move(done)); });
@@ -255,7 +256,7 @@ class RetryingCaller {
     for (;;) {
       auto answer = fixture_.loop.await<Result<CommitResult>>(
           [&](auto done) { store_.commit(batch, std::move(done)); });
-      if (answer || !may_repeat(answer.error())) return answer;
+      if (answer || !is_retryable(answer.error())) return answer;
       if (answer.error().code == Code::unknown_outcome && !batch.sealed) {
         // Without events there are no bytes to compare: repeating writes the same rows, except for
         // a release.
@@ -271,10 +272,10 @@ class RetryingCaller {
   void put(const std::string& job, const std::string& id) {
     for (;;) {
       const auto answer = fixture_.loop.await<Result<void>>([&](auto done) {
-        store_.put_inbox(JobId(job), {.id = id, .act = "{}"}, std::move(done));
+        store_.put_inbox(JobId(job), {.id = id, .request = "{}"}, std::move(done));
       });
       if (answer) return;
-      ASSERT_TRUE(may_repeat(answer.error())) << answer.error().message;
+      ASSERT_TRUE(is_retryable(answer.error())) << answer.error().message;
     }
   }
   Fence claim(const std::string& job, const std::string& attempt) {
@@ -283,7 +284,7 @@ class RetryingCaller {
         store_.claim_job(JobId(job), ConformanceFixture::claim_request(attempt), std::move(done));
       });
       if (answer && *answer) return (*answer)->fence;
-      EXPECT_TRUE(answer.has_value() || may_repeat(answer.error()));
+      EXPECT_TRUE(answer.has_value() || is_retryable(answer.error()));
       const auto row = load(job).row;  // after unknown_outcome the lease may be ours already
       if (row.claim && row.claim->attempt.text == attempt) return *row.claim;
     }
@@ -295,7 +296,7 @@ class RetryingCaller {
   }
 
  private:
-  static bool may_repeat(const Error& error) {
+  static bool is_retryable(const Error& error) {
     return error.code == Code::unavailable || error.code == Code::unknown_outcome;
   }
   template <class T>
@@ -303,7 +304,7 @@ class RetryingCaller {
     for (;;) {
       auto answer = fixture_.loop.await<Result<T>>(start);
       if (answer) return *std::move(answer);
-      AE_CHECK(may_repeat(answer.error()), answer.error().message);
+      AE_CHECK(is_retryable(answer.error()), answer.error().message);
     }
   }
 
@@ -367,21 +368,21 @@ inline void every_call_is_the_last(ConformanceFixture& first, const Factory& fac
                          fixture.append("j1", fixture.leased(), 3),
                          fixture.append("j1", fixture.leased(), 4, "completed")};
       batches[3].release = true;
-      std::uint64_t answered = 0, sent = 0;
+      std::uint64_t acked_seq = 0, sent = 0;
       for (const Batch& batch : batches) {
         ++sent;
         faulty.commit(batch, [&](Result<CommitResult> answer) {
           ASSERT_TRUE(answer);
-          answered = answer->last_seq;
+          acked_seq = answer->last_seq;
         });
-        fixture.loop.run_until([&] { return dead || answered == batch.sealed->last_seq; });
+        fixture.loop.run_until([&] { return dead || acked_seq == batch.sealed->last_seq; });
         if (dead) break;
       }
       if (!dead) break;
       if (owned) fixture.store_driver->restart();
       const auto loaded = fixture.load("j1");
       const std::uint64_t last = loaded ? loaded->row.last_seq : 0;
-      EXPECT_GE(last, answered);
+      EXPECT_GE(last, acked_seq);
       EXPECT_LE(last, sent + 1);
       for (const Batch& batch : batches) EXPECT_TRUE(fixture.commit(batch)) << "sent again";
       EXPECT_EQ(fixture.row("j1").last_seq, 5u);

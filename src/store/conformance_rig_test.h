@@ -84,7 +84,7 @@ inline std::string show(const LoadedJob& l) {
     text += "\n  ledger " + e.invocation.text + "/" + std::to_string(e.try_no) + " " + e.state +
             " " + e.record;
   }
-  for (const auto& e : l.inbox) text += "\n  inbox " + e.id + " " + e.act;
+  for (const auto& e : l.inbox) text += "\n  inbox " + e.id + " " + e.request;
   return text;
 }
 inline std::string show(const CommitResult& c) {
@@ -159,10 +159,10 @@ struct ConformanceFixture {
     return loop.await<Result<CommitResult>>(
         [&](auto done) { store().commit(std::move(b), std::move(done)); });
   }
-  Result<void> put(std::string_view job, std::string_view id, std::string_view act = "{}") {
+  Result<void> put(std::string_view job, std::string_view id, std::string_view request = "{}") {
     return loop.await<Result<void>>([&](auto done) {
-      store().put_inbox(JobId(std::string(job)), {.id = std::string(id), .act = std::string(act)},
-                        std::move(done));
+      store().put_inbox(JobId(std::string(job)),
+                        {.id = std::string(id), .request = std::string(request)}, std::move(done));
     });
   }
   Result<std::vector<Lease>> claim(ClaimRequest request) {
@@ -209,7 +209,7 @@ struct ConformanceFixture {
   }
   void append_audit_entry(AuditEntry entry) {
     const auto done = loop.await<Result<void>>(
-        [&](auto answered) { store().append_audit_entry(std::move(entry), std::move(answered)); });
+        [&](auto done) { store().append_audit_entry(std::move(entry), std::move(done)); });
     EXPECT_TRUE(done);
   }
   AuditLog audit(std::uint64_t after = 0) {

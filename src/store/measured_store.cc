@@ -7,13 +7,13 @@
 namespace ae::store {
 namespace {
 
-void note(OperationLatency& times, Duration took, bool failed) {
+void note(OperationLatency& latency, Duration took, bool failed) {
   const double seconds = std::chrono::duration<double>(took).count();
   std::size_t i = 0;
   while (i < OperationLatency::kBounds.size() && seconds > OperationLatency::kBounds.at(i)) ++i;
-  ++times.in.at(i);
-  times.sum += seconds;
-  times.failures += failed ? 1 : 0;
+  ++latency.buckets.at(i);
+  latency.sum += seconds;
+  latency.failures += failed ? 1 : 0;
 }
 
 }  // namespace
@@ -21,12 +21,12 @@ void note(OperationLatency& times, Duration took, bool failed) {
 template <class T>
 async::Done<Result<T>> MeasuredStore::time_call(std::string_view operation,
                                                 async::Done<Result<T>> done) {
-  return [times = times_, operation, &steady = steady_, began = steady_.since_start(),
+  return [latencies = latencies_, operation, &steady = steady_, began = steady_.since_start(),
           done = std::move(done)](Result<T> answer) mutable {
     const Code code = answer ? Code{} : answer.error().code;
     const bool failed = !answer && (code == Code::unavailable || code == Code::unknown_outcome ||
                                     code == Code::store_stopped);
-    note((*times)[operation], steady.since_start() - began, failed);
+    note((*latencies)[operation], steady.since_start() - began, failed);
     done(std::move(answer));
   };
 }
@@ -46,7 +46,7 @@ async::Done<Result<T>> MeasuredStore::time_write(std::string_view operation,
 }
 
 bool MeasuredStore::is_failing_writes() const {
-  return *write_failed_ && steady_.since_start() - **write_failed_ < kWriteFailureMemory;
+  return *write_failed_ && steady_.since_start() - **write_failed_ < kWriteFailureTtl;
 }
 
 void MeasuredStore::commit(Batch batch, async::Done<Result<CommitResult>> done) {
@@ -99,8 +99,8 @@ void MeasuredStore::read_audit_log(std::uint64_t after, async::Done<Result<Audit
 void MeasuredStore::count_jobs(async::Done<Result<JobStats>> done) {
   inner_.count_jobs(time_call("census", std::move(done)));
 }
-void MeasuredStore::announce(std::string worker, std::string says, Duration ttl) {
-  inner_.announce(std::move(worker), std::move(says), ttl);
+void MeasuredStore::announce(std::string worker, std::string announcement, Duration ttl) {
+  inner_.announce(std::move(worker), std::move(announcement), ttl);
 }
 void MeasuredStore::on_hint(std::function<void(const Hint&)> callback) {
   inner_.on_hint(std::move(callback));

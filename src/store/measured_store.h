@@ -17,13 +17,13 @@ namespace ae::store {
 struct OperationLatency {
   static constexpr std::array<double, 12> kBounds{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
                                                   0.05,   0.1,   0.25,   0.5,   1,    5};
-  std::array<std::uint64_t, kBounds.size() + 1> in{};
+  std::array<std::uint64_t, kBounds.size() + 1> buckets{};
   double sum = 0;  // seconds
   // Answers with unavailable, unknown_outcome or store_stopped.
   std::uint64_t failures = 0;
 };
 
-constexpr Duration kWriteFailureMemory = std::chrono::seconds(10);
+constexpr Duration kWriteFailureTtl = std::chrono::seconds(10);
 
 class MeasuredStore final : public Store {
  public:
@@ -31,7 +31,7 @@ class MeasuredStore final : public Store {
   MeasuredStore(Store& inner, async::SteadyClock& steady) : inner_(inner), steady_(steady) {}
 
   // By operation.
-  const std::map<std::string_view, OperationLatency>& times() const { return *times_; }
+  const std::map<std::string_view, OperationLatency>& latencies() const { return *latencies_; }
 
   // True if the last write failed because the store was unavailable (for example a full disk) less
   // than kWriteFailureMemory ago.
@@ -55,7 +55,7 @@ class MeasuredStore final : public Store {
   void append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) override;
   void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
   void count_jobs(async::Done<Result<JobStats>> done) override;
-  void announce(std::string worker, std::string says, Duration ttl) override;
+  void announce(std::string worker, std::string announcement, Duration ttl) override;
   void on_hint(std::function<void(const Hint&)> callback) override;
   Instant now() override { return inner_.now(); }
   Instant latest_now() override { return inner_.latest_now(); }
@@ -63,7 +63,7 @@ class MeasuredStore final : public Store {
   std::optional<Instant> opened_at() const override { return inner_.opened_at(); }
 
  private:
-  using Times = std::map<std::string_view, OperationLatency>;
+  using Latencies = std::map<std::string_view, OperationLatency>;
   template <class T>
   async::Done<Result<T>> time_call(std::string_view operation, async::Done<Result<T>> done);
   // Also records whether the write failed. For operations that write whenever they succeed.
@@ -72,7 +72,8 @@ class MeasuredStore final : public Store {
 
   Store& inner_;
   async::SteadyClock& steady_;
-  std::shared_ptr<Times> times_ = std::make_shared<Times>();  // shared: answers may arrive later
+  std::shared_ptr<Latencies> latencies_ =
+      std::make_shared<Latencies>();  // shared: answers may arrive later
   // When the last write failed; nullopt: it succeeded.
   std::shared_ptr<std::optional<Duration>> write_failed_ =
       std::make_shared<std::optional<Duration>>();

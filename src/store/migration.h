@@ -14,7 +14,7 @@ struct Migration {
 
 struct MigrationOptions {
   bool check_only = false;  // change nothing, only report what would be done
-  std::chrono::milliseconds patience{
+  std::chrono::milliseconds lock_timeout{
       30000};  // how long to wait for the process that uses the store
 };
 

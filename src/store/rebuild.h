@@ -83,22 +83,22 @@ class Rebuild {
  public:
   virtual ~Rebuild() = default;
 
-  virtual Result<std::uint64_t> jobs() = 0;  // number of jobs
+  virtual Result<std::uint64_t> count_jobs() = 0;  // number of jobs
   // The next job, in order of creation; nullopt after the last. Fails with unavailable.
-  virtual Result<std::optional<JobId>> next() = 0;
+  virtual Result<std::optional<JobId>> next_job() = 0;
   // Fails with not_found · unavailable.
   virtual Result<StoredLog> read(const JobId& job) = 0;
   // Fails with log_corrupt if it is missing · unavailable.
   virtual Result<std::string> blob(const Hash& hash) = 0;
 
-  // Compares; in a store that is opened for writing, also rewrites what differs. REQUIRES: `wanted`
+  // Compares; in a store that is opened for writing, also rewrites what differs. REQUIRES: `expected`
   // was computed from the StoredLog that `read` returned last. Fails with idempotency_conflict
   // (another job's log has the same key) · unavailable.
-  virtual Result<std::vector<Difference>> reconcile(const Projection& wanted, Instant now) = 0;
+  virtual Result<std::vector<Difference>> reconcile(const Projection& expected, Instant now) = 0;
   // The same for rows that belong to no job.
-  virtual Result<std::vector<Difference>> reconcile_rest() = 0;
+  virtual Result<std::vector<Difference>> reconcile_store_rows() = 0;
   // Damage that concerns no job: triggers, and rows of `meta`. Fails with unavailable.
-  virtual Result<std::vector<Damage>> damage() = 0;
+  virtual Result<std::vector<Damage>> find_damage() = 0;
   // Adds to the store's audit log with the next `commit`; does nothing when only comparing.
   virtual Status append_audit_entry(const AuditEntry& entry) = 0;
   // Makes the rewritten rows durable; before that nothing is changed. Call it often to keep

@@ -24,22 +24,23 @@ std::optional<Instant> instant_in(const Value& object, std::string_view name) {
 std::optional<std::string> Registry::apply(const AuditRow& row) {
   if (row.seq <= seq_) return std::nullopt;
   seq_ = row.seq;
-  const bool ours = row.body.find("key_") != std::string::npos ||
-                    row.body.find("agent_registered") != std::string::npos;
-  if (!ours) return std::nullopt;
+  const bool is_registry_entry = row.body.find("key_") != std::string::npos ||
+                                 row.body.find("agent_registered") != std::string::npos;
+  if (!is_registry_entry) return std::nullopt;
   const auto warning = [&](const std::string& what) {
     return "entry " + std::to_string(row.seq) + " of the audit log is skipped: " + what;
   };
   const auto entry = parse_json(row.body, kEntry);
   if (!entry || !entry->is_object()) return warning("it cannot be read");
-  if (auto wrong = take(entry->text("act"), *entry)) return warning(*wrong);
+  if (auto error = apply_operation(entry->text("act"), *entry)) return warning(*error);
   return std::nullopt;
 }
 
-std::optional<std::string> Registry::take(std::string_view act, const Value& entry) {
-  if (act == "key_created") return key_created(entry);
-  if (act == "key_revoked") return key_revoked(entry);
-  if (act == "agent_registered") return agent_registered(entry);
+std::optional<std::string> Registry::apply_operation(std::string_view operation,
+                                                     const Value& entry) {
+  if (operation == "key_created") return key_created(entry);
+  if (operation == "key_revoked") return key_revoked(entry);
+  if (operation == "agent_registered") return agent_registered(entry);
   return std::nullopt;
 }
 

@@ -68,7 +68,7 @@ class Registry {
   static constexpr std::size_t kNameMax = 64;  // bytes of a name, an id, a role
 
  private:
-  std::optional<std::string> take(std::string_view act, const Value& entry);
+  std::optional<std::string> apply_operation(std::string_view operation, const Value& entry);
   std::optional<std::string> key_created(const Value& entry);
   std::optional<std::string> key_revoked(const Value& entry);
   std::optional<std::string> agent_registered(const Value& entry);

@@ -45,7 +45,7 @@ void check_batch(const Batch& batch) {
   AE_CHECK(batch.sealed->first_seq == batch.expected_seq + 1, batch.job.text);
   AE_CHECK(batch.sealed->last_seq >= batch.sealed->first_seq, batch.job.text);
   AE_CHECK(!batch.sealed->bytes.empty(), batch.job.text);
-  if (!may_run(batch.row.status)) {
+  if (!is_runnable(batch.row.status)) {
     AE_CHECK(held ? batch.release : create == nullptr || !create->job.claim,
              batch.job.text + " would be " + batch.row.status + " and held");
   }
@@ -61,15 +61,15 @@ void check_pruning(const Pruning& pruning) {
            std::to_string(pruning.jobs.size()));
 }
 
-Status check_precondition(const Batch& batch, const JobClaimState& standing) {
+Status check_precondition(const Batch& batch, const JobClaimState& job_state) {
   if (std::holds_alternative<Batch::LateResult>(batch.authority)) return {};
   if (const auto* held = std::get_if<Batch::Leased>(&batch.authority)) {
-    if (standing.claim != held->fence) return std::unexpected(lease_lost(batch, held->fence));
-  } else if (standing.claim) {
+    if (job_state.claim != held->fence) return std::unexpected(lease_lost(batch, held->fence));
+  } else if (job_state.claim) {
     return std::unexpected(job_is_leased(batch));
   }
-  if (standing.last_seq != batch.expected_seq) {
-    return std::unexpected(wrong_expected_seq(batch, standing.last_seq));
+  if (job_state.last_seq != batch.expected_seq) {
+    return std::unexpected(wrong_expected_seq(batch, job_state.last_seq));
   }
   return {};
 }
@@ -120,7 +120,7 @@ std::string fairness_key_of(const std::vector<std::pair<std::string, std::string
   return found == labels.end() ? std::string() : found->second;
 }
 
-bool may_run(std::string_view status) { return status == "queued" || status == "running"; }
+bool is_runnable(std::string_view status) { return status == "queued" || status == "running"; }
 
 bool has_ended(std::string_view status) {
   return status == "completed" || status == "failed" || status == "cancelled";
@@ -169,12 +169,13 @@ Hash content_hash_of(const std::vector<Hash>& commits,
   return sha256(text);
 }
 
-Status check_prunable(const Pruning::Job& requested, const std::optional<PruneCandidate>& stands) {
-  if (!stands) return std::unexpected(job_not_found(requested.job));
-  if (stands->held) return std::unexpected(job_still_leased(requested.job));
-  const bool same = has_ended(stands->status) && stands->last_seq == requested.last_seq &&
-                    stands->head == requested.head &&
-                    (!requested.content_hash || stands->content_hash == requested.content_hash);
+Status check_prunable(const Pruning::Job& requested,
+                      const std::optional<PruneCandidate>& candidate) {
+  if (!candidate) return std::unexpected(job_not_found(requested.job));
+  if (candidate->held) return std::unexpected(job_still_leased(requested.job));
+  const bool same = has_ended(candidate->status) && candidate->last_seq == requested.last_seq &&
+                    candidate->head == requested.head &&
+                    (!requested.content_hash || candidate->content_hash == requested.content_hash);
   if (same) return {};
   return fail(
       Code::sequence_conflict,
@@ -182,7 +183,7 @@ Status check_prunable(const Pruning::Job& requested, const std::optional<PruneCa
 }
 
 Eligibility eligibility_of(const RowState& row, const std::optional<Instant>& lease_until) {
-  if (!may_run(row.status)) return {};
+  if (!is_runnable(row.status)) return {};
   if (lease_until) return {.ready = false, .at = lease_until};
   return {.ready = !row.not_before, .at = row.not_before};
 }

@@ -31,7 +31,7 @@ struct JobClaimState {
 
 // Checks authority, then seq. Not for Create. Duplicates are detected before this, the inbox is
 // checked after it.
-Status check_precondition(const Batch& batch, const JobClaimState& standing);
+Status check_precondition(const Batch& batch, const JobClaimState& job_state);
 // True for a LateResult with `first_commit`, which check_late_precondition compares with the stored
 // first commit.
 bool has_first_commit_check(const Batch& batch);
@@ -42,7 +42,7 @@ Status check_late_precondition(const Batch& batch, std::string_view first_commit
 bool is_refused_by_inbox(const Batch& batch, std::uint64_t entry);
 
 // Queued or running: claimable statuses.
-bool may_run(std::string_view status);
+bool is_runnable(std::string_view status);
 
 // Completed, failed or cancelled.
 bool has_ended(std::string_view status);
@@ -62,7 +62,8 @@ struct PruneCandidate {
   Hash head;
   std::optional<Hash> content_hash;  // if the pruning contains one
 };
-Status check_prunable(const Pruning::Job& requested, const std::optional<PruneCandidate>& stands);
+Status check_prunable(const Pruning::Job& requested,
+                      const std::optional<PruneCandidate>& candidate);
 
 // When a job can be claimed: now, at an instant, or (neither) not by the passage of time.
 struct Eligibility {

@@ -102,7 +102,7 @@ struct LedgerRow {
 struct InboxEntry {
   std::uint64_t number = 0;  // assigned by the store in order of arrival
   std::string id;            // the writer's id: the same id again changes nothing
-  std::string act;           // control request: canonical JSON
+  std::string request;       // control request: canonical JSON
 };
 
 struct Batch {
@@ -310,7 +310,7 @@ struct JobStats {
   std::map<std::string, std::uint64_t> ready;     // claimable now, by queue
   struct Worker {
     std::uint64_t live = 0, expired = 0;  // jobs that it holds: lease valid; lease expired
-    std::string says;                     // its announcement; "" = none, or expired
+    std::string announcement;             // its announcement; "" = none, or expired
   };
   std::map<std::string, Worker> workers;  // workers that hold a job or have an announcement
 };
@@ -399,8 +399,8 @@ class Store {
   virtual void count_jobs(async::Done<Result<JobStats>> done) = 0;
   // Publishes a worker's announcement to the processes that share the store, for `ttl`. The worker
   // repeats it before that; losing one does no harm. A store with one process ignores it.
-  virtual void announce(std::string worker, std::string says, Duration ttl) {
-    static_cast<void>(worker), static_cast<void>(says), static_cast<void>(ttl);
+  virtual void announce(std::string worker, std::string announcement, Duration ttl) {
+    static_cast<void>(worker), static_cast<void>(announcement), static_cast<void>(ttl);
   }
 
   // Sets the callback for hints of other processes. It runs on the loop's thread. A store with one

@@ -107,7 +107,7 @@ class PostgresServer {
                   "max_wal_senders=3",
                   "recovery_init_sync_method=syncfs"} {
     settings_.insert(settings_.end(), settings.begin(), settings.end());
-    make_folder();
+    create_folder();
     if (copy_of.empty()) {
       run("initdb", {"-D", folder_ + "/data", "-U", "aetheris", "-A", "trust", "--no-sync",
                      "--encoding=UTF8", "--locale=C"});
@@ -119,7 +119,7 @@ class PostgresServer {
   }
   explicit PostgresServer(PostgresServer& primary) : PostgresServer(primary.url(), {}) {}
 
-  static std::string programs() {
+  static std::string bin_folder() {
     std::vector<std::string> found;
     std::error_code none;
     for (const auto& entry : std::filesystem::directory_iterator("/usr/lib/postgresql", none)) {
@@ -130,9 +130,9 @@ class PostgresServer {
     AE_CHECK(!found.empty(), "no PostgreSQL server here: install the Debian package postgresql");
     return *std::ranges::max_element(found);
   }
-  static std::string program(const std::string& name) { return programs() + "/" + name; }
+  static std::string program(const std::string& name) { return bin_folder() + "/" + name; }
 
-  void make_folder() {
+  void create_folder() {
     std::string name =
         (std::filesystem::temp_directory_path() / "aetheris-postgres-XXXXXX").string();
     AE_CHECK(::mkdtemp(name.data()) != nullptr, name);
@@ -161,10 +161,10 @@ class PostgresServer {
 
   pid_t spawn(const std::vector<std::string>& command, const std::string& out = {}) const {
     const passwd* user = unprivileged();
-    std::vector<char*> words;
-    words.reserve(command.size() + 1);
-    for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
-    words.push_back(nullptr);
+    std::vector<char*> args;
+    args.reserve(command.size() + 1);
+    for (const std::string& arg : command) args.push_back(const_cast<char*>(arg.c_str()));
+    args.push_back(nullptr);
     const std::string to = out.empty() ? folder_ + "/log" : out;
     const pid_t child = ::fork();
     AE_CHECK(child >= 0);
@@ -178,7 +178,7 @@ class PostgresServer {
         ::open(to.c_str(), O_WRONLY | O_CREAT | (out.empty() ? O_APPEND : O_TRUNC), 0600);
     ::dup2(file, 1);
     ::dup2(file, 2);
-    if (::chdir(folder_.c_str()) == 0) ::execv(words[0], words.data());
+    if (::chdir(folder_.c_str()) == 0) ::execv(args[0], args.data());
     ::_exit(127);
   }
 

@@ -100,8 +100,8 @@ class RawHttpServer {
 
     // A pause between bytes; false if the connection ends.
     bool wait(std::chrono::milliseconds time) {
-      pollfd gone{fd_, POLLRDHUP, 0};
-      return poll(&gone, 1, static_cast<int>(time.count())) == 0;
+      pollfd disconnected{fd_, POLLRDHUP, 0};
+      return poll(&disconnected, 1, static_cast<int>(time.count())) == 0;
     }
 
    private:

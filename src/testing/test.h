@@ -27,7 +27,7 @@ namespace ae::testing {
 
 enum class TestSpeed { quick, slow };
 
-inline bool slow_tests_wanted() {
+inline bool are_slow_tests_enabled() {
   const char* value = std::getenv("AETHERIS_SLOW_TESTS");
   return value != nullptr && std::string_view(value) == "1";
 }
@@ -38,7 +38,7 @@ class NamedTest final : public ::testing::Test {
 
  private:
   void TestBody() override {
-    if (speed_ == TestSpeed::slow && !slow_tests_wanted()) {
+    if (speed_ == TestSpeed::slow && !are_slow_tests_enabled()) {
       GTEST_SKIP() << "slow: set AETHERIS_SLOW_TESTS=1 to run it";
     }
     body_();

@@ -60,7 +60,7 @@ class TestLoop final : public async::Loop, public async::Clock {
 
   // Runs all posted tasks, including those that they post.
   void run_ready() {
-    while (auto task = take()) (*task)();
+    while (auto task = next_task()) (*task)();
   }
 
   // Runs tasks until `condition` holds. False if that took longer than `limit` of real time.
@@ -68,7 +68,7 @@ class TestLoop final : public async::Loop, public async::Clock {
   bool run_until(Condition condition, std::chrono::seconds limit = std::chrono::seconds(30)) {
     const auto end = std::chrono::steady_clock::now() + limit;
     while (!condition()) {
-      auto task = take(end);
+      auto task = next_task(end);
       if (!task) return condition();
       (*task)();
     }
@@ -87,10 +87,11 @@ class TestLoop final : public async::Loop, public async::Clock {
   }
 
  private:
-  std::optional<async::Task> take(std::optional<std::chrono::steady_clock::time_point> until = {}) {
+  std::optional<async::Task> next_task(
+      std::optional<std::chrono::steady_clock::time_point> until = {}) {
     std::unique_lock lock(mutex_);
-    const auto there = [this] { return !tasks_.empty(); };
-    if (until && !wake_.wait_until(lock, *until, there)) return std::nullopt;
+    const auto has_task = [this] { return !tasks_.empty(); };
+    if (until && !wake_.wait_until(lock, *until, has_task)) return std::nullopt;
     if (tasks_.empty()) return std::nullopt;
     async::Task task = std::move(tasks_.front());
     tasks_.pop_front();
@@ -109,8 +110,10 @@ class TestLoop final : public async::Loop, public async::Clock {
 class TestSteadyClock final : public async::SteadyClock {
  public:
   explicit TestSteadyClock(TestLoop& loop) : loop_(loop) {}
-  Duration since_start() override { return loop_.now() - TestLoop::kStart + (spent_ += each); }
-  Duration each{};  // time that passes between two readings, also within one task
+  Duration since_start() override {
+    return loop_.now() - TestLoop::kStart + (spent_ += step_per_reading);
+  }
+  Duration step_per_reading{};  // time that passes between two readings, also within one task
   Duration spent() const { return spent_; }  // the sum of it
 
  private:

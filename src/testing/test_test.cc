@@ -8,5 +8,5 @@ AE_TEST("testing/a test is named by its suite and a sentence") {
 }
 
 AE_TEST_SLOW("testing/a slow test runs only when asked for") {
-  EXPECT_TRUE(ae::testing::slow_tests_wanted());
+  EXPECT_TRUE(ae::testing::are_slow_tests_enabled());
 }

@@ -44,7 +44,7 @@ inline std::uint64_t first_seed() {
 }
 inline std::uint64_t seeds(std::uint64_t usual) {
   if (std::getenv("AETHERIS_SEED")) return 1;
-  return ::ae::testing::slow_tests_wanted() ? usual * 50 : usual;
+  return ::ae::testing::are_slow_tests_enabled() ? usual * 50 : usual;
 }
 inline std::string repeat(std::uint64_t seed, std::string_view test) {
   return "SEED " + std::to_string(seed) + "; repeat: AETHERIS_SEED=" + std::to_string(seed) +

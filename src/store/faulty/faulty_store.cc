@@ -31,7 +31,7 @@ struct FaultyStore::State {
   std::uint64_t calls = 0;
   std::array<std::uint64_t, kMethods> number_of_method{};
   bool crashed = false;
-  bool gone = false;  // the FaultyStore is destroyed: late calls do not reach the inner store
+  bool destroyed = false;  // the FaultyStore is destroyed: late calls do not reach the inner store
 
   void crash() {
     if (std::exchange(crashed, true)) return;
@@ -49,9 +49,9 @@ FaultScript inject_at(Method method, std::uint64_t number_of_method, Fault fault
   };
 }
 
-FaultScript random_faults(async::RandomSource& chance, FaultRates rates) {
-  return [&chance, rates](const Call&) {
-    std::uint64_t draw = chance.next() % 1000;
+FaultScript random_faults(async::RandomSource& random, FaultRates rates) {
+  return [&random, rates](const Call&) {
+    std::uint64_t draw = random.next() % 1000;
     const std::pair<std::uint32_t, Fault> faults[] = {{rates.fail_before, Fault::fail_before},
                                                       {rates.fail_after, Fault::fail_after},
                                                       {rates.delay, Fault::delay},
@@ -67,7 +67,7 @@ FaultScript random_faults(async::RandomSource& chance, FaultRates rates) {
 FaultyStore::FaultyStore(async::Loop& loop, Store& inner, Options options)
     : state_(std::make_shared<State>(State{loop, inner, std::move(options)})) {}
 
-FaultyStore::~FaultyStore() { state_->gone = true; }
+FaultyStore::~FaultyStore() { state_->destroyed = true; }
 
 std::uint64_t FaultyStore::calls() const { return state_->calls; }
 bool FaultyStore::crashed() const { return state_->crashed; }
@@ -91,8 +91,8 @@ void FaultyStore::call(Method method, async::Done<Result<T>> done, Start start,
     });
     return;
   }
-  async::Done<Result<T>> answered = [shared = state_, done = std::move(done), fault,
-                                     call](Result<T> answer) mutable {
+  async::Done<Result<T>> deliver = [shared = state_, done = std::move(done), fault,
+                                    call](Result<T> answer) mutable {
     if (shared->crashed) return;
     if (fault == Fault::crash_after) return shared->crash();
     if (fault == Fault::fail_after) {
@@ -105,10 +105,9 @@ void FaultyStore::call(Method method, async::Done<Result<T>> done, Start start,
     };
     shared->loop.after(shared->options.delay, std::move(later));
   };
-  if (fault != Fault::delay) return start(state.inner, std::move(answered));
-  auto later = [shared = state_, start = std::move(start),
-                answered = std::move(answered)]() mutable {
-    if (!shared->crashed && !shared->gone) start(shared->inner, std::move(answered));
+  if (fault != Fault::delay) return start(state.inner, std::move(deliver));
+  auto later = [shared = state_, start = std::move(start), deliver = std::move(deliver)]() mutable {
+    if (!shared->crashed && !shared->destroyed) start(shared->inner, std::move(deliver));
   };
   state.loop.after(state.options.delay, std::move(later));
 }
@@ -198,8 +197,8 @@ void FaultyStore::count_jobs(async::Done<Result<JobStats>> done) {
   call(Method::count_jobs, std::move(done), [](Store& s, auto d) { s.count_jobs(std::move(d)); });
 }
 
-void FaultyStore::announce(std::string worker, std::string says, Duration ttl) {
-  state_->inner.announce(std::move(worker), std::move(says), ttl);
+void FaultyStore::announce(std::string worker, std::string announcement, Duration ttl) {
+  state_->inner.announce(std::move(worker), std::move(announcement), ttl);
 }
 void FaultyStore::on_hint(std::function<void(const Hint&)> callback) {
   hint_callback_ = callback;

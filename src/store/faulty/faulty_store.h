@@ -67,7 +67,7 @@ FaultScript inject_at(Method method, std::uint64_t number_of_method, Fault fault
 struct FaultRates {  // per 1,000 calls; the rest succeed
   std::uint32_t fail_before = 0, fail_after = 0, delay = 0, delay_answer = 0;
 };
-FaultScript random_faults(async::RandomSource& chance, FaultRates rates);  // borrows
+FaultScript random_faults(async::RandomSource& random, FaultRates rates);  // borrows
 
 class FaultyStore final : public Store {
  public:
@@ -101,7 +101,7 @@ class FaultyStore final : public Store {
   void append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) override;
   void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
   void count_jobs(async::Done<Result<JobStats>> done) override;
-  void announce(std::string worker, std::string says, Duration ttl) override;
+  void announce(std::string worker, std::string announcement, Duration ttl) override;
   void on_hint(std::function<void(const Hint&)> callback) override;
   void hint(const Hint& hint);  // simulates a hint of another process
   Instant now() override;

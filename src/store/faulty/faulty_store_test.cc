@@ -22,7 +22,7 @@ struct FaultyFixture {
       answers += conformance::show(answer) + ";";
     });
   }
-  bool stands(const char* id) {
+  bool exists(const char* id) {
     return loop
         .await<Result<LoadedJob>>([&](auto done) { inner.load(JobId(id), 1, std::move(done)); })
         .has_value();
@@ -53,8 +53,8 @@ AE_TEST("faulty/a call that fails before changes nothing, one that fails after h
   EXPECT_EQ(w.answers, "") << "never inside the call";
   w.loop.run_ready();
   EXPECT_EQ(w.answers, "unavailable;unknown_outcome;");
-  EXPECT_FALSE(w.stands("j1"));
-  EXPECT_TRUE(w.stands("j2"));
+  EXPECT_FALSE(w.exists("j1"));
+  EXPECT_TRUE(w.exists("j2"));
 }
 
 AE_TEST("faulty/a read whose answer is lost is just unavailable") {
@@ -74,11 +74,11 @@ AE_TEST("faulty/a delayed call is overtaken, a delayed answer only comes late") 
   w.create("j3");
   w.loop.run_ready();
   EXPECT_EQ(w.answers, "seq 1;");
-  EXPECT_FALSE(w.stands("j1"));
-  EXPECT_TRUE(w.stands("j2"));
+  EXPECT_FALSE(w.exists("j1"));
+  EXPECT_TRUE(w.exists("j2"));
   w.loop.advance(std::chrono::seconds(1));
   EXPECT_EQ(w.answers, "seq 1;seq 1;seq 1;");
-  EXPECT_TRUE(w.stands("j1"));
+  EXPECT_TRUE(w.exists("j1"));
 }
 
 AE_TEST("faulty/after a crash nothing is answered any more") {
@@ -93,24 +93,24 @@ AE_TEST("faulty/after a crash nothing is answered any more") {
     EXPECT_TRUE(w.store.crashed());
     // The first answer was still pending when the caller crashed before its second call.
     EXPECT_EQ(w.answers, fault == Fault::crash_before ? "" : "seq 1;");
-    EXPECT_TRUE(w.stands("j1"));
-    EXPECT_EQ(w.stands("j2"), fault == Fault::crash_after);
-    EXPECT_FALSE(w.stands("j3"));
+    EXPECT_TRUE(w.exists("j1"));
+    EXPECT_EQ(w.exists("j2"), fault == Fault::crash_after);
+    EXPECT_FALSE(w.exists("j3"));
   }
 }
 
 AE_TEST("faulty/one seed gives the same faults") {
-  class SeededChance final : public async::RandomSource {
+  class SeededSource final : public async::RandomSource {
    public:
-    explicit SeededChance(std::uint64_t seed) : dice_(seed) {}
+    explicit SeededSource(std::uint64_t seed) : dice_(seed) {}
     std::uint64_t next() override { return dice_.below(UINT64_MAX); }
 
    private:
     conformance::SeededRandom dice_;
   };
   const auto run = [](std::uint64_t seed) {
-    SeededChance chance(seed);
-    FaultyFixture w(random_faults(chance, {.fail_before = 200, .fail_after = 200, .delay = 200}));
+    SeededSource random(seed);
+    FaultyFixture w(random_faults(random, {.fail_before = 200, .fail_after = 200, .delay = 200}));
     for (int i = 0; i < 50; ++i) w.create(("j" + std::to_string(i)).c_str());
     w.loop.advance(std::chrono::seconds(1));
     return w.answers;

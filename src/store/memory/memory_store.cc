@@ -60,7 +60,7 @@ struct MemoryDisk::Data {
   std::uint64_t last_job = 0, last_inbox = 0;
   AuditLog audit;
   struct Announcement {
-    std::string says;
+    std::string text;
     Instant until;
   };
   std::map<std::string, Announcement> announcements;  // by worker
@@ -112,7 +112,7 @@ struct MemoryDisk::Data {
   void add_to_indexes(const Job& job) {
     const JobRow& row = job.row;
     if (!row.claim && row.wake_at) wakes.insert({*row.wake_at, job.number});
-    if (!may_run(row.status)) return;
+    if (!is_runnable(row.status)) return;
     if (row.claim) {
       held[row.queue].insert(job.number);
       eligible_at.insert({*row.lease_until, job.number});
@@ -203,7 +203,7 @@ Result<CommitResult> MemoryDisk::Data::commit(const Batch& batch, BatchFailpoint
       if (is_refused_by_inbox(batch, number)) return std::unexpected(inbox_not_empty(batch.job));
     }
   }
-  if (auto error = failpoints.inside()) return std::unexpected(*std::move(error));
+  if (auto error = failpoints.before_commit()) return std::unexpected(*std::move(error));
 
   written = true;
   remove_from_indexes(*job);
@@ -245,7 +245,7 @@ Result<CommitResult> MemoryDisk::Data::create(const Batch& batch, BatchFailpoint
     }
   }
   if (by_id.contains(batch.job)) return std::unexpected(job_exists(batch.job));
-  if (auto error = failpoints.inside()) return std::unexpected(*std::move(error));
+  if (auto error = failpoints.before_commit()) return std::unexpected(*std::move(error));
 
   written = true;
   Job& job = jobs[++last_job];
@@ -310,16 +310,16 @@ class MemoryStore::ReadyJobs {
       : data_(data), request_(request), excluded_(request), now_(now) {}
 
   Result<std::vector<Group>> groups() const {
-    std::vector<Group> lines;
+    std::vector<Group> groups;
     auto it = data_.ready.begin();
     while (it != data_.ready.end()) {
       Group group{std::get<0>(*it), std::get<1>(*it), -std::get<2>(*it)};
       it = data_.ready.upper_bound({group.queue, group.needs, kMax, {}, kMax});
       if (satisfies(request_, group.needs.agent, group.needs.capabilities)) {
-        lines.push_back(std::move(group));
+        groups.push_back(std::move(group));
       }
     }
-    return lines;
+    return groups;
   }
   Result<std::size_t> count_leased(const std::string& queue, std::size_t) const {
     return data_.live(queue, now_);
@@ -478,7 +478,7 @@ void MemoryStore::claim_job(JobId id, ClaimRequest request,
     Job* job = data_.find(id);
     if (job == nullptr) return std::unexpected(job_not_found(id));
     const JobRow& row = job->row;
-    if (!may_run(row.status) || request.limit == 0) return std::nullopt;
+    if (!is_runnable(row.status) || request.limit == 0) return std::nullopt;
     if (row.claim ? *row.lease_until > now : row.not_before && *row.not_before > now)
       return std::nullopt;
     if (!matches(request, {id, row.agent, row.capabilities})) return std::nullopt;
@@ -617,7 +617,7 @@ void MemoryStore::list_ended(EndedFilter filter, async::Done<Result<EndedPage>> 
 
 void MemoryStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
   check_pruning(pruning);
-  const auto is_committed = [&](const JobId& id) -> std::optional<PruneCandidate> {
+  const auto find_candidate = [&](const JobId& id) -> std::optional<PruneCandidate> {
     const Job* job = data_.find(id);
     if (job == nullptr) return std::nullopt;
     std::vector<Hash> commits;
@@ -633,7 +633,7 @@ void MemoryStore::prune(Pruning pruning, async::Done<Result<bool>> done) {
     BeforeFailpoint point = hit_before_failpoint("prune.before");
     if (point.now) return std::unexpected(*std::move(point.now));
     for (const Pruning::Job& requested : pruning.jobs)
-      AE_TRY(check_prunable(requested, is_committed(requested.job)));
+      AE_TRY(check_prunable(requested, find_candidate(requested.job)));
     for (const Pruning::Job& requested : pruning.jobs) {
       const Job& job = *data_.find(requested.job);
       data_.remove_from_indexes(job);
@@ -657,16 +657,16 @@ void MemoryStore::redact(Redaction redaction, async::Done<Result<void>> done) {
     Job* job = data_.find(redaction.job);
     if (job == nullptr) return std::unexpected(job_not_found(redaction.job));
     if (job->row.claim) return std::unexpected(job_still_leased(redaction.job));
-    std::vector<Commit*> stand;
+    std::vector<Commit*> stored;
     bool changes = false;
     for (const Redaction::Commit& requested : redaction.commits) {
       const auto it = std::ranges::find(job->commits, requested.first_seq, &Commit::first_seq);
-      const bool there = it != job->commits.end();
-      const bool same = there && it->bytes == requested.bytes;
-      if (!there || (!same && sha256(it->bytes) != requested.expected_hash)) {
+      const bool exists = it != job->commits.end();
+      const bool same = exists && it->bytes == requested.bytes;
+      if (!exists || (!same && sha256(it->bytes) != requested.expected_hash)) {
         return std::unexpected(commit_changed(redaction.job, requested.first_seq));
       }
-      stand.push_back(&*it);
+      stored.push_back(&*it);
       changes = changes || !same;
     }
     std::map<Slot, std::string> records;
@@ -680,9 +680,9 @@ void MemoryStore::redact(Redaction redaction, async::Done<Result<void>> done) {
     }
     if (!changes) return {};
     for (auto& [slot, record] : job->effects) record = records.at(slot);
-    for (std::size_t i = 0; i < stand.size(); ++i) {
-      stand[i]->bytes = redaction.commits[i].bytes;
-      stand[i]->blobs = redaction.commits[i].blobs;
+    for (std::size_t i = 0; i < stored.size(); ++i) {
+      stored[i]->bytes = redaction.commits[i].bytes;
+      stored[i]->blobs = redaction.commits[i].blobs;
     }
     data_.drop_blobs();
     job->checkpoint.reset();
@@ -726,16 +726,16 @@ void MemoryStore::count_jobs(async::Done<Result<JobStats>> done) {
       ++job_stats.ready[row.queue];
     }
   }
-  for (const auto& [worker, announcements] : data_.announcements) {
-    if (announcements.until > now) job_stats.workers[worker].says = announcements.says;
+  for (const auto& [worker, announcement] : data_.announcements) {
+    if (announcement.until > now) job_stats.workers[worker].announcement = announcement.text;
   }
   answer(std::move(done), Result<JobStats>(std::move(job_stats)));
 }
 
-void MemoryStore::announce(std::string worker, std::string says, Duration ttl) {
+void MemoryStore::announce(std::string worker, std::string announcement, Duration ttl) {
   if (options_.owned) return;
-  data_.announcements.insert_or_assign(std::move(worker),
-                                       Data::Announcement{std::move(says), clock_.now() + ttl});
+  data_.announcements.insert_or_assign(
+      std::move(worker), Data::Announcement{std::move(announcement), clock_.now() + ttl});
 }
 
 Instant MemoryStore::now() { return clock_.now(); }

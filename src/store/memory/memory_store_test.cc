@@ -39,14 +39,14 @@ AE_TEST("store_memory/a copy of a disk is a backup") {
   testing::TestLoop loop;
   MemoryDisk disk;
   MemoryStore store(loop, loop, disk);
-  const auto make = [&](const char* id) {
+  const auto create = [&](const char* id) {
     Batch b{.job = JobId(id), .authority = Batch::Create{{.agent = "a"}}};
     b.sealed = conformance::sealed(id, 1);
     return loop.await<Result<CommitResult>>([&](auto done) { store.commit(b, std::move(done)); });
   };
-  ASSERT_TRUE(make("j1"));
+  ASSERT_TRUE(create("j1"));
   MemoryDisk backup = disk;
-  ASSERT_TRUE(make("j2"));
+  ASSERT_TRUE(create("j2"));
   MemoryStore restored(loop, loop, backup);
   const auto rows = loop.await<Result<std::vector<JobRow>>>(
       [&](auto done) { restored.query({}, std::move(done)); });

@@ -78,7 +78,7 @@ constexpr Statement kLockClaims{"one_claimer", kLockClaimsUnderLimits};
 constexpr Statement kTime{"claim_time",
                           "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"};
 // The groups from which this worker may take: one lookup each, all in one round trip.
-constexpr Statement kLines{
+constexpr Statement kGroups{
     "claim_lines",
     "WITH RECURSIVE line AS ((SELECT queue, kind, priority, job FROM heads WHERE ready "
     "ORDER BY queue, kind, priority DESC, turn, job LIMIT 1) "
@@ -127,7 +127,7 @@ constexpr Statement kPutServedKeys{
     "put_turns",
     "INSERT INTO turns(priority, last) SELECT * FROM unnest($1::bigint[], $2::text[]) "
     "ON CONFLICT (priority) DO UPDATE SET last = excluded.last"};
-constexpr Statement kTake{
+constexpr Statement kClaimChosen{
     "take_chosen",
     "WITH chosen AS MATERIALIZED (SELECT (SELECT number FROM jobs WHERE job_id = w.id) AS number, "
     "w.attempt, w.place FROM unnest($1::text[], $2::text[]) "
@@ -198,28 +198,28 @@ class ReadyJobs {
     std::string queue, kind;
     std::int64_t priority = 0;
   };
-  ReadyJobs(Connection& connection, const ClaimRequest& request, Instant now, bool served_keys)
-      : connection_(connection), now_(now), turns_(served_keys), excluded_(request.excluded_jobs) {
+  ReadyJobs(Connection& connection, const ClaimRequest& request, Instant now, bool fair)
+      : connection_(connection), now_(now), is_fair_(fair), excluded_(request.excluded_jobs) {
     if (!request.agents.empty()) agents_ = column_of(request.agents, as_text);
     capabilities_ = column_of(request.capabilities, as_text);
   }
 
   Pg<std::vector<Group>> groups() {
-    AE_ASSIGN(const Rows rows, ask(kLines, Params().add(agents_).add(capabilities_)));
-    std::vector<Group> lines;
-    lines.reserve(static_cast<std::size_t>(rows.size()));
+    AE_ASSIGN(const Rows rows, query(kGroups, Params().add(agents_).add(capabilities_)));
+    std::vector<Group> groups;
+    groups.reserve(static_cast<std::size_t>(rows.size()));
     for (int i = 0; i < rows.size(); ++i) {
-      lines.push_back({rows.text(i, 0), rows.text(i, 1), rows.integer(i, 2)});
+      groups.push_back({rows.text(i, 0), rows.text(i, 1), rows.integer(i, 2)});
     }
-    return lines;
+    return groups;
   }
   Pg<std::size_t> count_leased(const std::string& queue, std::size_t enough) {
     AE_ASSIGN(const Rows rows,
-              ask(kCountLeased, Params().add(queue).add(now_).add(std::uint64_t{enough})));
+              query(kCountLeased, Params().add(queue).add(now_).add(std::uint64_t{enough})));
     return rows.count(0, 0);
   }
   Pg<std::optional<std::int64_t>> priority_below(const Group& group, std::int64_t priority) {
-    AE_ASSIGN(const Rows rows, ask(kPriorityBelow, at(group).add(priority)));
+    AE_ASSIGN(const Rows rows, query(kPriorityBelow, at(group).add(priority)));
     if (rows.empty()) return std::nullopt;
     return rows.integer(0, 0);
   }
@@ -230,34 +230,34 @@ class ReadyJobs {
   }
   Pg<std::optional<ReadyJob>> job_after(const Group& group, std::int64_t priority,
                                         const std::string& fairness_key, std::int64_t number) {
-    AE_ASSIGN(const Rows rows, ask(kJobAfter, at(group)
-                                                  .add(priority)
-                                                  .add(fairness_key)
-                                                  .add(number)
-                                                  .add(now_)
-                                                  .add(column_of(excluded_, as_id))
-                                                  .add(agents_)
-                                                  .add(capabilities_)));
+    AE_ASSIGN(const Rows rows, query(kJobAfter, at(group)
+                                                    .add(priority)
+                                                    .add(fairness_key)
+                                                    .add(number)
+                                                    .add(now_)
+                                                    .add(column_of(excluded_, as_id))
+                                                    .add(agents_)
+                                                    .add(capabilities_)));
     if (rows.empty()) return std::nullopt;
     return ReadyJob{JobId(rows.text(0, 1)), rows.integer(0, 0), true};
   }
   Pg<std::optional<std::string>> last_served_key_at(std::int64_t priority) {
-    if (!turns_) return std::nullopt;
+    if (!is_fair_) return std::nullopt;
     return text(kLastServedKey, Params().add(priority));
   }
-  bool is_fair() const { return turns_; }
+  bool is_fair() const { return is_fair_; }
 
   // Locks them. False: another transaction has locked or claimed some; these are excluded from then
   // on.
   Pg<bool> lock(const std::vector<JobId>& chosen) {
     if (chosen.empty()) return true;
-    AE_ASSIGN(const Rows rows, ask(kLockChosen, Params().add(column_of(chosen, as_id))));
-    std::set<std::string> ours;
-    for (int i = 0; i < rows.size(); ++i) ours.insert(rows.text(i, 0));
+    AE_ASSIGN(const Rows rows, query(kLockChosen, Params().add(column_of(chosen, as_id))));
+    std::set<std::string> locked;
+    for (int i = 0; i < rows.size(); ++i) locked.insert(rows.text(i, 0));
     for (const JobId& job : chosen) {
-      if (!ours.contains(job.text)) excluded_.push_back(job);
+      if (!locked.contains(job.text)) excluded_.push_back(job);
     }
-    return ours.size() == chosen.size();
+    return locked.size() == chosen.size();
   }
 
  private:
@@ -266,20 +266,20 @@ class ReadyJobs {
     params.add(group.queue).add(Bytes{group.kind});
     return params;
   }
-  Pg<Rows> ask(const Statement& statement, const Params& params) {
+  Pg<Rows> query(const Statement& statement, const Params& params) {
     connection_.add(statement, params);
     AE_ASSIGN(auto answers, connection_.run());
     return std::move(answers[0]);
   }
   Pg<std::optional<std::string>> text(const Statement& statement, const Params& params) {
-    AE_ASSIGN(const Rows rows, ask(statement, params));
+    AE_ASSIGN(const Rows rows, query(statement, params));
     if (rows.empty()) return std::nullopt;
     return rows.text(0, 0);
   }
 
   Connection& connection_;
   const Instant now_;
-  const bool turns_;
+  const bool is_fair_;
   std::vector<JobId> excluded_;
   std::optional<Column> agents_;
   Column capabilities_{Type::text};
@@ -296,8 +296,8 @@ Pg<Chosen> choose_jobs(ReadyJobs& ready, const ClaimRequest& request) {
   for (;;) {
     ClaimOrder order(ready, request);
     AE_ASSIGN(std::vector<JobId> jobs, order.choose_jobs());
-    AE_ASSIGN(const bool ours, ready.lock(jobs));
-    if (ours) return Chosen{std::move(jobs), order.served_keys()};
+    AE_ASSIGN(const bool is_locked, ready.lock(jobs));
+    if (is_locked) return Chosen{std::move(jobs), order.served_keys()};
   }
 }
 
@@ -322,11 +322,11 @@ Pg<std::vector<Lease>> claim_by_group(Connection& connection, const ClaimRequest
     connection.add(kPutServedKeys, Params().add(priorities).add(served_keys));
   std::vector<AttemptId> attempts(request.attempts.begin(),
                                   request.attempts.begin() + static_cast<long>(chosen.jobs.size()));
-  connection.add(kTake, Params()
-                            .add(column_of(chosen.jobs, as_id))
-                            .add(column_of(attempts, as_attempt))
-                            .add(request.worker)
-                            .add(now + request.lease));
+  connection.add(kClaimChosen, Params()
+                                   .add(column_of(chosen.jobs, as_id))
+                                   .add(column_of(attempts, as_attempt))
+                                   .add(request.worker)
+                                   .add(now + request.lease));
   connection.add(kCommit);
   AE_ASSIGN(const auto written, connection.run());
   return leases_of(written[written.size() - 2]);
@@ -338,7 +338,7 @@ std::vector<Statement> claim_statements() {
   return {kMakeDelayedEligible,
           kMakeExpiredEligible,
           kClaim,
-          kLines,
+          kGroups,
           kCountLeased,
           kPriorityBelow,
           kFirstFairnessKey,

@@ -208,8 +208,10 @@ int Connection::socket() const { return PQsocket(connection_.get()); }
 int Connection::server_version() const { return PQserverVersion(connection_.get()); }
 int Connection::backend_pid() const { return PQbackendPID(connection_.get()); }
 
-PgError Connection::last_error(bool lost) const {
-  return {.sqlstate = {}, .message = one_line(PQerrorMessage(connection_.get())), .lost = lost};
+PgError Connection::last_error(bool connection_lost) const {
+  return {.sqlstate = {},
+          .message = one_line(PQerrorMessage(connection_.get())),
+          .connection_lost = connection_lost};
 }
 
 void Connection::on_send_failed() {
@@ -269,13 +271,13 @@ std::optional<PgError> Connection::wait() {
     const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(
         until - std::chrono::steady_clock::now());
     if (time.count() <= 0)
-      return PgError{.sqlstate = {}, .message = "no answer came in time", .lost = true};
+      return PgError{.sqlstate = {}, .message = "no answer came in time", .connection_lost = true};
     pollfd poll_request{.fd = socket(),
                         .events = static_cast<short>(sending ? POLLIN | POLLOUT : POLLIN),
                         .revents = 0};
     const int ready = ::poll(&poll_request, 1, static_cast<int>(time.count()) + 1);
     if (ready < 0 && errno != EINTR) {
-      return PgError{.sqlstate = {}, .message = std::strerror(errno), .lost = true};
+      return PgError{.sqlstate = {}, .message = std::strerror(errno), .connection_lost = true};
     }
     if (ready > 0 && (poll_request.revents & ~POLLOUT) != 0 && PQconsumeInput(connection) != 1) {
       return last_error(true);
@@ -288,14 +290,14 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
   pg_conn* const connection = connection_.get();
   std::optional<PgError> first;
   std::size_t at = 0;  // in pending_
-  std::size_t asked = 0;
+  std::size_t completed = 0;
   // Statements outside a transaction are committed at the end of the round trip, after all results.
   const bool commits = commit_ || is_autocommit_;
   const std::size_t commit = commit_.value_or(pending_.size());
   // Results arrive in order: an error before the COMMIT means that it was not executed.
   const auto lose = [&](PgError error) {
-    error.lost = true;
-    error.at = asked;
+    error.connection_lost = true;
+    error.failed_statement = completed;
     error.may_be_committed = commits && (error.sqlstate.empty() || at >= commit);
     return error;
   };
@@ -310,7 +312,7 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
     if (result == nullptr) {  // end of one statement's results
       if (lost()) return first ? *first : lose(last_error(true));
       if (at >= pending_.size()) continue;
-      if (pending_[at].prepares == nullptr) ++asked;
+      if (pending_[at].prepares == nullptr) ++completed;
       ++at;
       last_warning_->reset();
       continue;
@@ -334,7 +336,7 @@ std::optional<PgError> Connection::collect(std::vector<Rows>& answers) {
         const std::string_view primary = field(result, PG_DIAG_MESSAGE_PRIMARY);
         PgError error{.sqlstate = std::string(field(result, PG_DIAG_SQLSTATE)),
                       .message = one_line(primary.empty() ? PQresultErrorMessage(result) : primary),
-                      .at = asked};
+                      .failed_statement = completed};
         const bool ends = severity == "FATAL" || severity == "PANIC" || lost();
         if (ends) error = lose(std::move(error));
         if (!first) first = error;
@@ -359,16 +361,16 @@ Pg<std::vector<Rows>> Connection::run() {
   is_autocommit_ = false;
   commit_.reset();
   if (!error) return answers;
-  if (error->lost) connection_.reset();
+  if (error->connection_lost) connection_.reset();
   return std::unexpected(*std::move(error));
 }
 
 bool Connection::drain_notifications(
-    const std::function<void(std::string_view payload, int backend_pid)>& take) {
+    const std::function<void(std::string_view payload, int backend_pid)>& on_notification) {
   pg_conn* const connection = connection_.get();
   if (PQconsumeInput(connection) != 1) return false;
   while (PGnotify* note = PQnotifies(connection)) {
-    take(note->extra, note->be_pid);
+    on_notification(note->extra, note->be_pid);
     PQfreemem(note);
   }
   return !lost();

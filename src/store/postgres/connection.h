@@ -31,8 +31,8 @@ namespace ae::store::postgres {
 struct PgError {
   std::string sqlstate;  // "" if the server sent none
   std::string message;
-  bool lost = false;   // the connection is gone, or must not be used again
-  std::size_t at = 0;  // index of the added statement that failed, from 0
+  bool connection_lost = false;      // the connection is gone, or must not be used again
+  std::size_t failed_statement = 0;  // index of the added statement that failed, from 0
   // The connection was lost during a COMMIT: its outcome is unknown.
   bool may_be_committed = false;
 
@@ -174,7 +174,7 @@ class Connection {
   int backend_pid() const;     // process id of the server's backend, as announced at the start
   // Passes on the notifications received so far; does not wait. False: the connection is lost.
   bool drain_notifications(
-      const std::function<void(std::string_view payload, int backend_pid)>& take);
+      const std::function<void(std::string_view payload, int backend_pid)>& on_notification);
 
  private:
   struct ConnectionDeleter {
@@ -187,7 +187,7 @@ class Connection {
       : connection_(connection), response_timeout_(response_timeout) {}
   static void note(void* warning, const pg_result* notice);
   void track_transaction(std::string_view sql);
-  PgError last_error(bool lost) const;
+  PgError last_error(bool connection_lost) const;
   void on_send_failed();
   std::optional<PgError> wait();
   std::optional<PgError> collect(std::vector<Rows>& answers);

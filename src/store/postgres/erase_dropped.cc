@@ -13,13 +13,13 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kWhat = "copies of values";
 // The tables that contain values or hashes of values.
-constexpr const char* kHolders[] = {"commits", "blobs",       "value_uses",
-                                    "effects", "checkpoints", "inbox"};
+constexpr const char* kTables[] = {"commits", "blobs",       "value_uses",
+                                   "effects", "checkpoints", "inbox"};
 // For one table: its writers wait meanwhile, and give up after kLockTimeout.
-constexpr const char* kTableWithin = "1s";
-constexpr const char* kLockWithin = "200ms";  // writers also queue behind a waiting lock
-constexpr auto kOthersWithin = 2s;            // for transactions that began earlier
-constexpr auto kLookAgain = 50ms;
+constexpr const char* kVacuumTimeout = "1s";
+constexpr const char* kVacuumLockTimeout = "200ms";  // writers also queue behind a waiting lock
+constexpr auto kOlderTransactionsTimeout = 2s;       // for transactions that began earlier
+constexpr auto kPollInterval = 50ms;
 
 // The size of the tables, and whether this role may vacuum all of them.
 constexpr const char* kAbout =
@@ -41,7 +41,7 @@ constexpr const char* kOlder =
     "UNION ALL SELECT 'replication slot ' || slot_name FROM pg_replication_slots "
     "WHERE age(xmin) >= age($1::text::xid)";
 
-std::string named(const std::vector<std::string>& names) {
+std::string joined(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
@@ -54,57 +54,58 @@ Pg<void> run(Connection& connection, const std::string& sql) {
   return {};
 }
 
-class Wiping {
+class Eraser {
  public:
-  Wiping(Connection& connection, const std::string& schema, std::size_t rewrite_bytes)
+  Eraser(Connection& connection, const std::string& schema, std::size_t rewrite_bytes)
       : connection_(connection), schema_(schema), rewrite_bytes_(rewrite_bytes) {}
 
   Pg<std::vector<ResidualCopy>> all() {
-    left_.push_back({kWhat, "the server's write-ahead log, replicas, backups and logs",
-                     "the store cannot remove them: they end when the server recycles its log and "
-                     "when you delete backups"});
-    AE_TRY(look());
-    if (!may_) {
-      keep(names(), "this role does not own them");
-      return std::move(left_);
+    residual_copies_.push_back(
+        {kWhat, "the server's write-ahead log, replicas, backups and logs",
+         "the store cannot remove them: they end when the server recycles its log and "
+         "when you delete backups"});
+    AE_TRY(check_tables());
+    if (!may_vacuum_) {
+      add_residual(table_names(), "this role does not own them");
+      return std::move(residual_copies_);
     }
-    AE_TRY(wait_for_others());
+    AE_TRY(wait_for_older_transactions());
     AE_TRY(vacuum());
-    return std::move(left_);
+    return std::move(residual_copies_);
   }
 
  private:
   std::string qualified(const std::string& table) const {
     return quoted_name(schema_) + "." + table;
   }
-  std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const char* table : kHolders) names.push_back(qualified(table));
-    return names;
+  std::vector<std::string> table_names() const {
+    std::vector<std::string> table_names;
+    for (const char* table : kTables) table_names.push_back(qualified(table));
+    return table_names;
   }
-  void keep(const std::vector<std::string>& tables, const std::string& why) {
+  void add_residual(const std::vector<std::string>& tables, const std::string& why) {
     if (tables.empty()) return;
-    left_.push_back({kWhat, "old rows in the pages of " + named(tables),
-                     why + ": run `VACUUM FULL " + named(tables) +
-                         "` as their owner; it locks them meanwhile"});
+    residual_copies_.push_back({kWhat, "old rows in the pages of " + joined(tables),
+                                why + ": run `VACUUM FULL " + joined(tables) +
+                                    "` as their owner; it locks them meanwhile"});
   }
 
-  Pg<void> look() {
+  Pg<void> check_tables() {
     Column tables(Column::Type::text);
-    for (const char* table : kHolders) tables.add(std::string_view(table));
+    for (const char* table : kTables) tables.add(std::string_view(table));
     connection_.add_unprepared(kAbout, Params().add(tables));
     AE_ASSIGN(const auto answers, connection_.run());
     rewrites_ = static_cast<std::size_t>(answers[0].integer(0, 0)) <= rewrite_bytes_;
-    may_ = answers[0].boolean(0, 1);
+    may_vacuum_ = answers[0].boolean(0, 1);
     return {};
   }
 
   // VACUUM keeps rows that an older transaction can see.
-  Pg<void> wait_for_others() {
+  Pg<void> wait_for_older_transactions() {
     connection_.add_unprepared("SELECT pg_current_xact_id()::xid::text");
     AE_ASSIGN(const auto now, connection_.run());
     const std::string xid = now[0].text(0, 0);
-    const auto until = Clock::now() + kOthersWithin;
+    const auto until = Clock::now() + kOlderTransactionsTimeout;
     for (;;) {
       connection_.add_unprepared(kOlder, Params().add(xid));
       AE_ASSIGN(const auto answers, connection_.run());
@@ -113,12 +114,13 @@ class Wiping {
         std::vector<std::string> older;
         older.reserve(static_cast<std::size_t>(answers[0].size()));
         for (int i = 0; i < answers[0].size(); ++i) older.push_back(answers[0].text(i, 0));
-        left_.push_back({kWhat, "old rows of the tables",
-                         "they may still be visible to older transactions (" + named(older) +
-                             "): when it has ended, redact the job again"});
+        residual_copies_.push_back({kWhat, "old rows of the tables",
+                                    "they may still be visible to older transactions (" +
+                                        joined(older) +
+                                        "): when it has ended, redact the job again"});
         return {};
       }
-      std::this_thread::sleep_for(kLookAgain);
+      std::this_thread::sleep_for(kPollInterval);
     }
   }
 
@@ -130,10 +132,10 @@ class Wiping {
   Pg<void> vacuum() {
     std::vector<std::string> failed, large;
     std::string why;
-    AE_TRY(limit(kLockWithin, kTableWithin));
-    for (const std::string& table : names()) {
+    AE_TRY(limit(kVacuumLockTimeout, kVacuumTimeout));
+    for (const std::string& table : table_names()) {
       const auto done = run(connection_, (rewrites_ ? "VACUUM (FULL) " : "VACUUM ") + table);
-      if (!done && done.error().lost) return std::unexpected(done.error());
+      if (!done && done.error().connection_lost) return std::unexpected(done.error());
       if (!done) {
         failed.push_back(table);
         why = done.error().text();
@@ -142,16 +144,16 @@ class Wiping {
       }
     }
     AE_TRY(limit(kLockTimeout, kStatementTimeout));
-    keep(large, "they are too large to be rewritten while they are in use");
-    keep(failed, "they were not rewritten (" + why + ")");
+    add_residual(large, "they are too large to be rewritten while they are in use");
+    add_residual(failed, "they were not rewritten (" + why + ")");
     return {};
   }
 
   Connection& connection_;
   const std::string& schema_;
   const std::size_t rewrite_bytes_;
-  bool may_ = false, rewrites_ = false;
-  std::vector<ResidualCopy> left_;
+  bool may_vacuum_ = false, rewrites_ = false;
+  std::vector<ResidualCopy> residual_copies_;
 };
 
 }  // namespace
@@ -159,7 +161,7 @@ class Wiping {
 Pg<std::vector<ResidualCopy>> erase_dropped_values(Connection& connection,
                                                    const std::string& schema,
                                                    std::size_t rewrite_bytes) {
-  return Wiping(connection, schema, rewrite_bytes).all();
+  return Eraser(connection, schema, rewrite_bytes).all();
 }
 
 }  // namespace ae::store::postgres

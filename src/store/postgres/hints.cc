@@ -19,22 +19,22 @@ constexpr Statement kNotify{"notify",
 
 void HintBatch::add_claimable(const std::string& agent,
                               const std::vector<std::string>& capabilities) {
-  if (claims_.contains(kAnyClaim)) return;
+  if (claim_hints_.contains(kAnyClaim)) return;
   const Value needs =
       Value::object({{"agent", agent},
                      {"capabilities",
                       Value::array(std::vector<Value>(capabilities.begin(), capabilities.end()))}});
   std::string text = std::string(kClaim) + canonical(needs);
   const bool is_long = text.size() > kHintBytes;
-  claims_.insert(std::move(text));
-  if (is_long || claims_.size() > kHintKinds) claims_ = {kAnyClaim};
+  claim_hints_.insert(std::move(text));
+  if (is_long || claim_hints_.size() > kHintKinds) claim_hints_ = {kAnyClaim};
 }
 
-void HintBatch::add_inbox(const JobId& job) { posts_.insert(std::string(kInbox) + job.text); }
+void HintBatch::add_inbox(const JobId& job) { inbox_hints_.insert(std::string(kInbox) + job.text); }
 
 std::vector<std::string> HintBatch::texts() const {
-  std::vector<std::string> all(claims_.begin(), claims_.end());
-  all.insert(all.end(), posts_.begin(), posts_.end());
+  std::vector<std::string> all(claim_hints_.begin(), claim_hints_.end());
+  all.insert(all.end(), inbox_hints_.begin(), inbox_hints_.end());
   return all;
 }
 

@@ -26,11 +26,11 @@ class HintBatch {
  public:
   void add_claimable(const std::string& agent, const std::vector<std::string>& capabilities);
   void add_inbox(const JobId& job);
-  bool empty() const { return claims_.empty() && posts_.empty(); }
+  bool empty() const { return claim_hints_.empty() && inbox_hints_.empty(); }
   std::vector<std::string> texts() const;
 
  private:
-  std::set<std::string> claims_, posts_;
+  std::set<std::string> claim_hints_, inbox_hints_;
 };
 
 // The channel of idle jobs. Older versions do not listen to it.

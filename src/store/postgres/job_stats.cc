@@ -41,9 +41,9 @@ constexpr const char* kAnnounce =
     "FROM time ON CONFLICT (worker) DO UPDATE SET until = excluded.until, says = excluded.says";
 
 PgError undone(Connection& connection, PgError error) {
-  if (error.lost) return error;
+  if (error.connection_lost) return error;
   connection.add_unprepared("ROLLBACK");
-  if (!connection.run()) error.lost = true;
+  if (!connection.run()) error.connection_lost = true;
   return error;
 }
 
@@ -58,9 +58,9 @@ Pg<JobStats> count_jobs(Connection& connection, std::optional<Instant> at) {
   connection.add(kHolders, Params().add(at));
   connection.add(kWorkers, Params().add(at));
   connection.add(kCommit);
-  auto answered = connection.run();
-  if (!answered) return std::unexpected(undone(connection, std::move(answered).error()));
-  const std::vector<Rows>& answers = *answered;
+  auto run_result = connection.run();
+  if (!run_result) return std::unexpected(undone(connection, std::move(run_result).error()));
+  const std::vector<Rows>& answers = *run_result;
   JobStats job_stats;
   for (int i = 0; i < answers[1].size(); ++i) {
     job_stats.statuses[answers[1].text(i, 0)] = answers[1].count(i, 1);
@@ -74,21 +74,21 @@ Pg<JobStats> count_jobs(Connection& connection, std::optional<Instant> at) {
     worker.expired = answers[3].count(i, 1) - worker.live;
   }
   for (int i = 0; i < answers[4].size(); ++i) {
-    job_stats.workers[answers[4].text(i, 0)].says = answers[4].text(i, 1);
+    job_stats.workers[answers[4].text(i, 0)].announcement = answers[4].text(i, 1);
   }
   return job_stats;
 }
 
-Pg<void> announce(Connection& connection, const std::string& worker, const std::string& says,
-                  Duration ttl) {
+Pg<void> announce(Connection& connection, const std::string& worker,
+                  const std::string& announcement, Duration ttl) {
   connection.add_unprepared("BEGIN");
   connection.add_unprepared("SELECT set_config('synchronous_commit', 'off', true)");
   Params params;
-  params.add(worker).add(Bytes{says}).add(std::int64_t{ttl.count()});
+  params.add(worker).add(Bytes{announcement}).add(std::int64_t{ttl.count()});
   connection.add_unprepared(kAnnounce, params);
   connection.add_unprepared("COMMIT");
-  auto answered = connection.run();
-  if (!answered) return std::unexpected(undone(connection, std::move(answered).error()));
+  auto run_result = connection.run();
+  if (!run_result) return std::unexpected(undone(connection, std::move(run_result).error()));
   return {};
 }
 

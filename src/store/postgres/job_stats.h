@@ -14,8 +14,8 @@ namespace ae::store::postgres {
 
 // `at`: replaces the database's time in tests.
 Pg<JobStats> count_jobs(Connection& connection, std::optional<Instant> at);
-Pg<void> announce(Connection& connection, const std::string& worker, const std::string& says,
-                  Duration ttl);
+Pg<void> announce(Connection& connection, const std::string& worker,
+                  const std::string& announcement, Duration ttl);
 
 // For tests of their query plans.
 std::vector<Statement> job_stats_statements();

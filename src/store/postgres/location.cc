@@ -28,9 +28,9 @@ struct LocationIds {
 
 LocationIds parse_location(const std::string& location) {
   std::istringstream in(location);
-  LocationIds words;
-  in >> words.cluster >> words.database >> words.table;
-  return words;
+  LocationIds ids;
+  in >> ids.cluster >> ids.database >> ids.table;
+  return ids;
 }
 
 bool differ(const std::string& one, const std::string& other) {
@@ -41,15 +41,15 @@ bool differ(const std::string& one, const std::string& other) {
 
 Result<std::string> read_location(Connection& connection) {
   connection.add_unprepared(kReadLocation);
-  auto here = connection.run();
-  if (!here) return std::unexpected(unavailable_error(here.error()));
-  const Rows& row = here->back();
+  auto done = connection.run();
+  if (!done) return std::unexpected(unavailable_error(done.error()));
+  const Rows& row = done->back();
   std::string cluster = kUnknown;
   if (row.text(0, 0) == "true") {
     connection.add_unprepared(kCluster);
-    auto told = connection.run();
-    if (!told) return std::unexpected(unavailable_error(told.error()));
-    cluster = told->back().text(0, 0);
+    auto cluster_row = connection.run();
+    if (!cluster_row) return std::unexpected(unavailable_error(cluster_row.error()));
+    cluster = cluster_row->back().text(0, 0);
   }
   return cluster + " " + row.text(0, 1) + " " + row.text(0, 2);
 }

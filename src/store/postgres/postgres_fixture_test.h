@@ -49,7 +49,7 @@ class OwnSchema {
  public:
   OwnSchema() {
     if (free().empty()) {
-      name_ = "s" + std::to_string(++made());
+      name_ = "s" + std::to_string(++schema_count());
     } else {
       name_ = free().back();
       free().pop_back();
@@ -73,7 +73,7 @@ class OwnSchema {
     static std::vector<std::string> all;
     return all;
   }
-  static int& made() {
+  static int& schema_count() {
     static int count = 0;
     return count;
   }

@@ -40,7 +40,7 @@ struct RetryingWriter {
   }
 };
 
-bool holds(const std::string& text, const std::string& part) { return text.contains(part); }
+bool contains(const std::string& text, const std::string& part) { return text.contains(part); }
 
 // The store's backends are terminated repeatedly while a log is written. Each commit is stored
 // once.
@@ -102,10 +102,10 @@ AE_TEST("outage/a server that is killed loses nothing that it confirmed") {
                                      : PostgresFixture::append(id, job.confirmed);
     const std::uint64_t last = batch.sealed->last_seq;
     fixture.store().commit(std::move(batch), [&, j, last](Result<CommitResult> answer) {
-      Job& mine = jobs[static_cast<std::size_t>(j)];
+      Job& committed_job = jobs[static_cast<std::size_t>(j)];
       if (answer) {
         EXPECT_EQ(answer->last_seq, last);
-        mine.confirmed = last;
+        committed_job.confirmed = last;
         ++total;
       } else if (answer.error().code == Code::unknown_outcome) {
         ++unknown;
@@ -118,7 +118,7 @@ AE_TEST("outage/a server that is killed loses nothing that it confirmed") {
     });
   };
   for (int j = 0; j < kJobs; ++j) step(j);
-  const std::uint64_t kills = testing::slow_tests_wanted() ? 5 : 1;
+  const std::uint64_t kills = testing::are_slow_tests_enabled() ? 5 : 1;
   for (std::uint64_t kill = 1; kill <= kills; ++kill) {
     ASSERT_TRUE(fixture.loop.run_until([&] { return total >= kill * 100; }));
     server().stop(SIGQUIT);
@@ -181,7 +181,7 @@ AE_TEST("outage/a restart between two calls is not noticed") {
 // A TCP proxy that can stop forwarding while its connections stay open.
 class TcpProxy {
  public:
-  enum class Mode { open, shut, swallow_commits, hold_syncs };
+  enum class Mode { open, shut, swallow_commits, withhold_syncs };
 
   TcpProxy() {
     listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -210,7 +210,7 @@ class TcpProxy {
   }
   // Applies to existing and new connections.
   std::atomic<Mode> mode = Mode::open;
-  std::atomic<int> commits_swallowed = 0, syncs_held = 0;
+  std::atomic<int> commits_swallowed = 0, syncs_withheld = 0;
 
  private:
   static sockaddr_in loopback(int port) {
@@ -222,17 +222,17 @@ class TcpProxy {
   }
   void run() {
     while (!stop_) {
-      std::vector<pollfd> wishes{{.fd = listener_, .events = POLLIN, .revents = 0}};
+      std::vector<pollfd> pollfds{{.fd = listener_, .events = POLLIN, .revents = 0}};
       for (const auto& [client, at_server] : pairs_) {
-        wishes.push_back({.fd = client, .events = POLLIN, .revents = 0});
-        wishes.push_back({.fd = at_server, .events = POLLIN, .revents = 0});
+        pollfds.push_back({.fd = client, .events = POLLIN, .revents = 0});
+        pollfds.push_back({.fd = at_server, .events = POLLIN, .revents = 0});
       }
-      if (mode == Mode::shut) wishes.resize(1);
-      if (::poll(wishes.data(), wishes.size(), 5) <= 0) continue;
-      for (std::size_t i = 1; i < wishes.size(); ++i) {
-        if (wishes[i].revents != 0) forward((i - 1) / 2, i % 2 == 1);
+      if (mode == Mode::shut) pollfds.resize(1);
+      if (::poll(pollfds.data(), pollfds.size(), 5) <= 0) continue;
+      for (std::size_t i = 1; i < pollfds.size(); ++i) {
+        if (pollfds[i].revents != 0) forward((i - 1) / 2, i % 2 == 1);
       }
-      if (wishes[0].revents != 0) accept();
+      if (pollfds[0].revents != 0) accept();
     }
   }
   void accept() {
@@ -262,14 +262,15 @@ class TcpProxy {
       ++commits_swallowed;
     }
     if (!to_server && silent_.contains(client)) return;
-    ssize_t wanted = size;
-    if (to_server && mode == Mode::hold_syncs && text.contains(std::string_view("\0commit\0", 8)) &&
+    ssize_t forwarded = size;
+    if (to_server && mode == Mode::withhold_syncs &&
+        text.contains(std::string_view("\0commit\0", 8)) &&
         text.ends_with(std::string_view("S\0\0\0\4", 5))) {
-      wanted -= 5;
-      ++syncs_held;
+      forwarded -= 5;
+      ++syncs_withheld;
     }
-    AE_CHECK(::write(to_server ? at_server : client, bytes, static_cast<std::size_t>(wanted)) ==
-             wanted);
+    AE_CHECK(::write(to_server ? at_server : client, bytes, static_cast<std::size_t>(forwarded)) ==
+             forwarded);
   }
 
   int listener_ = -1, port_ = 0;
@@ -327,7 +328,7 @@ AE_TEST("outage/another store at the same address is not written to") {
       "WHERE application_name = 'aetheris' AND pid <> pg_backend_pid()");
   const auto refused = fixture.commit(PostgresFixture::append("j0", 2));
   EXPECT_EQ(refused.error().code, Code::unavailable);
-  EXPECT_PRED2(holds, refused.error().message, "another store");
+  EXPECT_PRED2(contains, refused.error().message, "another store");
   sql("UPDATE meta SET value = '" + id + "' WHERE key = 'store_id'", schema.name());
 }
 
@@ -358,8 +359,8 @@ class PendingCommit {
     connection->add_unprepared("ALTER SYSTEM SET synchronous_standby_names = " + names);
     AE_CHECK(connection->run().has_value());
     sql("SELECT pg_reload_conf()");
-    const std::string wanted = names == "''" ? "" : "nobody";
-    while (sql("SELECT current_setting('synchronous_standby_names')")[1].text(0, 0) != wanted) {
+    const std::string expected = names == "''" ? "" : "nobody";
+    while (sql("SELECT current_setting('synchronous_standby_names')")[1].text(0, 0) != expected) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
@@ -430,12 +431,12 @@ AE_TEST("outage/a write of its own that was committed before the connection ende
       {.first_seq = 1, .expected_hash = sha256(before.bytes), .bytes = "less", .blobs = {}});
   redaction.audit.act = "redact";
   const auto redact = [&](std::optional<Result<void>>& answer) {
-    fixture.store().redact(redaction, [&](Result<void> said) { answer = std::move(said); });
+    fixture.store().redact(redaction, [&](Result<void> result) { answer = std::move(result); });
   };
-  proxy.mode = TcpProxy::Mode::hold_syncs;
+  proxy.mode = TcpProxy::Mode::withhold_syncs;
   std::optional<Result<void>> first;
   redact(first);
-  while (proxy.syncs_held == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (proxy.syncs_withheld == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   proxy.mode = TcpProxy::Mode::open;
   const auto body = [&] { return sql("SELECT body FROM commits", schema.name())[1].text(0, 0); };
   for (int i = 0; i < 2000 && body() != "less"; ++i) {
@@ -505,7 +506,7 @@ AE_TEST_SLOW("outage/a process that is stopped keeps its locks for some seconds 
   EXPECT_FALSE(persistent.commit(PostgresFixture::append("j0", 2))->is_duplicate);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
   stopped->add_unprepared("COMMIT");
-  EXPECT_TRUE(stopped->run().error().lost);
+  EXPECT_TRUE(stopped->run().error().connection_lost);
 }
 
 }  // namespace

@@ -20,32 +20,35 @@ struct Cell {
   std::function<void(Params&)> add;
 };
 
-Cell number(std::string_view name, std::int64_t wanted) {
-  return {name, "$::bigint", [wanted](Params& all) { all.add(wanted); }};
+Cell number(std::string_view name, std::int64_t expected) {
+  return {name, "$::bigint", [expected](Params& all) { all.add(expected); }};
 }
-Cell number(std::string_view name, std::uint64_t wanted) {
-  return number(name, static_cast<std::int64_t>(wanted));
+Cell number(std::string_view name, std::uint64_t expected) {
+  return number(name, static_cast<std::int64_t>(expected));
 }
-Cell time(std::string_view name, const std::optional<Instant>& wanted) {
-  return {name, "$::bigint", [wanted](Params& all) { all.add(wanted); }};
+Cell time(std::string_view name, const std::optional<Instant>& expected) {
+  return {name, "$::bigint", [expected](Params& all) { all.add(expected); }};
 }
-Cell text(std::string_view name, std::string wanted) {
-  return {name, "$::text", [wanted](Params& all) { all.add(wanted); }};
+Cell text(std::string_view name, std::string expected) {
+  return {name, "$::text", [expected](Params& all) { all.add(expected); }};
 }
-Cell nothing(std::string_view name) {
+Cell null(std::string_view name) {
   return {name, "$::text", [](Params& all) { all.add(std::nullopt); }};
 }
-Cell bytes(std::string_view name, std::optional<std::string> wanted) {
-  return {name, "$::bytea",
-          [wanted](Params& all) { wanted ? all.add(Bytes{*wanted}) : all.add(std::nullopt); }};
+Cell bytes(std::string_view name, std::optional<std::string> expected) {
+  return {name, "$::bytea", [expected](Params& all) {
+            expected ? all.add(Bytes{*expected}) : all.add(std::nullopt);
+          }};
 }
-Cell truth(std::string_view name, bool wanted) {
-  return {name, "($::bigint <> 0)", [wanted](Params& all) { all.add(std::int64_t{wanted}); }};
+Cell boolean(std::string_view name, bool expected) {
+  return {name, "($::bigint <> 0)", [expected](Params& all) { all.add(std::int64_t{expected}); }};
 }
-Cell list(std::string_view name, const std::vector<std::string>& wanted) {
-  std::string lines;
-  for (const std::string& group : wanted) lines += (lines.empty() ? "" : "\n") + group;
-  return {name, "string_to_array($::text, E'\\n')", [lines](Params& all) { all.add(lines); }};
+Cell list(std::string_view name, const std::vector<std::string>& expected) {
+  std::string joined_list;
+  for (const std::string& group : expected)
+    joined_list += (joined_list.empty() ? "" : "\n") + group;
+  return {name, "string_to_array($::text, E'\\n')",
+          [joined_list](Params& all) { all.add(joined_list); }};
 }
 
 std::string raw(const Hash& hash) {
@@ -61,11 +64,11 @@ struct Row {
 // Builds a statement with numbered parameters.
 class Text {
  public:
-  Text& put(std::string_view plain) {
+  Text& append(std::string_view plain) {
     sql_ += plain;
     return *this;
   }
-  Text& put(const Cell& cell) {
+  Text& append(const Cell& cell) {
     cell.add(params_);
     const std::size_t at = cell.value.find('$');
     sql_ += cell.value.substr(0, at + 1);
@@ -76,7 +79,7 @@ class Text {
   // "a = 1, b = 2", with other texts for " = " and ", ".
   Text& pairs(const std::vector<Cell>& cells, std::string_view is, std::string_view between) {
     for (std::size_t i = 0; i < cells.size(); ++i) {
-      put(i == 0 ? "" : between).put(cells[i].name).put(is).put(cells[i]);
+      append(i == 0 ? "" : between).append(cells[i].name).append(is).append(cells[i]);
     }
     return *this;
   }
@@ -125,26 +128,27 @@ struct PostgresRebuild::Impl {
     if (!answers) return std::unexpected(unavailable_error(answers.error()));
     return *std::move(answers);
   }
-  Result<Rows> ask(const std::string& sql, const Params& params = {}) {
+  Result<Rows> query(const std::string& sql, const Params& params = {}) {
     connection.add_unprepared(sql, params);
     AE_ASSIGN(auto answers, run());
     return std::move(answers.back());
   }
   Status begin() {
     if (open) return {};
-    AE_TRY(ask(writes ? "BEGIN" : "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"));
+    AE_TRY(query(writes ? "BEGIN" : "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"));
     open = true;
     return {};
   }
 
-  Status reconcile_row(const Row& row, std::vector<Difference>& said);
-  Status put(const Row& row, bool there, const std::vector<Cell>& differ);
-  Result<bool> release_key(const Projection& wanted);
-  Status reconcile_job(const Projection& wanted, std::vector<Difference>& said);
-  Status reconcile_head(const Projection& wanted, Instant now, std::vector<Difference>& said);
-  Status reconcile_labels(const Projection& wanted, std::vector<Difference>& said);
-  Status reconcile_commits(const Projection& wanted, std::vector<Difference>& said);
-  Status reconcile_checkpoint(const Projection& wanted, std::vector<Difference>& said);
+  Status reconcile_row(const Row& row, std::vector<Difference>& differences);
+  Status write_row(const Row& row, bool exists, const std::vector<Cell>& differing);
+  Result<bool> release_key(const Projection& expected);
+  Status reconcile_job(const Projection& expected, std::vector<Difference>& differences);
+  Status reconcile_head(const Projection& expected, Instant now,
+                        std::vector<Difference>& differences);
+  Status reconcile_labels(const Projection& expected, std::vector<Difference>& differences);
+  Status reconcile_commits(const Projection& expected, std::vector<Difference>& differences);
+  Status reconcile_checkpoint(const Projection& expected, std::vector<Difference>& differences);
 };
 
 PostgresRebuild::PostgresRebuild(std::unique_ptr<Impl> parts) : impl_(std::move(parts)) {}
@@ -161,25 +165,25 @@ Result<std::unique_ptr<PostgresRebuild>> PostgresRebuild::open(
   parts->writes = !options.compare_only;
   parts->only = options.job;
   // Folding a long log takes time between two statements.
-  AE_TRY(parts->ask("SET idle_in_transaction_session_timeout = '10min'"));
-  AE_ASSIGN(const Rows label, parts->ask("SELECT value FROM meta WHERE key = 'fair_by'"));
+  AE_TRY(parts->query("SET idle_in_transaction_session_timeout = '10min'"));
+  AE_ASSIGN(const Rows label, parts->query("SELECT value FROM meta WHERE key = 'fair_by'"));
   if (!label.empty()) parts->fair_by = label.text(0, 0);
   return std::unique_ptr<PostgresRebuild>(new PostgresRebuild(std::move(parts)));
 }
 
-Result<std::uint64_t> PostgresRebuild::jobs() {
+Result<std::uint64_t> PostgresRebuild::count_jobs() {
   if (!impl_->writes) AE_TRY(impl_->begin());
   AE_ASSIGN(const Rows found,
-            impl_->ask("SELECT count(*) FROM jobs WHERE $1::text = '' OR job_id = $1::text",
-                       Params().add(impl_->only)));
+            impl_->query("SELECT count(*) FROM jobs WHERE $1::text = '' OR job_id = $1::text",
+                         Params().add(impl_->only)));
   return found.count(0, 0);
 }
 
-Result<std::optional<JobId>> PostgresRebuild::next() {
+Result<std::optional<JobId>> PostgresRebuild::next_job() {
   AE_ASSIGN(const Rows found,
-            impl_->ask("SELECT number, job_id FROM jobs WHERE number > $2::bigint AND "
-                       "($1::text = '' OR job_id = $1::text) ORDER BY number LIMIT 1",
-                       Params().add(impl_->only).add(impl_->walked)));
+            impl_->query("SELECT number, job_id FROM jobs WHERE number > $2::bigint AND "
+                         "($1::text = '' OR job_id = $1::text) ORDER BY number LIMIT 1",
+                         Params().add(impl_->only).add(impl_->walked)));
   if (found.empty()) return std::optional<JobId>();
   impl_->walked = found.integer(0, 0);
   return std::optional<JobId>(JobId(found.text(0, 1)));
@@ -190,7 +194,7 @@ Result<StoredLog> PostgresRebuild::read(const JobId& job) {
   StoredLog log{.job = job, .commits = {}, .end = {}, .signed_head = {}, .checkpoint = {}};
   AE_TRY(p.begin());
   AE_ASSIGN(const Rows row,
-            p.ask("SELECT number FROM jobs WHERE job_id = $1::text", Params().add(job.text)));
+            p.query("SELECT number FROM jobs WHERE job_id = $1::text", Params().add(job.text)));
   if (row.empty()) return std::unexpected(job_not_found(job));
   p.job = row.integer(0, 0);
   const Params number = Params().add(p.job);
@@ -219,8 +223,8 @@ Result<StoredLog> PostgresRebuild::read(const JobId& job) {
 }
 
 Result<std::string> PostgresRebuild::blob(const Hash& hash) {
-  AE_ASSIGN(const Rows found, impl_->ask("SELECT bytes FROM blobs WHERE hash = $1::bytea",
-                                         Params().add(Bytes{raw(hash)})));
+  AE_ASSIGN(const Rows found, impl_->query("SELECT bytes FROM blobs WHERE hash = $1::bytea",
+                                           Params().add(Bytes{raw(hash)})));
   if (found.empty()) {
     return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
   }
@@ -229,55 +233,60 @@ Result<std::string> PostgresRebuild::blob(const Hash& hash) {
 
 // ---------------------------------------------------------------- one row
 
-Status PostgresRebuild::Impl::reconcile_row(const Row& row, std::vector<Difference>& said) {
-  Text question;
-  question.put("SELECT ");
+Status PostgresRebuild::Impl::reconcile_row(const Row& row, std::vector<Difference>& differences) {
+  Text comparison;
+  comparison.append("SELECT ");
   for (std::size_t i = 0; i < row.columns.size(); ++i) {
     const Cell& cell = row.columns[i];
-    question.put(i == 0 ? "" : ", ").put(cell.name).put(" IS NOT DISTINCT FROM ").put(cell);
+    comparison.append(i == 0 ? "" : ", ")
+        .append(cell.name)
+        .append(" IS NOT DISTINCT FROM ")
+        .append(cell);
     const bool quoted = cell.value == "$::text";
     for (const bool stored : {true, false}) {
-      question.put(quoted ? ", quote_nullable(" : ", coalesce((");
-      stored ? question.put(cell.name) : question.put(cell);
-      question.put(quoted ? ")" : ")::text, 'NULL')");
+      comparison.append(quoted ? ", quote_nullable(" : ", coalesce((");
+      stored ? comparison.append(cell.name) : comparison.append(cell);
+      comparison.append(quoted ? ")" : ")::text, 'NULL')");
     }
   }
-  question.put(" FROM ").put(row.table).put(" WHERE ").pairs(row.key, " = ", " AND ");
-  question.add_to(connection);
+  comparison.append(" FROM ").append(row.table).append(" WHERE ").pairs(row.key, " = ", " AND ");
+  comparison.add_to(connection);
   AE_ASSIGN(const auto answers, run());
   const Rows& found = answers.back();
   if (found.empty()) {
-    said.push_back(
+    differences.push_back(
         {.table = std::string(row.table), .column = {}, .stored = {}, .derived = "a row"});
-    return put(row, false, row.columns);
+    return write_row(row, false, row.columns);
   }
-  std::vector<Cell> differ;
+  std::vector<Cell> differing;
   for (std::size_t i = 0; i < row.columns.size(); ++i) {
     const int at = static_cast<int>(i) * 3;
     if (found.boolean(0, at)) continue;
-    differ.push_back(row.columns[i]);
-    said.push_back({.table = std::string(row.table),
-                    .column = std::string(row.columns[i].name),
-                    .stored = found.text(0, at + 1),
-                    .derived = found.text(0, at + 2)});
+    differing.push_back(row.columns[i]);
+    differences.push_back({.table = std::string(row.table),
+                           .column = std::string(row.columns[i].name),
+                           .stored = found.text(0, at + 1),
+                           .derived = found.text(0, at + 2)});
   }
-  return put(row, true, differ);
+  return write_row(row, true, differing);
 }
 
-Status PostgresRebuild::Impl::put(const Row& row, bool there, const std::vector<Cell>& differ) {
-  if (differ.empty() || !writes) return {};
+Status PostgresRebuild::Impl::write_row(const Row& row, bool exists,
+                                        const std::vector<Cell>& differing) {
+  if (differing.empty() || !writes) return {};
   Text statement;
-  if (there) {
-    statement.put("UPDATE ").put(row.table).put(" SET ").pairs(differ, " = ", ", ");
-    statement.put(" WHERE ").pairs(row.key, " = ", " AND ");
+  if (exists) {
+    statement.append("UPDATE ").append(row.table).append(" SET ").pairs(differing, " = ", ", ");
+    statement.append(" WHERE ").pairs(row.key, " = ", " AND ");
   } else {
-    statement.put("INSERT INTO ").put(row.table).put("(");
+    statement.append("INSERT INTO ").append(row.table).append("(");
     std::vector<Cell> all = row.key;
-    all.insert(all.end(), differ.begin(), differ.end());
-    for (const Cell& cell : all) statement.put(&cell == all.data() ? "" : ", ").put(cell.name);
-    statement.put(") VALUES(");
-    for (const Cell& cell : all) statement.put(&cell == all.data() ? "" : ", ").put(cell);
-    statement.put(")");
+    all.insert(all.end(), differing.begin(), differing.end());
+    for (const Cell& cell : all)
+      statement.append(&cell == all.data() ? "" : ", ").append(cell.name);
+    statement.append(") VALUES(");
+    for (const Cell& cell : all) statement.append(&cell == all.data() ? "" : ", ").append(cell);
+    statement.append(")");
   }
   statement.add_to(connection);
   AE_TRY(run());
@@ -288,97 +297,102 @@ Status PostgresRebuild::Impl::put(const Row& row, bool there, const std::vector<
 
 // Another row may have the idempotency key that this job's log contains. A row later in the walk
 // gives it up until it is rewritten itself. False: the key belongs to another job's log.
-Result<bool> PostgresRebuild::Impl::release_key(const Projection& wanted) {
-  if (wanted.idempotency_key.empty()) return true;
-  AE_ASSIGN(const Rows other, ask("SELECT number FROM jobs WHERE agent = $1::text AND "
-                                  "idempotency_key = $2::text AND idempotency_key <> '' AND "
-                                  "number <> $3::bigint",
-                                  Params().add(wanted.agent).add(wanted.idempotency_key).add(job)));
+Result<bool> PostgresRebuild::Impl::release_key(const Projection& expected) {
+  if (expected.idempotency_key.empty()) return true;
+  AE_ASSIGN(const Rows other,
+            query("SELECT number FROM jobs WHERE agent = $1::text AND "
+                  "idempotency_key = $2::text AND idempotency_key <> '' AND "
+                  "number <> $3::bigint",
+                  Params().add(expected.agent).add(expected.idempotency_key).add(job)));
   if (other.empty() || !writes) return true;
   if (!only.empty() || other.integer(0, 0) < job) return false;
-  AE_TRY(ask("UPDATE jobs SET idempotency_key = '' WHERE number = $1::bigint",
-             Params().add(other.integer(0, 0))));
+  AE_TRY(query("UPDATE jobs SET idempotency_key = '' WHERE number = $1::bigint",
+               Params().add(other.integer(0, 0))));
   return true;
 }
 
-Status PostgresRebuild::Impl::reconcile_job(const Projection& wanted,
-                                            std::vector<Difference>& said) {
-  AE_ASSIGN(const bool has_key, release_key(wanted));
+Status PostgresRebuild::Impl::reconcile_job(const Projection& expected,
+                                            std::vector<Difference>& differences) {
+  AE_ASSIGN(const bool has_key, release_key(expected));
   if (!has_key) {
     return fail(Code::idempotency_conflict,
-                "another job of agent " + wanted.agent + " has its idempotency key " +
-                    wanted.idempotency_key +
+                "another job of agent " + expected.agent + " has its idempotency key " +
+                    expected.idempotency_key +
                     (only.empty() ? "" : ": rebuild the whole store, without --job"));
   }
-  Row row{
-      .table = "jobs",
-      .key = {number("number", job)},
-      .columns = {text("agent", wanted.agent), text("idempotency_key", wanted.idempotency_key),
-                  number("priority", wanted.priority), list("capabilities", wanted.capabilities),
-                  time("created_at", wanted.created_at)}};
-  if (wanted.request_hash) row.columns.push_back(bytes("request_hash", raw(*wanted.request_hash)));
-  return reconcile_row(row, said);
+  Row row{.table = "jobs",
+          .key = {number("number", job)},
+          .columns = {
+              text("agent", expected.agent), text("idempotency_key", expected.idempotency_key),
+              number("priority", expected.priority), list("capabilities", expected.capabilities),
+              time("created_at", expected.created_at)}};
+  if (expected.request_hash)
+    row.columns.push_back(bytes("request_hash", raw(*expected.request_hash)));
+  return reconcile_row(row, differences);
 }
 
 // Claims are not part of the log. But the epoch must not decrease, and a blocked job with a lease
 // could never wake up.
-Status PostgresRebuild::Impl::reconcile_head(const Projection& wanted, Instant now,
-                                             std::vector<Difference>& said) {
-  AE_ASSIGN(const Rows stands,
-            ask("SELECT epoch, attempt IS NOT NULL, lease_until, kind = '', turn FROM heads "
-                "WHERE job = $1::bigint",
-                Params().add(job)));
-  const std::uint64_t epoch = stands.empty() ? 0 : stands.count(0, 0);
-  bool held = !stands.empty() && stands.boolean(0, 1);
-  std::optional<Instant> lease_until = held ? stands.maybe_instant(0, 2) : std::nullopt;
-  Row row{.table = "heads",
-          .key = {number("job", job)},
-          .columns = {number("last_seq", wanted.last_seq), time("updated_at", wanted.updated_at),
-                      bytes("head", raw(wanted.head)), number("priority", wanted.priority),
-                      number("epoch", std::max(epoch, wanted.epoch)),
-                      text("status", wanted.row.status), time("not_before", wanted.row.not_before),
-                      time("wake_at", wanted.row.wake_at), text("queue", wanted.queue)}};
+Status PostgresRebuild::Impl::reconcile_head(const Projection& expected, Instant now,
+                                             std::vector<Difference>& differences) {
+  AE_ASSIGN(const Rows head,
+            query("SELECT epoch, attempt IS NOT NULL, lease_until, kind = '', turn FROM heads "
+                  "WHERE job = $1::bigint",
+                  Params().add(job)));
+  const std::uint64_t epoch = head.empty() ? 0 : head.count(0, 0);
+  bool held = !head.empty() && head.boolean(0, 1);
+  std::optional<Instant> lease_until = held ? head.maybe_instant(0, 2) : std::nullopt;
+  Row row{
+      .table = "heads",
+      .key = {number("job", job)},
+      .columns = {number("last_seq", expected.last_seq), time("updated_at", expected.updated_at),
+                  bytes("head", raw(expected.head)), number("priority", expected.priority),
+                  number("epoch", std::max(epoch, expected.epoch)),
+                  text("status", expected.row.status), time("not_before", expected.row.not_before),
+                  time("wake_at", expected.row.wake_at), text("queue", expected.queue)}};
   // An ended job may keep a key of an earlier fairness label.
-  const bool may_stay = !stands.empty() && has_ended(wanted.row.status) &&
-                        may_be_fairness_key(stands.text(0, 4), wanted.labels);
-  if (!may_stay) row.columns.push_back(text("turn", fairness_key_of(wanted.labels, fair_by)));
+  const bool keeps_fairness_key = !head.empty() && has_ended(expected.row.status) &&
+                                  may_be_fairness_key(head.text(0, 4), expected.labels);
+  if (!keeps_fairness_key)
+    row.columns.push_back(text("turn", fairness_key_of(expected.labels, fair_by)));
   // With kind '' a claim checks the job's own columns.
-  if (stands.empty() || !stands.boolean(0, 3)) {
-    row.columns.push_back(bytes("kind", kind_of(wanted.agent, wanted.capabilities)));
+  if (head.empty() || !head.boolean(0, 3)) {
+    row.columns.push_back(bytes("kind", kind_of(expected.agent, expected.capabilities)));
   }
-  if (!may_run(wanted.row.status)) {
+  if (!is_runnable(expected.row.status)) {
     held = false;
-    row.columns.push_back(nothing("attempt"));
-    row.columns.push_back(nothing("worker"));
+    row.columns.push_back(null("attempt"));
+    row.columns.push_back(null("worker"));
     row.columns.push_back(time("lease_until", std::nullopt));
   } else if (held && !lease_until) {
     lease_until = Instant{0};
     row.columns.push_back(time("lease_until", lease_until));
   }
-  const Eligibility eligibility = eligibility_of(wanted.row, held ? lease_until : std::nullopt);
+  const Eligibility eligibility = eligibility_of(expected.row, held ? lease_until : std::nullopt);
   // Eligible jobs get `ready` at the next claim; until then both values are correct.
   const bool eligible = eligibility.at && *eligibility.at <= now;
-  if (!eligible || stands.empty())
-    row.columns.push_back(truth("ready", eligibility.ready || eligible));
+  if (!eligible || head.empty())
+    row.columns.push_back(boolean("ready", eligibility.ready || eligible));
   row.columns.push_back(time("ripe_at", eligibility.at));
-  return reconcile_row(row, said);
+  return reconcile_row(row, differences);
 }
 
-Status PostgresRebuild::Impl::reconcile_labels(const Projection& wanted,
-                                               std::vector<Difference>& said) {
+Status PostgresRebuild::Impl::reconcile_labels(const Projection& expected,
+                                               std::vector<Difference>& differences) {
   const Params number = Params().add(job);
-  AE_ASSIGN(const Rows found, ask("SELECT key, value FROM labels WHERE job = $1::bigint", number));
+  AE_ASSIGN(const Rows found,
+            query("SELECT key, value FROM labels WHERE job = $1::bigint", number));
   Labels stored;
   for (int i = 0; i < found.size(); ++i) stored.emplace_back(found.text(i, 0), found.text(i, 1));
-  if (std::ranges::is_permutation(stored, wanted.labels)) return {};
-  said.push_back({.table = "labels",
-                  .column = {},
-                  .stored = shown(std::move(stored)),
-                  .derived = shown(wanted.labels)});
+  if (std::ranges::is_permutation(stored, expected.labels)) return {};
+  differences.push_back({.table = "labels",
+                         .column = {},
+                         .stored = shown(std::move(stored)),
+                         .derived = shown(expected.labels)});
   if (!writes) return {};
   connection.add_unprepared("DELETE FROM labels WHERE job = $1::bigint", number);
   std::int64_t location = 0;
-  for (const auto& [key, value] : wanted.labels) {
+  for (const auto& [key, value] : expected.labels) {
     connection.add_unprepared(
         "INSERT INTO labels(job, number, key, value) "
         "VALUES($1::bigint, $2::bigint, $3::text, $4::text)",
@@ -388,10 +402,10 @@ Status PostgresRebuild::Impl::reconcile_labels(const Projection& wanted,
   return {};
 }
 
-Status PostgresRebuild::Impl::reconcile_commits(const Projection& wanted,
-                                                std::vector<Difference>& said) {
+Status PostgresRebuild::Impl::reconcile_commits(const Projection& expected,
+                                                std::vector<Difference>& differences) {
   for (std::size_t i = 0; i < commits.size(); ++i) {
-    const Projection::Commit& commit = wanted.commits[i];
+    const Projection::Commit& commit = expected.commits[i];
     std::string blobs;
     for (const Hash& hash : commit.blobs) blobs += raw(hash);
     AE_TRY(reconcile_row(
@@ -399,78 +413,80 @@ Status PostgresRebuild::Impl::reconcile_commits(const Projection& wanted,
          .key = {number("job", job), number("first_seq", commits[i])},
          .columns = {number("first_seq", commit.first_seq), number("last_seq", commit.last_seq),
                      bytes("blobs", blobs.empty() ? std::nullopt : std::optional(blobs))}},
-        said));
+        differences));
   }
   return {};
 }
 
-Status PostgresRebuild::Impl::reconcile_checkpoint(const Projection& wanted,
-                                                   std::vector<Difference>& said) {
-  if (!wanted.checkpoint) return {};
+Status PostgresRebuild::Impl::reconcile_checkpoint(const Projection& expected,
+                                                   std::vector<Difference>& differences) {
+  if (!expected.checkpoint) return {};
   std::vector<Difference> found;
-  AE_TRY(reconcile_row(
-      {.table = "checkpoints",
-       .key = {number("job", job)},
-       .columns = {number("seq", wanted.checkpoint->seq), bytes("body", wanted.checkpoint->bytes)}},
-      found));
+  AE_TRY(reconcile_row({.table = "checkpoints",
+                        .key = {number("job", job)},
+                        .columns = {number("seq", expected.checkpoint->seq),
+                                    bytes("body", expected.checkpoint->bytes)}},
+                       found));
   for (Difference& difference : found) {
     if (difference.column.empty() && !writes) continue;  // it is optional
     if (difference.column == "body") {
       difference.stored = "another state";
-      difference.derived = "the state at event " + std::to_string(wanted.checkpoint->seq);
+      difference.derived = "the state at event " + std::to_string(expected.checkpoint->seq);
     }
-    said.push_back(std::move(difference));
+    differences.push_back(std::move(difference));
   }
   return {};
 }
 
-Result<std::vector<Difference>> PostgresRebuild::reconcile(const Projection& wanted, Instant now) {
+Result<std::vector<Difference>> PostgresRebuild::reconcile(const Projection& expected,
+                                                           Instant now) {
   Impl& p = *impl_;
-  AE_CHECK(wanted.commits.size() == p.commits.size() && !p.commits.empty(), wanted.job.text);
-  std::vector<Difference> said;
+  AE_CHECK(expected.commits.size() == p.commits.size() && !p.commits.empty(), expected.job.text);
+  std::vector<Difference> differences;
   AE_TRY(p.begin());
-  AE_TRY(p.reconcile_job(wanted, said));
-  AE_TRY(p.reconcile_head(wanted, now, said));
-  AE_TRY(p.reconcile_labels(wanted, said));
-  AE_TRY(p.reconcile_commits(wanted, said));
-  AE_TRY(p.reconcile_checkpoint(wanted, said));
-  return said;
+  AE_TRY(p.reconcile_job(expected, differences));
+  AE_TRY(p.reconcile_head(expected, now, differences));
+  AE_TRY(p.reconcile_labels(expected, differences));
+  AE_TRY(p.reconcile_commits(expected, differences));
+  AE_TRY(p.reconcile_checkpoint(expected, differences));
+  return differences;
 }
 
-Result<std::vector<Difference>> PostgresRebuild::reconcile_rest() {
+Result<std::vector<Difference>> PostgresRebuild::reconcile_store_rows() {
   Impl& p = *impl_;
-  std::vector<Difference> said;
-  if (!p.only.empty()) return said;
+  std::vector<Difference> differences;
+  if (!p.only.empty()) return differences;
   AE_TRY(p.begin());
   for (const std::string table : {"heads", "labels", "checkpoints"}) {
     const std::string where =
         " FROM " + table + " WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE number = job)";
-    AE_ASSIGN(const Rows found, p.ask("SELECT count(*)" + where));
+    AE_ASSIGN(const Rows found, p.query("SELECT count(*)" + where));
     if (found.count(0, 0) == 0) continue;
-    said.push_back({table, {}, std::to_string(found.count(0, 0)) + " of no job", {}});
-    if (p.writes) AE_TRY(p.ask("DELETE" + where));
+    differences.push_back({table, {}, std::to_string(found.count(0, 0)) + " of no job", {}});
+    if (p.writes) AE_TRY(p.query("DELETE" + where));
   }
-  return said;
+  return differences;
 }
 
-Result<std::vector<Damage>> PostgresRebuild::damage() {
+Result<std::vector<Damage>> PostgresRebuild::find_damage() {
   Impl& p = *impl_;
   std::vector<Damage> found;
   AE_TRY(p.begin());
-  constexpr const char* kOurs =
+  constexpr const char* kOwnTables =
       "(SELECT relnamespace FROM pg_catalog.pg_class WHERE oid = 'meta'::regclass)";
-  AE_ASSIGN(const Rows triggers,
-            p.ask(std::string("SELECT 'TRIGGER', t.tgname::text, c.relname::text, "
-                              "quote_ident(t.tgname) || ' ON ' || quote_ident(c.relname) "
-                              "FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = "
-                              "t.tgrelid WHERE NOT t.tgisinternal AND t.tgname <> 'note_values' "
-                              "AND c.relnamespace = ") +
-                  kOurs +
-                  " UNION ALL SELECT 'RULE', r.rulename::text, c.relname::text, "
-                  "quote_ident(r.rulename) || ' ON ' || quote_ident(c.relname) "
-                  "FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class "
-                  "WHERE c.relkind = 'r' AND c.relnamespace = " +
-                  kOurs + " ORDER BY 2"));
+  AE_ASSIGN(
+      const Rows triggers,
+      p.query(std::string("SELECT 'TRIGGER', t.tgname::text, c.relname::text, "
+                          "quote_ident(t.tgname) || ' ON ' || quote_ident(c.relname) "
+                          "FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = "
+                          "t.tgrelid WHERE NOT t.tgisinternal AND t.tgname <> 'note_values' "
+                          "AND c.relnamespace = ") +
+              kOwnTables +
+              " UNION ALL SELECT 'RULE', r.rulename::text, c.relname::text, "
+              "quote_ident(r.rulename) || ' ON ' || quote_ident(c.relname) "
+              "FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class "
+              "WHERE c.relkind = 'r' AND c.relnamespace = " +
+              kOwnTables + " ORDER BY 2"));
   for (int i = 0; i < triggers.size(); ++i) {
     const std::string kind = triggers.text(i, 0);
     found.push_back(
@@ -478,17 +494,17 @@ Result<std::vector<Damage>> PostgresRebuild::damage() {
                         triggers.text(i, 2), "DROP " + kind + " " + triggers.text(i, 3)));
   }
   AE_ASSIGN(const Rows meta,
-            p.ask("SELECT k, coalesce((SELECT value FROM meta WHERE key = k), '') FROM "
-                  "unnest(ARRAY['store_id', 'timeline', 'audit_head']) k"));
+            p.query("SELECT k, coalesce((SELECT value FROM meta WHERE key = k), '') FROM "
+                    "unnest(ARRAY['store_id', 'timeline', 'audit_head']) k"));
   for (int i = 0; i < meta.size(); ++i) {
     const std::string key = meta.text(i, 0), value = meta.text(i, 1);
     const std::size_t space = value.find(' ');
-    const bool whole = key == "audit_head" ? space != value.npos && space > 0 &&
+    const bool valid = key == "audit_head" ? space != value.npos && space > 0 &&
                                                  value.find_first_not_of("0123456789") == space &&
                                                  hash_from_hex(value.substr(space + 1)).has_value()
                        : key == "timeline" && value.empty() ? true
                                                             : is_store_id(value);
-    if (!whole) found.push_back(broken_meta(key, value));
+    if (!valid) found.push_back(broken_meta(key, value));
   }
   return found;
 }
@@ -497,7 +513,7 @@ Status PostgresRebuild::append_audit_entry(const AuditEntry& entry) {
   Impl& p = *impl_;
   if (!p.writes) return {};
   AE_TRY(p.begin());
-  AE_ASSIGN(const Rows head, p.ask("SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE"));
+  AE_ASSIGN(const Rows head, p.query("SELECT value FROM meta WHERE key = 'audit_head' FOR UPDATE"));
   const AuditRow row = chain_entry(Transaction::audit_head(head.text(0, 0)), entry);
   p.connection.add_unprepared(
       "INSERT INTO audit(seq, body, hash) VALUES($1::bigint, $2::bytea, $3::bytea)",
@@ -511,7 +527,7 @@ Status PostgresRebuild::append_audit_entry(const AuditEntry& entry) {
 Status PostgresRebuild::commit() {
   Impl& p = *impl_;
   if (!p.open || !p.writes) return {};  // a comparison keeps its snapshot
-  AE_TRY(p.ask("COMMIT"));
+  AE_TRY(p.query("COMMIT"));
   p.open = false;
   return {};
 }

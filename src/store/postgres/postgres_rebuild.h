@@ -24,13 +24,13 @@ class PostgresRebuild final : public Rebuild {
   static Result<std::unique_ptr<PostgresRebuild>> open(const PostgresRebuildOptions& options);
   ~PostgresRebuild() override;  // rolls back what was not committed
 
-  Result<std::uint64_t> jobs() override;
-  Result<std::optional<JobId>> next() override;
+  Result<std::uint64_t> count_jobs() override;
+  Result<std::optional<JobId>> next_job() override;
   Result<StoredLog> read(const JobId& job) override;
   Result<std::string> blob(const Hash& hash) override;
-  Result<std::vector<Difference>> reconcile(const Projection& wanted, Instant now) override;
-  Result<std::vector<Difference>> reconcile_rest() override;
-  Result<std::vector<Damage>> damage() override;
+  Result<std::vector<Difference>> reconcile(const Projection& expected, Instant now) override;
+  Result<std::vector<Difference>> reconcile_store_rows() override;
+  Result<std::vector<Damage>> find_damage() override;
   Status append_audit_entry(const AuditEntry& entry) override;
   Status commit() override;
 

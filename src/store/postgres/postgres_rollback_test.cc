@@ -40,7 +40,7 @@ void lose_last_commit(const OwnSchema& schema) {
       schema.name());
 }
 
-std::string word_of(const OwnSchema& schema, const std::string& key) {
+std::string meta_value(const OwnSchema& schema, const std::string& key) {
   const auto rows = sql("SELECT value FROM meta WHERE key = '" + key + "'", schema.name());
   return rows.at(1).empty() ? "" : rows.at(1).text(0, 0);
 }
@@ -85,7 +85,7 @@ AE_TEST("rollback/whoever finds something missing stops those who remember nothi
   EXPECT_EQ(fixture.commit(PostgresFixture::append("j0", 3)).error().code, Code::store_stopped);
   std::this_thread::sleep_for(std::chrono::milliseconds(2));  // its next check
   EXPECT_EQ(other.commit(PostgresFixture::create("j2")).error().code, Code::store_stopped);
-  EXPECT_TRUE(word_of(schema, "lost").contains("j0"));
+  EXPECT_TRUE(meta_value(schema, "lost").contains("j0"));
   PostgresFixture third(schema.name());
   EXPECT_EQ(third.open().error().code, Code::store_rolled_back);
 }
@@ -134,7 +134,7 @@ AE_TEST(
   ASSERT_TRUE(fixture.open(accepts));
   EXPECT_TRUE(fixture.store().accepting());
   const std::string timeline = fixture.store().timeline();
-  EXPECT_EQ(word_of(schema, "timeline"), timeline);
+  EXPECT_EQ(meta_value(schema, "timeline"), timeline);
   PostgresFixture third(schema.name());
   EXPECT_EQ(third.open().error().code, Code::store_rolled_back) << "its jobs do not rest yet";
   fixture.close();
@@ -190,7 +190,7 @@ AE_TEST("rollback/a mark that is torn or of another store refuses nothing") {
   std::filesystem::path high_water_mark;
   for (const auto& file : std::filesystem::directory_iterator(folder.path()))
     high_water_mark = file.path();
-  ASSERT_TRUE(high_water_mark.string().ends_with(word_of(schema, "store_id") + ".mark"))
+  ASSERT_TRUE(high_water_mark.string().ends_with(meta_value(schema, "store_id") + ".mark"))
       << high_water_mark;
   lose_last_commit(schema);
   for (const std::uintmax_t size :
@@ -238,7 +238,7 @@ AE_TEST(
   ASSERT_TRUE(other.commit(PostgresFixture::create("j0")));
   std::this_thread::sleep_for(std::chrono::milliseconds(2));  // its next check
   EXPECT_TRUE(fixture.load("j0")) << fixture.load("j0").error().message;
-  EXPECT_EQ(word_of(schema, "lost"), "");
+  EXPECT_EQ(meta_value(schema, "lost"), "");
   fixture.close();
   ASSERT_TRUE(fixture.open(remembering(fixture, folder))) << "nor when it begins anew";
   fixture.close();
@@ -259,23 +259,23 @@ AE_TEST(
   ASSERT_TRUE(fixture.open());
   ASSERT_TRUE(fixture.commit(PostgresFixture::create("j0")));
   fixture.close();
-  const std::string location = word_of(schema, "place");
-  const auto put = [&](const std::string& words) {
-    sql("UPDATE meta SET value = '" + words + "' WHERE key = 'place'", schema.name());
+  const std::string location = meta_value(schema, "place");
+  const auto set_location = [&](const std::string& value) {
+    sql("UPDATE meta SET value = '" + value + "' WHERE key = 'place'", schema.name());
   };
   const std::size_t first = location.find(' '), second = location.rfind(' ');
   const std::pair<std::string, std::string> others[] = {
       {"cluster", "1" + location.substr(first)},
       {"database", location.substr(0, first) + " 1" + location.substr(second)},
       {"set of tables", location.substr(0, second) + " 1"}};
-  for (const auto& [what, words] : others) {
-    put(words);
+  for (const auto& [what, value] : others) {
+    set_location(value);
     const auto refused = fixture.open();
     ASSERT_FALSE(refused) << what;
     EXPECT_EQ(refused.error().code, Code::store_rolled_back);
     EXPECT_TRUE(refused.error().message.contains("another " + what)) << refused.error().message;
   }
-  put(location);
+  set_location(location);
   EXPECT_TRUE(fixture.open());
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 using testing::PostgresServer;
 
-bool holds(const std::string& text, const std::string& part) { return text.contains(part); }
+bool contains(const std::string& text, const std::string& part) { return text.contains(part); }
 
 std::string refusal(const PostgresOptions& options) {
   const auto opened = PostgresStore::open(options);
@@ -33,23 +33,23 @@ std::string refusal(const std::string& url) {
 
 AE_TEST("postgres_server/a server that may lose what it confirmed is refused") {
   const PostgresServer careless({"fsync=off"});
-  EXPECT_PRED2(holds, refusal(careless.url()), "unsupported: ");
-  EXPECT_PRED2(holds, refusal(careless.url()), "fsync=on");
+  EXPECT_PRED2(contains, refusal(careless.url()), "unsupported: ");
+  EXPECT_PRED2(contains, refusal(careless.url()), "fsync=on");
   testing::TestLoop loop;
   EXPECT_EQ(refusal({.url = careless.url(), .loop = loop, .allow_no_fsync = true}), "opened");
 }
 
 AE_TEST("postgres_server/a replica is refused") {
   const std::unique_ptr<PostgresServer> replica(PostgresServer::follow(server()));
-  EXPECT_PRED2(holds, refusal(replica->url()), "address of the primary");
+  EXPECT_PRED2(contains, refusal(replica->url()), "address of the primary");
 }
 
 AE_TEST("postgres_server/no server, a wrong address and a wrong encoding say what is wrong") {
-  EXPECT_PRED2(holds, refusal("postgres://127.0.0.1:1/x"), "unavailable: ");
-  EXPECT_PRED2(holds, refusal(server().url("nowhere")), "\"nowhere\" does not exist");
-  EXPECT_PRED2(holds, refusal("postgres://%%%"), "usage: ");
+  EXPECT_PRED2(contains, refusal("postgres://127.0.0.1:1/x"), "unavailable: ");
+  EXPECT_PRED2(contains, refusal(server().url("nowhere")), "\"nowhere\" does not exist");
+  EXPECT_PRED2(contains, refusal("postgres://%%%"), "usage: ");
   server().create_database("latin", "LATIN1");
-  EXPECT_PRED2(holds, refusal(server().url("latin")), "UTF8");
+  EXPECT_PRED2(contains, refusal(server().url("latin")), "UTF8");
 }
 
 AE_TEST("postgres_server/what it is like is told, for whoever is to rely on it") {
@@ -129,7 +129,7 @@ class Pooler {
 
 // A session is impossible if two clients share one server process.
 AE_TEST("postgres_server/a pooler in transaction mode is refused, one in session mode is not") {
-  EXPECT_PRED2(holds, refusal(Pooler("transaction").url()), "unsupported: a pooler");
+  EXPECT_PRED2(contains, refusal(Pooler("transaction").url()), "unsupported: a pooler");
   EXPECT_EQ(refusal(Pooler("session").url()), "opened");
 }
 
@@ -137,20 +137,21 @@ AE_TEST("postgres_server/through a pooler nothing is made, brought up to date or
   server().create_database("pooled");
   const Pooler dealing("transaction");
   const Pooler lending("session");
-  const auto said = [](const auto& result) {
+  const auto outcome = [](const auto& result) {
     if (result) return std::string("done");
     return std::string(code_name(result.error().code)) + ": " + result.error().message;
   };
   const std::string url = dealing.url("pooled");
-  EXPECT_PRED2(holds, refusal(url), "unsupported: a pooler");
-  EXPECT_PRED2(holds, said(migrate_postgres(url)), "unsupported: a pooler");
-  EXPECT_PRED2(holds, said(migrate_postgres(url, {.check_only = true})), "unsupported: a pooler");
-  const auto made = sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'aetheris'", "public",
-                        server().url("pooled"));
-  EXPECT_EQ(made[1].integer(0, 0), 0);
-  EXPECT_EQ(said(migrate_postgres(lending.url("pooled"))), "done");
-  EXPECT_PRED2(holds, said(PostgresRebuild::open({.url = url})), "unsupported: a pooler");
-  EXPECT_EQ(said(PostgresRebuild::open({.url = lending.url("pooled")})), "done");
+  EXPECT_PRED2(contains, refusal(url), "unsupported: a pooler");
+  EXPECT_PRED2(contains, outcome(migrate_postgres(url)), "unsupported: a pooler");
+  EXPECT_PRED2(contains, outcome(migrate_postgres(url, {.check_only = true})),
+               "unsupported: a pooler");
+  const auto schemas = sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'aetheris'", "public",
+                           server().url("pooled"));
+  EXPECT_EQ(schemas[1].integer(0, 0), 0);
+  EXPECT_EQ(outcome(migrate_postgres(lending.url("pooled"))), "done");
+  EXPECT_PRED2(contains, outcome(PostgresRebuild::open({.url = url})), "unsupported: a pooler");
+  EXPECT_EQ(outcome(PostgresRebuild::open({.url = lending.url("pooled")})), "done");
 }
 
 // ---------------------------------------------------------------- versions
@@ -169,8 +170,8 @@ AE_TEST(
   PostgresOptions reading = fixture.options();
   reading.read_only = true;
   set_layout(postgres::newest_layout() + 1);
-  EXPECT_PRED2(holds, refusal(fixture.options()), "needs_version: ");
-  EXPECT_PRED2(holds, refusal(reading), "needs_version: ");
+  EXPECT_PRED2(contains, refusal(fixture.options()), "needs_version: ");
+  EXPECT_PRED2(contains, refusal(reading), "needs_version: ");
   set_layout(postgres::newest_layout());
   EXPECT_EQ(refusal(reading), "opened");
 }
@@ -199,7 +200,7 @@ AE_TEST("postgres_schema/a store that was half made is made anew") {
   dying->add_unprepared("CREATE SCHEMA half");
   dying->add_unprepared("CREATE TABLE half.jobs(number bigint)");
   dying->add_unprepared("SELECT pg_terminate_backend(pg_backend_pid())");
-  EXPECT_TRUE(dying->run().error().lost);
+  EXPECT_TRUE(dying->run().error().connection_lost);
   testing::TestLoop loop;
   EXPECT_EQ(refusal({.url = server().url(), .loop = loop, .schema = "half"}), "opened");
 }
@@ -225,7 +226,7 @@ AE_TEST("postgres_schema/a new store and one that was brought up to date are the
     }
   }
   const std::string fresh = dump("fresh");
-  EXPECT_PRED2(holds, fresh, "CREATE TABLE aetheris.heads");
+  EXPECT_PRED2(contains, fresh, "CREATE TABLE aetheris.heads");
   EXPECT_EQ(fresh, dump("migrated"));
 }
 
@@ -361,7 +362,7 @@ std::map<std::string, std::int64_t> pages_of_claims(const std::string& schema) {
 
 // On a slow machine, autovacuum could collect statistics during a test and change the server's
 // plans.
-void keep_plans(const std::string& schema) {
+void disable_autovacuum(const std::string& schema) {
   sql("ALTER TABLE jobs SET (autovacuum_enabled = false);"
       "ALTER TABLE heads SET (autovacuum_enabled = false);"
       "ALTER TABLE commits SET (autovacuum_enabled = false)",
@@ -390,7 +391,7 @@ AE_TEST("postgres_cost/a claim passes by the jobs that others run, however many 
     const OwnSchema schema;
     PostgresFixture fixture(schema.name());
     EXPECT_TRUE(fixture.open());
-    keep_plans(schema.name());
+    disable_autovacuum(schema.name());
     add_crowd(schema.name(), crowd);
     EXPECT_TRUE(fixture.commit(PostgresFixture::create("ours")));
     return pages_of_claims(schema.name());
@@ -529,7 +530,7 @@ AE_TEST("postgres_cost/what a claim and a timer cost does not grow with finished
     EXPECT_EQ(statements.size(), ways.size());
     for (const postgres::Statement& statement : statements) {
       const std::string plan = plan_of(*connection, statement);
-      EXPECT_PRED2(holds, plan, ways.at(statement.name));
+      EXPECT_PRED2(contains, plan, ways.at(statement.name));
       EXPECT_FALSE(plan.contains("Seq Scan")) << statement.name << "\n" << plan;
     }
   }

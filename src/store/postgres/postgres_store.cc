@@ -52,7 +52,7 @@ class IdleNotifier : public std::enable_shared_from_this<IdleNotifier> {
       auto connection = session.connection();
       if (!connection) return;
       // Lost notifications are harmless: the receivers also poll.
-      [[maybe_unused]] const auto told = postgres::notify(**connection, channel, idle_texts(jobs));
+      [[maybe_unused]] const auto done = postgres::notify(**connection, channel, idle_texts(jobs));
     });
     loop_.after(kNotifyInterval, [self = shared_from_this()] {
       self->is_paused_ = false;
@@ -109,17 +109,18 @@ Result<T> inner(T answer) {
 }
 
 // Runs a query on a reader and posts its answer. If the connection is lost, it is repeated once.
-template <class T, class Ask>
-void enqueue(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Ask question) {
+template <class T, class Query>
+void enqueue(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Query query) {
   reader.enqueue([&loop, done = std::move(done),
-                  question = std::move(question)](Session& session) mutable {
+                  query = std::move(query)](Session& session) mutable {
     const auto answer = [&]() -> Result<T> {
       for (bool again = false;; again = true) {
         auto connection = session.connection();
         if (!connection) return std::unexpected(std::move(connection).error());
-        auto found = question(**connection);
+        auto found = query(**connection);
         if (found) return inner<T>(*std::move(found));
-        if (!found.error().lost || again) return std::unexpected(unavailable_error(found.error()));
+        if (!found.error().connection_lost || again)
+          return std::unexpected(unavailable_error(found.error()));
       }
     };
     loop.post([done = std::move(done), result = answer()]() mutable { done(std::move(result)); });
@@ -129,14 +130,14 @@ void enqueue(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Ask
 bool has_nul(std::string_view text) { return text.find('\0') != text.npos; }
 
 // PostgreSQL stores no NUL characters in texts; our own ids contain none.
-bool can_keep(const Batch& batch) {
+bool has_no_nul(const Batch& batch) {
   const auto* create = std::get_if<Batch::Create>(&batch.authority);
   if (create == nullptr) return true;
   const NewJob& job = create->job;
-  bool bad = has_nul(job.agent) || has_nul(job.idempotency_key) || has_nul(job.queue);
-  for (const auto& [key, value] : job.labels) bad |= has_nul(key) || has_nul(value);
-  for (const std::string& needed : job.capabilities) bad |= has_nul(needed);
-  return !bad;
+  bool has_any_nul = has_nul(job.agent) || has_nul(job.idempotency_key) || has_nul(job.queue);
+  for (const auto& [key, value] : job.labels) has_any_nul |= has_nul(key) || has_nul(value);
+  for (const std::string& needed : job.capabilities) has_any_nul |= has_nul(needed);
+  return !has_any_nul;
 }
 
 Error no_address() {
@@ -151,26 +152,26 @@ Result<bool> accept(Connection& connection, RollbackGuard& rollback_guard,
                     const Session::Options& session_options, const PostgresOptions& options) {
   AE_ASSIGN(const StoreIdentity identity,
             read_store_identity(connection, session_options.store_id));
-  AE_ASSIGN(auto lost, rollback_guard.find_loss(connection, identity));
+  AE_ASSIGN(auto loss, rollback_guard.find_loss(connection, identity));
   AE_ASSIGN(const auto copied, find_move(connection));
-  if (lost && options.nothing_lost) AE_TRY(rollback_guard.check_unopened(connection));
-  if (!lost && !options.nothing_lost) lost = copied;
-  if (!lost && !identity.accepting && options.is_loss_certain)
-    lost = "it was restored from a backup";
-  if (!lost && !copied) return identity.accepting;
+  if (loss && options.nothing_lost) AE_TRY(rollback_guard.check_unopened(connection));
+  if (!loss && !options.nothing_lost) loss = copied;
+  if (!loss && !identity.accepting && options.is_loss_certain)
+    loss = "it was restored from a backup";
+  if (!loss && !copied) return identity.accepting;
   connection.add_unprepared("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint");
   auto now = connection.run();
   if (!now) return std::unexpected(unavailable_error(now.error()));
   const Instant at = now->back().instant(0, 0);
-  if (!lost) {
+  if (!loss) {
     AE_TRY(RollbackGuard::accept_move(connection, *copied, at, options.accepted_by));
     return identity.accepting;
   }
-  AE_TRY(rollback_guard.accept(connection, *lost, at, options.accepted_by));
+  AE_TRY(rollback_guard.accept(connection, *loss, at, options.accepted_by));
   return true;
 }
 
-Error cannot_keep() {
+Error nul_not_allowed() {
   return {Code::input_invalid,
           "an agent, key, label, capability or message id holds a NUL character, which a "
           "PostgreSQL store cannot keep: leave it out"};
@@ -190,7 +191,7 @@ Result<Migration> migrate_postgres(const std::string& url, const MigrationOption
   if (options.check_only) {
     AE_ASSIGN(done.from, layout_of(connection, schema));
   } else {
-    AE_ASSIGN(done.from, prepare_schema(connection, schema, done.to, options.patience));
+    AE_ASSIGN(done.from, prepare_schema(connection, schema, done.to, options.lock_timeout));
   }
   return done;
 }
@@ -201,8 +202,8 @@ Status check_rollback(const std::string& url, const std::string& guard_dir) {
   if (!connection || !check_schema(*connection, schema)) return {};
   const auto id = store_id(*connection);
   if (!id) return {};
-  const Status stands = RollbackGuard(*id, guard_dir, false).check_unopened(*connection);
-  if (!stands && stands.error().code == Code::store_rolled_back) return stands;
+  const Status check = RollbackGuard(*id, guard_dir, false).check_unopened(*connection);
+  if (!check && check.error().code == Code::store_rolled_back) return check;
   const auto copied = find_move(*connection);
   if (copied && *copied) return std::unexpected(move_not_accepted(**copied));
   return {};
@@ -248,8 +249,8 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
   parts->schema = options.schema;
   parts->rewrite_bytes = options.rewrite_bytes;
   parts->accepting = accepting;
-  if (auto asked = read_database_time(first, parts->database_clock); !asked) {
-    return std::unexpected(unavailable_error(asked.error()));
+  if (auto clock_read = read_database_time(first, parts->database_clock); !clock_read) {
+    return std::unexpected(unavailable_error(clock_read.error()));
   }
   const std::string channel = options.schema;
   if (!options.read_only) {
@@ -263,8 +264,8 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresOptions
                            std::string_view hint, int backend_pid) {
     if (writer != nullptr && backend_pid != 0 && backend_pid == writer->backend_pid())
       return;  // our own
-    loop->post([sink, said = parse_hint(hint)] {
-      if (sink->callback) sink->callback(said);
+    loop->post([sink, parsed = parse_hint(hint)] {
+      if (sink->callback) sink->callback(parsed);
     });
   };
   parts->load_reader = std::make_unique<Reader>(Session(session_options, std::move(second)),
@@ -296,8 +297,8 @@ std::optional<Instant> PostgresStore::time() const {
 void PostgresStore::commit(Batch batch, async::Done<Result<CommitResult>> done) {
   check_batch(batch);
   if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  if (!can_keep(batch)) return answer_later(impl_->loop, std::move(done), cannot_keep());
-  if (batch.sealed && !may_run(batch.row.status)) {
+  if (!has_no_nul(batch)) return answer_later(impl_->loop, std::move(done), nul_not_allowed());
+  if (batch.sealed && !is_runnable(batch.row.status)) {
     done = [idle_notifier = impl_->idle_notifier, job = batch.job,
             done = std::move(done)](Result<CommitResult> answer) mutable {
       if (answer) idle_notifier->on_idle(job);
@@ -309,7 +310,7 @@ void PostgresStore::commit(Batch batch, async::Done<Result<CommitResult>> done) 
 
 void PostgresStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) {
   if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  if (has_nul(entry.id)) return answer_later(impl_->loop, std::move(done), cannot_keep());
+  if (has_nul(entry.id)) return answer_later(impl_->loop, std::move(done), nul_not_allowed());
   impl_->writer->write(
       std::make_unique<InboxWrite>(std::move(job), std::move(entry), time(), std::move(done)));
 }
@@ -392,7 +393,7 @@ void PostgresStore::erase_dropped_values(async::Done<Result<std::vector<Residual
 
 void PostgresStore::append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) {
   if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(std::make_unique<RecordWrite>(std::move(entry), std::move(done)));
+  impl_->writer->write(std::make_unique<AuditWrite>(std::move(entry), std::move(done)));
 }
 
 void PostgresStore::read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) {
@@ -405,15 +406,15 @@ void PostgresStore::count_jobs(async::Done<Result<JobStats>> done) {
           [at = time()](Connection& connection) { return postgres::count_jobs(connection, at); });
 }
 
-void PostgresStore::announce(std::string worker, std::string says, Duration ttl) {
+void PostgresStore::announce(std::string worker, std::string announcement, Duration ttl) {
   if (!impl_->writer || has_nul(worker)) return;
-  impl_->query_reader->enqueue(
-      [worker = std::move(worker), says = std::move(says), ttl](Session& session) {
-        auto connection = session.connection();
-        if (!connection) return;
-        // Best effort: the next announcement repeats it, and no decision depends on it.
-        [[maybe_unused]] const auto said = postgres::announce(**connection, worker, says, ttl);
-      });
+  impl_->query_reader->enqueue([worker = std::move(worker), announcement = std::move(announcement),
+                                ttl](Session& session) {
+    auto connection = session.connection();
+    if (!connection) return;
+    // Best effort: the next announcement repeats it, and no decision depends on it.
+    [[maybe_unused]] const auto done = postgres::announce(**connection, worker, announcement, ttl);
+  });
 }
 
 void PostgresStore::on_hint(std::function<void(const Hint&)> callback) {

@@ -57,9 +57,9 @@ AE_TEST("postgres/leases and timers go by the database's clock") {
   EXPECT_GE(born->lease->lease_until, before + conformance::kLease);
   EXPECT_LE(born->lease->lease_until, after + conformance::kLease);
   // The estimate is never ahead of the database, and only slightly behind.
-  const Instant ours = fixture.store().now();
-  EXPECT_LE(ours, database_now());
-  EXPECT_GE(ours, before);
+  const Instant store_time = fixture.store().now();
+  EXPECT_LE(store_time, database_now());
+  EXPECT_GE(store_time, before);
   EXPECT_FALSE(fixture.store().owned());
   ASSERT_TRUE(fixture.commit(PostgresFixture::create("j1")));
   const auto leases = fixture.claim(5);
@@ -81,23 +81,23 @@ AE_TEST("postgres/an estimate of the database's clock is never ahead, and follow
   using std::chrono::milliseconds;
   ScriptedClock steady;
   postgres::DatabaseClock clock(steady);
-  const auto heard = [&](std::int64_t said, int asked, int received) {
+  const auto on_response = [&](std::int64_t database_ms, int sent_ms, int received) {
     steady.shows = milliseconds(received);
-    clock.on_response(at_ms(said), milliseconds(asked));
+    clock.on_response(at_ms(database_ms), milliseconds(sent_ms));
   };
-  heard(5000, 100'000, 100'010);
+  on_response(5000, 100'000, 100'010);
   EXPECT_EQ(clock.now(), at_ms(5000));
   EXPECT_EQ(clock.latest(), at_ms(5010));
-  heard(5019, 100'018, 100'020);  // a faster response is more exact
+  on_response(5019, 100'018, 100'020);  // a faster response is more exact
   EXPECT_EQ(clock.now(), at_ms(5019));
   EXPECT_EQ(clock.latest(), at_ms(5021));
-  heard(5025, 100'020, 100'040);  // a slow response is consistent with the estimate
+  on_response(5025, 100'020, 100'040);  // a slow response is consistent with the estimate
   EXPECT_EQ(clock.now(), at_ms(5039));
   EXPECT_EQ(clock.latest(), at_ms(5045));
-  heard(3000, 100'050, 100'052);  // set back
+  on_response(3000, 100'050, 100'052);  // set back
   EXPECT_EQ(clock.now(), at_ms(3000));
   EXPECT_EQ(clock.latest(), at_ms(3002));
-  heard(2990, 100'045, 100'055);  // requested earlier: less exact for `latest`
+  on_response(2990, 100'045, 100'055);  // requested earlier: less exact for `latest`
   EXPECT_EQ(clock.latest(), at_ms(3005));
 }
 
@@ -116,23 +116,23 @@ AE_TEST("postgres/a machine that slept knows that its lease may be over, whereve
         steady.shows += seconds(span);
         database += span;
       };
-      const auto here = [&] {
+      const auto maybe_sleep = [&] {
         if (++point == slept_at) pass(3600);
       };
       postgres::DatabaseClock clock(steady);
-      const auto ask = [&](bool sleeps) {
-        const Duration asked = clock.before_request();
-        if (sleeps) here();  // before the request arrives
-        const Instant said = at_ms(database * 1000);
-        if (sleeps) here();  // before the response arrives
-        clock.on_response(said, asked);
-        return said;
+      const auto request_time = [&](bool sleeps) {
+        const Duration sent_at = clock.before_request();
+        if (sleeps) maybe_sleep();  // before the request arrives
+        const Instant database_time = at_ms(database * 1000);
+        if (sleeps) maybe_sleep();  // before the response arrives
+        clock.on_response(database_time, sent_at);
+        return database_time;
       };
-      if (knew_before) ask(false);
-      const Instant lease_until = ask(true) + seconds(30);  // the claim
-      here();                                               // before the declaration
-      ask(true);                                            // the declaration
-      here();                                               // before the send
+      if (knew_before) request_time(false);
+      const Instant lease_until = request_time(true) + seconds(30);  // the claim
+      maybe_sleep();                                                 // before the declaration
+      request_time(true);                                            // the declaration
+      maybe_sleep();                                                 // before the send
       const bool may_send = clock.latest() < lease_until;
       const bool lease_holds = at_ms(database * 1000) < lease_until;
       // Only a suspend before the database granted the lease does not shorten it.
@@ -166,15 +166,15 @@ AE_TEST("postgres/two processes claim different jobs, and each job once") {
   ASSERT_TRUE(one.open());
   ASSERT_TRUE(two.open());
   constexpr int kJobs = 120;
-  int left = kJobs;
+  int pending = kJobs;
   for (int i = 0; i < kJobs; ++i) {
     one.store().commit(PostgresFixture::create("j" + std::to_string(i)),
                        [&](Result<CommitResult> answer) {
                          EXPECT_TRUE(answer);
-                         --left;
+                         --pending;
                        });
   }
-  ASSERT_TRUE(one.loop.run_until([&] { return left == 0; }));
+  ASSERT_TRUE(one.loop.run_until([&] { return pending == 0; }));
   std::vector<std::string> claimed[2];
   const auto claim_all = [](PostgresFixture& fixture, std::vector<std::string>& into) {
     for (;;) {
@@ -237,11 +237,11 @@ AE_TEST("postgres/two processes that write the same keys and values both go thro
   PostgresFixture desks[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
   for (PostgresFixture& fixture : desks) ASSERT_TRUE(fixture.open());
   constexpr int kRounds = 12;
-  std::vector<std::string> made[2];
+  std::vector<std::string> answers_of[2];
   const auto work = [&](int me) {
     PostgresFixture& fixture = desks[me];
     for (int round = 0; round < kRounds; ++round) {
-      int left = 4;
+      int pending = 4;
       std::vector<std::string> answers(4);
       for (int k = 0; k < 4; ++k) {
         const int which = me == 0 ? k : 3 - k;
@@ -257,19 +257,20 @@ AE_TEST("postgres/two processes that write the same keys and values both go thro
             answers[static_cast<std::size_t>(which)] =
                 answer->existing ? answer->existing->text : "mine";
           }
-          --left;
+          --pending;
         });
       }
-      EXPECT_TRUE(fixture.loop.run_until([&] { return left == 0; }));
-      made[me].insert(made[me].end(), answers.begin(), answers.end());
+      EXPECT_TRUE(fixture.loop.run_until([&] { return pending == 0; }));
+      answers_of[me].insert(answers_of[me].end(), answers.begin(), answers.end());
     }
   };
   std::thread other([&] { work(1); });
   work(0);
   other.join();
-  ASSERT_EQ(made[0].size(), made[1].size());
-  for (std::size_t i = 0; i < made[0].size(); ++i) {
-    EXPECT_NE(made[0][i] == "mine", made[1][i] == "mine") << i << ": one of them made it";
+  ASSERT_EQ(answers_of[0].size(), answers_of[1].size());
+  for (std::size_t i = 0; i < answers_of[0].size(); ++i) {
+    EXPECT_NE(answers_of[0][i] == "mine", answers_of[1][i] == "mine")
+        << i << ": one of them made it";
   }
   EXPECT_EQ(desks[0].query({.limit = 1000})->size(), std::size_t{kRounds} * 4);
 }
@@ -338,10 +339,10 @@ AE_TEST("postgres/a value that is dropped while another job takes it up is there
   }
 }
 
-Redaction redaction_of(const std::string& id, const SealedBatch& stands) {
+Redaction redaction_of(const std::string& id, const SealedBatch& stored) {
   Redaction drop{.job = JobId(id)};
-  drop.commits = {{.first_seq = stands.first_seq,
-                   .expected_hash = sha256(stands.bytes),
+  drop.commits = {{.first_seq = stored.first_seq,
+                   .expected_hash = sha256(stored.bytes),
                    .bytes = "left",
                    .blobs = {}}};
   drop.audit = {.at = {}, .by = "me", .act = "redact", .job = drop.job, .detail = {}};
@@ -448,11 +449,11 @@ AE_TEST("postgres/what a redaction leaves is what is listed, and is stored") {
 }
 
 std::string wiped(PostgresFixture& fixture) {
-  const auto left = fixture.loop.await<Result<std::vector<ResidualCopy>>>(
+  const auto residual_copies = fixture.loop.await<Result<std::vector<ResidualCopy>>>(
       [&](auto done) { fixture.store().erase_dropped_values(std::move(done)); });
-  if (!left) return left.error().message;
+  if (!residual_copies) return residual_copies.error().message;
   std::string all;
-  for (const ResidualCopy& copy : *left) all += copy.where + ": " + copy.why + "\n";
+  for (const ResidualCopy& copy : *residual_copies) all += copy.where + ": " + copy.why + "\n";
   return all;
 }
 
@@ -475,13 +476,14 @@ AE_TEST("postgres/tables are rewritten to wipe them, and neither wait long nor m
   other->add_unprepared("BEGIN");
   other->add_unprepared("LOCK TABLE commits IN ACCESS SHARE MODE");
   ASSERT_TRUE(other->run());
-  std::optional<Result<std::vector<ResidualCopy>>> left;
-  fixture.store().erase_dropped_values([&](auto answer) { left = std::move(answer); });
-  for (int i = 1; !left; ++i)
+  std::optional<Result<std::vector<ResidualCopy>>> residual_copies;
+  fixture.store().erase_dropped_values([&](auto answer) { residual_copies = std::move(answer); });
+  for (int i = 1; !residual_copies; ++i)
     ASSERT_TRUE(fixture.commit(PostgresFixture::create("j" + std::to_string(i))));
-  ASSERT_TRUE(*left) << left->error().message;
-  ASSERT_EQ((*left)->size(), 2u);
-  EXPECT_EQ((**left)[1].where, "old rows in the pages of \"" + schema.name() + "\".commits");
+  ASSERT_TRUE(*residual_copies) << residual_copies->error().message;
+  ASSERT_EQ((*residual_copies)->size(), 2u);
+  EXPECT_EQ((**residual_copies)[1].where,
+            "old rows in the pages of \"" + schema.name() + "\".commits");
   other->add_unprepared("COMMIT");
   ASSERT_TRUE(other->run());
   EXPECT_FALSE(wiped(fixture).contains("old rows"));
@@ -517,9 +519,9 @@ AE_TEST("postgres/another label for turns leaves the jobs that have ended alone"
   ASSERT_EQ(after[1].size(), 5);
   for (int i = 0; i < 5; ++i) {
     const std::string status = after[1].text(i, 0);
-    const bool goes_on = status == "queued" || status == "waiting";
-    EXPECT_EQ(after[1].text(i, 1), goes_on ? "red" : "") << status;
-    EXPECT_EQ(after[1].text(i, 2) != before[1].text(i, 2), goes_on) << status;
+    const bool is_unended = status == "queued" || status == "waiting";
+    EXPECT_EQ(after[1].text(i, 1), is_unended ? "red" : "") << status;
+    EXPECT_EQ(after[1].text(i, 2) != before[1].text(i, 2), is_unended) << status;
   }
 }
 
@@ -527,15 +529,15 @@ AE_TEST("postgres/what comes together is committed together") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
-  int left = 1000;
+  int pending = 1000;
   for (int i = 0; i < 1000; ++i) {
     fixture.store().commit(PostgresFixture::create("j" + std::to_string(i)),
                            [&](Result<CommitResult> answer) {
                              EXPECT_TRUE(answer);
-                             --left;
+                             --pending;
                            });
   }
-  ASSERT_TRUE(fixture.loop.run_until([&] { return left == 0; }));
+  ASSERT_TRUE(fixture.loop.run_until([&] { return pending == 0; }));
   EXPECT_EQ(fixture.store().stats().writes, 1000u);
   EXPECT_LT(fixture.store().stats().groups, 100u);
 }
@@ -618,7 +620,7 @@ AE_TEST("hint/what another process makes claimable or posts is said, our own is 
   PostgresFixture one(schema.name()), two(schema.name());
   ASSERT_TRUE(one.open());
   ASSERT_TRUE(two.open());
-  std::vector<std::string> heard[2];
+  std::vector<std::string> hints[2];
   const auto listen = [](PostgresFixture& fixture, std::vector<std::string>& into) {
     fixture.store().on_hint([&into](const Hint& hint) {
       into.push_back(hint.inbox_of ? hint.inbox_of->text
@@ -626,20 +628,20 @@ AE_TEST("hint/what another process makes claimable or posts is said, our own is 
                                    : "claim");
     });
   };
-  listen(one, heard[0]);
-  listen(two, heard[1]);
+  listen(one, hints[0]);
+  listen(two, hints[1]);
   ASSERT_TRUE(one.commit(PostgresFixture::create_claimed("held")));
   ASSERT_TRUE(one.commit(PostgresFixture::append("held", 2)));  // no hint
   ASSERT_TRUE(one.commit(PostgresFixture::create("free")));
-  ASSERT_TRUE(two.loop.run_until([&] { return !heard[1].empty(); }));
-  EXPECT_EQ(heard[1], std::vector<std::string>{"claim for a"});
-  const auto add_inbox = two.loop.await<Result<void>>([&](auto done) {
-    two.store().put_inbox(JobId("held"), {.id = "s", .act = "{}"}, std::move(done));
+  ASSERT_TRUE(two.loop.run_until([&] { return !hints[1].empty(); }));
+  EXPECT_EQ(hints[1], std::vector<std::string>{"claim for a"});
+  const auto put_result = two.loop.await<Result<void>>([&](auto done) {
+    two.store().put_inbox(JobId("held"), {.id = "s", .request = "{}"}, std::move(done));
   });
-  ASSERT_TRUE(add_inbox);
-  ASSERT_TRUE(one.loop.run_until([&] { return !heard[0].empty(); }));
-  EXPECT_EQ(heard[0], std::vector<std::string>{"held"});
-  EXPECT_EQ(heard[1].size(), 1u);
+  ASSERT_TRUE(put_result);
+  ASSERT_TRUE(one.loop.run_until([&] { return !hints[0].empty(); }));
+  EXPECT_EQ(hints[0], std::vector<std::string>{"held"});
+  EXPECT_EQ(hints[1].size(), 1u);
 }
 
 AE_TEST("hint/a job that may be claimed is said with what it asks of a worker, in bounded texts") {
@@ -674,15 +676,15 @@ AE_TEST("hint/a job that ends or waits is said to others, a step of one that goe
   PostgresFixture one(schema.name()), two(schema.name());
   ASSERT_TRUE(one.open());
   ASSERT_TRUE(two.open());
-  std::vector<std::string> heard[2];
+  std::vector<std::string> hints[2];
   const auto listen = [](PostgresFixture& fixture, std::vector<std::string>& into) {
     fixture.store().on_hint([&into](const Hint& hint) {
       for (const JobId& job : hint.idle) into.push_back(job.text);
       if (hint.idle.empty()) into.push_back("else");
     });
   };
-  listen(one, heard[0]);
-  listen(two, heard[1]);
+  listen(one, hints[0]);
+  listen(two, hints[1]);
   for (const char* id : {"ends", "waits", "goes on"}) {
     ASSERT_TRUE(one.commit(PostgresFixture::create_claimed(id)));
   }
@@ -695,10 +697,10 @@ AE_TEST("hint/a job that ends or waits is said to others, a step of one that goe
     ASSERT_TRUE(one.commit(std::move(batch)));
   }
   one.loop.advance(std::chrono::milliseconds(100));
-  ASSERT_TRUE(two.loop.run_until([&] { return heard[1].size() >= 2; }));
-  EXPECT_EQ(heard[1], (std::vector<std::string>{"ends", "waits"}));
+  ASSERT_TRUE(two.loop.run_until([&] { return hints[1].size() >= 2; }));
+  EXPECT_EQ(hints[1], (std::vector<std::string>{"ends", "waits"}));
   one.loop.run_ready();
-  EXPECT_EQ(heard[0], std::vector<std::string>{}) << "our own is known here";
+  EXPECT_EQ(hints[0], std::vector<std::string>{}) << "our own is known here";
 }
 
 AE_TEST("hint/jobs that rest are said in bounded texts, whatever their number") {
@@ -719,12 +721,13 @@ AE_TEST("hint/a listener that lost its connection listens again and looks at onc
   PostgresFixture one(schema.name()), two(schema.name());
   ASSERT_TRUE(one.open());
   ASSERT_TRUE(two.open());
-  int heard = 0;
-  one.store().on_hint([&](const Hint&) { ++heard; });
+  int hint_count = 0;
+  one.store().on_hint([&](const Hint&) { ++hint_count; });
   sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'");
-  ASSERT_TRUE(one.loop.run_until([&] { return heard == 1; })) << "anything may have been missed";
+  ASSERT_TRUE(one.loop.run_until([&] { return hint_count == 1; }))
+      << "anything may have been missed";
   ASSERT_TRUE(two.commit(PostgresFixture::create("j0")));
-  ASSERT_TRUE(one.loop.run_until([&] { return heard == 2; }));
+  ASSERT_TRUE(one.loop.run_until([&] { return hint_count == 2; }));
 }
 
 AE_TEST("postgres/what a worker says of itself is seen by others until it has passed") {
@@ -737,7 +740,7 @@ AE_TEST("postgres/what a worker says of itself is seen by others until it has pa
         [&](auto done) { other.store().count_jobs(std::move(done)); });
     EXPECT_TRUE(job_stats);
     const auto found = job_stats->workers.find(worker);
-    return found == job_stats->workers.end() ? "-" : found->second.says;
+    return found == job_stats->workers.end() ? "-" : found->second.announcement;
   };
   // Queries of one store are answered in order.
   const auto settled = [&] {

@@ -109,10 +109,10 @@ Pg<void> drop_blobs(Connection& connection, const Rows& uses) {
   connection.add(kUnnamed, Params().add(hashes));
   AE_ASSIGN(const auto unnamed, connection.run());
   if (unnamed[0].empty()) return {};
-  Column gone(Type::bytes);
-  for (int i = 0; i < unnamed[0].size(); ++i) gone.add(unnamed[0].hash(i, 0));
+  Column unreferenced(Type::bytes);
+  for (int i = 0; i < unnamed[0].size(); ++i) unreferenced.add(unnamed[0].hash(i, 0));
   connection.add(kLockBlobs);
-  connection.add(kDropBlobs, Params().add(gone));
+  connection.add(kDropBlobs, Params().add(unreferenced));
   AE_TRY(connection.run());
   return {};
 }
@@ -123,11 +123,11 @@ Pg<Result<bool>> prune(Connection& connection, const Pruning& pruning, AuditHead
   AE_ASSIGN(const Found found, find(connection, pruning));
   for (const Pruning::Job& requested : pruning.jobs) {
     const auto it = found.jobs.find(requested.job.text);
-    const auto stands = it == found.jobs.end() ? std::nullopt : std::optional(it->second);
-    if (auto may = check_prunable(requested, stands); !may) {
+    const auto candidate = it == found.jobs.end() ? std::nullopt : std::optional(it->second);
+    if (auto check = check_prunable(requested, candidate); !check) {
       connection.add(kCommit);
       AE_TRY(connection.run());
-      return Result<bool>(std::unexpected(std::move(may).error()));
+      return Result<bool>(std::unexpected(std::move(check).error()));
     }
   }
   const Params numbers = Params().add(column_of(found.numbers));

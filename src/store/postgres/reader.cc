@@ -32,10 +32,10 @@ Reader::~Reader() {
   ::close(wakeup_fd_);
 }
 
-void Reader::enqueue(ReadTask question) {
+void Reader::enqueue(ReadTask task) {
   {
     const std::lock_guard lock(mutex_);
-    tasks_.push_back(std::move(question));
+    tasks_.push_back(std::move(task));
     if (tasks_.size() > 1) return;  // it is already notified
   }
   ::eventfd_write(wakeup_fd_, 1);
@@ -43,18 +43,18 @@ void Reader::enqueue(ReadTask question) {
 
 void Reader::run() {
   for (;;) {
-    ReadTask question;
+    ReadTask task;
     {
       const std::lock_guard lock(mutex_);
       if (!tasks_.empty()) {
-        question = std::move(tasks_.front());
+        task = std::move(tasks_.front());
         tasks_.pop_front();
       } else if (stop_) {
         return;
       }
     }
-    if (question) {
-      question(session_);
+    if (task) {
+      task(session_);
       continue;
     }
     listen();
@@ -75,19 +75,19 @@ void Reader::listen() {
     if (std::exchange(listening_generation_, session_.reconnects() + 1) != 0)
       listen_options_.on_hint("claim", 0);
   }
-  const auto of_others = [&](std::string_view hint, int backend_pid) {
+  const auto on_notification = [&](std::string_view hint, int backend_pid) {
     if (backend_pid != (*connection)->backend_pid()) listen_options_.on_hint(hint, backend_pid);
   };
-  if (!(*connection)->drain_notifications(of_others)) session_.disconnect();
+  if (!(*connection)->drain_notifications(on_notification)) session_.disconnect();
 }
 
 void Reader::wait() {
   const bool listens = !listen_options_.channels.empty();
-  pollfd wishes[] = {
+  pollfd pollfds[] = {
       {.fd = wakeup_fd_, .events = POLLIN, .revents = 0},
       {.fd = session_.is_open() ? session_.socket() : -1, .events = POLLIN, .revents = 0}};
-  const bool heard_of = listens && session_.is_open();
-  ::poll(wishes, heard_of ? 2 : 1, !listens || heard_of ? -1 : kRelistenMs);
+  const bool is_listening = listens && session_.is_open();
+  ::poll(pollfds, is_listening ? 2 : 1, !listens || is_listening ? -1 : kRelistenMs);
   eventfd_t rung = 0;
   ::eventfd_read(wakeup_fd_, &rung);
 }

@@ -32,7 +32,7 @@ class Reader {
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  void enqueue(ReadTask question);
+  void enqueue(ReadTask task);
 
  private:
   void run();

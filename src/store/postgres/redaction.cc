@@ -29,7 +29,7 @@ constexpr Statement kReplace{
     "FROM unnest($2::bigint[], $3::bytea[], $4::bytea[]) AS w(first_seq, body, blobs) "
     "WHERE commits.job = $1::bigint AND commits.first_seq = w.first_seq"};
 // Removes the references to hashes that none of its commits contain any more.
-constexpr Statement kForget{
+constexpr Statement kDropUses{
     "redaction_forget",
     "DELETE FROM value_uses WHERE job = $1::bigint AND hash = ANY($2::bytea[]) AND "
     "(SELECT true FROM commits WHERE commits.job = value_uses.job AND commits.blobs IS NOT NULL "
@@ -65,12 +65,12 @@ constexpr Statement kAudit{"read_audit",
                            "LEFT JOIN audit ON audit.seq > $1::bigint "
                            "WHERE key = 'audit_head' ORDER BY audit.seq"};
 
-std::string listed(const std::vector<Hash>& hashes) {
-  std::string add_to_indexes;
+std::string concatenated(const std::vector<Hash>& hashes) {
+  std::string bytes;
   for (const Hash& hash : hashes) {
-    add_to_indexes.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
+    bytes.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
   }
-  return add_to_indexes;
+  return bytes;
 }
 
 struct Stored {
@@ -78,23 +78,23 @@ struct Stored {
 };
 
 struct Answer {
-  std::optional<Result<void>> result;  // nothing is to be written
-  std::set<std::string> left_out;      // hashes that its commits no longer reference
+  std::optional<Result<void>> result;         // nothing is to be written
+  std::set<std::string> unreferenced_hashes;  // hashes that its commits no longer reference
 };
 
 // Do the stored effects differ from the requested ones? Fails with sequence_conflict if an effect
 // is missing in the request.
-Result<bool> differ(const Redaction& redaction, const Rows& effects) {
-  bool differ = false;
+Result<bool> effects_differ(const Redaction& redaction, const Rows& effects) {
+  bool any_differs = false;
   for (int i = 0; i < effects.size(); ++i) {
     const auto requested = std::ranges::find_if(redaction.effects, [&](const EffectRow& effect) {
       return effect.invocation.text == effects.bytes(i, 0) && effect.try_no == effects.count(i, 1);
     });
     if (requested == redaction.effects.end())
       return std::unexpected(effects_changed(redaction.job));
-    differ = differ || requested->record != effects.bytes(i, 2);
+    any_differs = any_differs || requested->record != effects.bytes(i, 2);
   }
-  return differ;
+  return any_differs;
 }
 
 Answer answer(const Redaction& redaction, const Rows& head,
@@ -120,13 +120,13 @@ Answer answer(const Redaction& redaction, const Rows& head,
     changes = changes || !same;
     const std::string& blobs = found->second.blobs;
     for (std::size_t at = 0; at + sizeof(Hash) <= blobs.size(); at += sizeof(Hash)) {
-      answer.left_out.insert(blobs.substr(at, sizeof(Hash)));
+      answer.unreferenced_hashes.insert(blobs.substr(at, sizeof(Hash)));
     }
   }
   for (const Redaction::Commit& requested : redaction.commits) {
-    for (const Hash& hash : requested.blobs) answer.left_out.erase(listed({hash}));
+    for (const Hash& hash : requested.blobs) answer.unreferenced_hashes.erase(concatenated({hash}));
   }
-  if (const auto other = differ(redaction, effects); !other) {
+  if (const auto other = effects_differ(redaction, effects); !other) {
     answer.result = std::unexpected(other.error());
   } else if (!changes && !*other) {
     answer.result = Result<void>();
@@ -140,7 +140,7 @@ void add_writes(Connection& connection, const Redaction& redaction, std::int64_t
     firsts.add(requested.first_seq);
     bodies.add(std::string_view(requested.bytes));
     lists.add(requested.blobs.empty() ? std::nullopt
-                                      : std::optional<std::string>(listed(requested.blobs)));
+                                      : std::optional<std::string>(concatenated(requested.blobs)));
   }
   connection.add(kReplace, Params().add(job).add(firsts).add(bodies).add(lists));
   if (!redaction.effects.empty()) {
@@ -157,26 +157,26 @@ void add_writes(Connection& connection, const Redaction& redaction, std::int64_t
 
 // Deletes the blobs that its commits no longer reference, unless another job references them.
 Pg<void> drop_values(Connection& connection, std::int64_t job,
-                     const std::set<std::string>& left_out) {
-  if (left_out.empty()) return {};
+                     const std::set<std::string>& unreferenced_hashes) {
+  if (unreferenced_hashes.empty()) return {};
   Column named(Type::bytes);
-  for (const std::string& hash : left_out) named.add(hash);
-  connection.add(kForget, Params().add(job).add(named));
+  for (const std::string& hash : unreferenced_hashes) named.add(hash);
+  connection.add(kDropUses, Params().add(job).add(named));
   connection.add(kUnnamed, Params().add(named));
   AE_ASSIGN(const auto answers, connection.run());
   const Rows& unnamed = answers[1];
   if (unnamed.empty()) return {};
-  Column gone(Type::bytes);
-  for (int i = 0; i < unnamed.size(); ++i) gone.add(unnamed.hash(i, 0));
+  Column unreferenced(Type::bytes);
+  for (int i = 0; i < unnamed.size(); ++i) unreferenced.add(unnamed.hash(i, 0));
   connection.add(kLockBlobs);
-  connection.add(kDropBlobs, Params().add(gone));
+  connection.add(kDropBlobs, Params().add(unreferenced));
   AE_TRY(connection.run());
   return {};
 }
 
 }  // namespace
 
-std::vector<Statement> redaction_statements() { return {kForget, kUnnamed, kDropBlobs}; }
+std::vector<Statement> redaction_statements() { return {kDropUses, kUnnamed, kDropBlobs}; }
 
 Pg<Result<void>> redact(Connection& connection, const Redaction& redaction) {
   Column firsts(Type::integer);
@@ -199,7 +199,7 @@ Pg<Result<void>> redact(Connection& connection, const Redaction& redaction) {
   const std::int64_t job = answers[1].integer(0, 0);
   add_writes(connection, redaction, job);
   AE_TRY(connection.run());
-  AE_TRY(drop_values(connection, job, decided.left_out));
+  AE_TRY(drop_values(connection, job, decided.unreferenced_hashes));
   Transaction audit;  // continues this transaction
   audit.declare_audit_read();
   AE_TRY(audit.read(connection));

@@ -87,9 +87,9 @@ std::string checksum_of(std::string_view text) {
   return to_hex(sha256(text)).substr(0, kChecksumChars);
 }
 
-Error rolled_back(const std::string& lost) {
+Error rolled_back(const std::string& loss) {
   return {Code::store_rolled_back,
-          "this store went backwards: " + lost +
+          "this store went backwards: " + loss +
               "; a restore or failover lost commits, whose work would be repeated: check its jobs, "
               "then `aetheris doctor --accept-rollback` parks unfinished ones"};
 }
@@ -110,13 +110,13 @@ Result<StoreIdentity> read_store_identity(Connection& connection, const std::str
   connection.add_unprepared(kReadIdentity);
   auto answers = connection.run();
   if (!answers) return std::unexpected(unavailable_error(answers.error()));
-  StoreIdentity identity{.timeline = store_id, .before = {}, .lost = {}};
+  StoreIdentity identity{.timeline = store_id, .earlier_timelines = {}, .loss = {}};
   const Rows& rows = answers->back();
   for (int i = 0; i < rows.size(); ++i) {
     const std::string key = rows.text(i, 0), value = rows.text(i, 1);
     if (key == "timeline") identity.timeline = value;
-    if (key == "timelines") identity.before = lines(value);
-    if (key == "lost") identity.lost = value;
+    if (key == "timelines") identity.earlier_timelines = lines(value);
+    if (key == "lost") identity.loss = value;
     if (key == "accepting") identity.accepting = true;
   }
   return identity;
@@ -137,11 +137,12 @@ std::string RollbackGuard::timeline() const {
 }
 
 std::optional<std::string> RollbackGuard::compare(const StoreIdentity& identity,
-                                                  const SavedMark& remembered,
+                                                  const SavedMark& saved,
                                                   const std::optional<HighWaterMark>& current) {
-  const auto& [timeline, high_water_mark] = remembered;
+  const auto& [timeline, high_water_mark] = saved;
   if (timeline != identity.timeline) {
-    if (std::ranges::find(identity.before, timeline) != identity.before.end()) return std::nullopt;
+    if (std::ranges::find(identity.earlier_timelines, timeline) != identity.earlier_timelines.end())
+      return std::nullopt;
     return "it is from before a loss that was accepted";
   }
   if (high_water_mark.job.empty()) {
@@ -187,19 +188,19 @@ Result<std::optional<HighWaterMark>> RollbackGuard::current(Connection& connecti
 Result<std::optional<HighWaterMark>> RollbackGuard::find_prune_entry(
     Connection& connection, const HighWaterMark& high_water_mark) {
   if (high_water_mark.job.empty()) return std::nullopt;
-  for (std::uint64_t before = kNever;;) {
-    connection.add_unprepared(kPrunes, Params().add(before));
+  for (std::uint64_t before_seq = kNever;;) {
+    connection.add_unprepared(kPrunes, Params().add(before_seq));
     auto answers = connection.run();
     if (!answers) return std::unexpected(unavailable_error(answers.error()));
     const Rows& rows = answers->back();
     if (rows.empty()) return std::nullopt;
     for (int i = 0; i < rows.size(); ++i) {
-      before = rows.count(i, 0);
+      before_seq = rows.count(i, 0);
       const auto entry = parse_json(rows.text(i, 1), {.depth_max = 128});
       if (!entry) continue;
       if (high_water_mark.number == 0 ||
           contains_number((*entry)["detail"].text("numbers"), high_water_mark.number)) {
-        return HighWaterMark{.job = {}, .audit = {.seq = before, .hash = rows.hash(i, 2)}};
+        return HighWaterMark{.job = {}, .audit = {.seq = before_seq, .hash = rows.hash(i, 2)}};
       }
     }
   }
@@ -207,33 +208,33 @@ Result<std::optional<HighWaterMark>> RollbackGuard::find_prune_entry(
 
 Result<std::optional<std::string>> RollbackGuard::find_loss(Connection& connection,
                                                             const StoreIdentity& identity) {
-  if (!identity.lost.empty()) return identity.lost;
-  std::optional<SavedMark> remembered;
+  if (!identity.loss.empty()) return identity.loss;
+  std::optional<SavedMark> saved;
   {
     const std::lock_guard lock(mutex_);
-    remembered = saved_;
+    saved = saved_;
   }
-  if (!remembered) return std::nullopt;
-  AE_ASSIGN(const auto found, current(connection, remembered->high_water_mark));
-  if (!found && remembered->timeline == identity.timeline) {
-    AE_ASSIGN(const auto entry, find_prune_entry(connection, remembered->high_water_mark));
+  if (!saved) return std::nullopt;
+  AE_ASSIGN(const auto found, current(connection, saved->high_water_mark));
+  if (!found && saved->timeline == identity.timeline) {
+    AE_ASSIGN(const auto entry, find_prune_entry(connection, saved->high_water_mark));
     if (entry) {
       // A write that was remembered meanwhile is newer and stays.
       const std::lock_guard lock(mutex_);
-      if (saved_ && saved_->high_water_mark == remembered->high_water_mark) {
+      if (saved_ && saved_->high_water_mark == saved->high_water_mark) {
         saved_->high_water_mark = *entry;
         changed_ = true;
       }
       return std::nullopt;
     }
   }
-  return compare(identity, *remembered, found);
+  return compare(identity, *saved, found);
 }
 
 Status RollbackGuard::check_unopened(Connection& connection) {
   AE_ASSIGN(const StoreIdentity identity, read_store_identity(connection, store_id_));
-  AE_ASSIGN(const auto lost, find_loss(connection, identity));
-  if (lost) return std::unexpected(rolled_back(*lost));
+  AE_ASSIGN(const auto loss, find_loss(connection, identity));
+  if (loss) return std::unexpected(rolled_back(*loss));
   if (identity.accepting && !is_accepting_) return std::unexpected(acceptance_unfinished());
   return {};
 }
@@ -244,15 +245,15 @@ Status RollbackGuard::check(Connection& connection) {
     if (stopped_) return std::unexpected(*stopped_);
   }
   AE_ASSIGN(const StoreIdentity identity, read_store_identity(connection, store_id_));
-  AE_ASSIGN(const auto lost, find_loss(connection, identity));
-  if (lost && identity.lost.empty()) {
-    connection.add_unprepared(kMarkLost, Params().add(*lost).add(store_id_).add(identity.timeline));
-    if (auto said = connection.run(); !said)
-      return std::unexpected(unavailable_error(said.error()));
+  AE_ASSIGN(const auto loss, find_loss(connection, identity));
+  if (loss && identity.loss.empty()) {
+    connection.add_unprepared(kMarkLost, Params().add(*loss).add(store_id_).add(identity.timeline));
+    if (auto done = connection.run(); !done)
+      return std::unexpected(unavailable_error(done.error()));
   }
   std::optional<Error> why;
-  if (lost) why = rolled_back(*lost);
-  if (!lost && identity.accepting && !is_accepting_) why = acceptance_unfinished();
+  if (loss) why = rolled_back(*loss);
+  if (!loss && identity.accepting && !is_accepting_) why = acceptance_unfinished();
   const std::lock_guard lock(mutex_);
   const bool first = timeline_.empty();
   if (!why && first) timeline_ = identity.timeline;
@@ -278,20 +279,21 @@ void RollbackGuard::record_write(const HighWaterMark& high_water_mark) {
   save();
 }
 
-Status RollbackGuard::accept(Connection& connection, const std::string& lost, Instant at,
+Status RollbackGuard::accept(Connection& connection, const std::string& loss, Instant at,
                              const std::string& by) {
   AE_ASSIGN(StoreIdentity identity, read_store_identity(connection, store_id_));
-  std::string before;
-  identity.before.push_back(identity.timeline);
+  std::string earlier_timelines;
+  identity.earlier_timelines.push_back(identity.timeline);
   {
     // The remembered mark may be of a timeline that this copy does not contain.
     const std::lock_guard lock(mutex_);
     if (saved_ && saved_->timeline != identity.timeline) {
-      identity.before.push_back(saved_->timeline);
+      identity.earlier_timelines.push_back(saved_->timeline);
     }
     saved_.reset();
   }
-  for (const std::string& one : identity.before) before += (before.empty() ? "" : "\n") + one;
+  for (const std::string& one : identity.earlier_timelines)
+    earlier_timelines += (earlier_timelines.empty() ? "" : "\n") + one;
   AE_ASSIGN(const std::string location, read_location(connection));
   const auto run = [&]() -> Pg<void> {
     AE_TRY(begin_audited(
@@ -299,8 +301,8 @@ Status RollbackGuard::accept(Connection& connection, const std::string& lost, In
                      .by = by,
                      .act = "accept_rollback",
                      .job = {},
-                     .detail = Value::object({{"lost", lost}, {"timeline", identity.timeline}})}));
-    connection.add_unprepared(kPutMeta, Params().add("timelines").add(before));
+                     .detail = Value::object({{"lost", loss}, {"timeline", identity.timeline}})}));
+    connection.add_unprepared(kPutMeta, Params().add("timelines").add(earlier_timelines));
     connection.add_unprepared(kPutMeta, Params().add("accepting").add("1"));
     connection.add_unprepared(
         "INSERT INTO meta(key, value) VALUES('timeline', replace(gen_random_uuid()::text, '-', "
@@ -344,26 +346,26 @@ std::optional<RollbackGuard::SavedMark> RollbackGuard::read() const {
   const std::size_t end = group.rfind(' ');
   if (end == group.npos || checksum_of(group.substr(0, end)) != group.substr(end + 1))
     return std::nullopt;
-  std::istringstream words(group);
+  std::istringstream fields(group);
   SavedMark found;
   std::string magic, store;
   HighWaterMark& high_water_mark = found.high_water_mark;
   std::string kind, hash;
-  words >> magic >> store >> found.timeline;
+  fields >> magic >> store >> found.timeline;
   if (magic == kFirstMagic) {
-    words >> high_water_mark.epoch >> high_water_mark.last_seq >> high_water_mark.job.text;
-  } else if (magic == kMagic && words >> kind && kind == "audit") {
-    words >> high_water_mark.audit.seq >> hash;
+    fields >> high_water_mark.epoch >> high_water_mark.last_seq >> high_water_mark.job.text;
+  } else if (magic == kMagic && fields >> kind && kind == "audit") {
+    fields >> high_water_mark.audit.seq >> hash;
     const auto read = hash_from_hex(hash);
     if (!read) return std::nullopt;
     high_water_mark.audit.hash = *read;
   } else if (magic == kMagic) {
-    words >> high_water_mark.number >> high_water_mark.epoch >> high_water_mark.last_seq >>
+    fields >> high_water_mark.number >> high_water_mark.epoch >> high_water_mark.last_seq >>
         high_water_mark.job.text;
   } else {
     return std::nullopt;
   }
-  if (!words || store != store_id_) return std::nullopt;
+  if (!fields || store != store_id_) return std::nullopt;
   return found;
 }
 

@@ -8,7 +8,7 @@
 // first process that finds a loss records it in the store, and then all processes stop.
 // A row that was deleted with its job (store/postgres/prune.h) is not a loss: the audit log
 // contains the deletion, and that entry becomes the remembered mark.
-// Stored: rows of `meta`: `lost` (the detected loss; writes are refused), `timeline` (absent = the
+// Stored: rows of `meta`: `loss` (the detected loss; writes are refused), `timeline` (absent = the
 // store's id), `timelines` (earlier ones, one per line, ended by accepted losses), `accepting` (not
 // every job has been parked yet). The file: one line of text with a checksum. See
 // docs/decisions/0035-backup-and-restore.md.
@@ -43,8 +43,8 @@ struct HighWaterMark {
 // The state of the store, as its own rows record it.
 struct StoreIdentity {
   std::string timeline;
-  std::vector<std::string> before;
-  std::string lost;
+  std::vector<std::string> earlier_timelines;
+  std::string loss;
   bool accepting = false;
 };
 Result<StoreIdentity> read_store_identity(Connection& connection, const std::string& store_id);
@@ -71,7 +71,7 @@ class RollbackGuard {
                                                const StoreIdentity& identity);
   // Accepts a loss: a new timeline and an audit entry. Until `finish_accepting` no other process
   // opens the store.
-  Status accept(Connection& connection, const std::string& lost, Instant at, const std::string& by);
+  Status accept(Connection& connection, const std::string& loss, Instant at, const std::string& by);
   // Accepts a move without loss: an audit entry and the new location.
   static Status accept_move(Connection& connection, const std::string& why, Instant at,
                             const std::string& by);
@@ -82,8 +82,7 @@ class RollbackGuard {
     std::string timeline;
     HighWaterMark high_water_mark;
   };
-  static std::optional<std::string> compare(const StoreIdentity& identity,
-                                            const SavedMark& remembered,
+  static std::optional<std::string> compare(const StoreIdentity& identity, const SavedMark& saved,
                                             const std::optional<HighWaterMark>& current);
   static Result<std::optional<HighWaterMark>> current(Connection& connection,
                                                       const HighWaterMark& high_water_mark);

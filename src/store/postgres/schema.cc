@@ -186,9 +186,9 @@ Status make_schema(Connection& connection, const std::string& schema) {
   Params name;
   name.add(schema);
   connection.add_unprepared("SELECT count(*) > 0 FROM pg_namespace WHERE nspname = $1::text", name);
-  auto there = connection.run();
-  if (!there) return std::unexpected(unavailable_error(there.error()));
-  if (!there->at(0).boolean(0, 0))
+  auto schema_exists = connection.run();
+  if (!schema_exists) return std::unexpected(unavailable_error(schema_exists.error()));
+  if (!schema_exists->at(0).boolean(0, 0))
     connection.add_unprepared("CREATE SCHEMA " + quoted_name(schema));
   return {};
 }
@@ -207,9 +207,9 @@ Result<std::int64_t> layout_of(Connection& connection, const std::string& schema
       "SELECT count(*) > 0 FROM pg_class WHERE relname = 'meta' AND relnamespace IN "
       "(SELECT oid FROM pg_namespace WHERE nspname = $1::text)",
       name);
-  auto there = connection.run();
-  if (!there) return std::unexpected(unavailable_error(there.error()));
-  if (!there->at(0).boolean(0, 0)) return 0;
+  auto table_exists = connection.run();
+  if (!table_exists) return std::unexpected(unavailable_error(table_exists.error()));
+  if (!table_exists->at(0).boolean(0, 0)) return 0;
   connection.add_unprepared("SELECT value::bigint FROM meta WHERE key = 'layout'");
   auto layout = connection.run();
   if (!layout) return std::unexpected(unavailable_error(layout.error()));
@@ -298,12 +298,12 @@ Error migrating(const PgError& error) {
 }  // namespace
 
 Result<std::int64_t> prepare_schema(Connection& connection, const std::string& schema,
-                                    std::int64_t layout, std::chrono::milliseconds patience) {
+                                    std::int64_t layout, std::chrono::milliseconds lock_timeout) {
   AE_ASSIGN(const std::int64_t before, layout_of(connection, schema));
   if (before >= layout) return before;
   const auto run = [&]() -> Result<std::int64_t> {
     connection.add_unprepared("BEGIN");
-    connection.add_unprepared("SET LOCAL lock_timeout = " + std::to_string(patience.count()));
+    connection.add_unprepared("SET LOCAL lock_timeout = " + std::to_string(lock_timeout.count()));
     connection.add_unprepared("SET LOCAL statement_timeout = 0");
     // The search path of this transaction, in case a pooler assigned another server process.
     connection.add_unprepared("SET LOCAL search_path = " + quoted_name(schema));
@@ -387,8 +387,8 @@ Result<std::string> store_id(Connection& connection) {
 }
 
 Status check_pooler(Connection& one, Connection& other) {
-  const auto backend_pid = [](Connection& connection, bool stay) -> Result<std::int64_t> {
-    if (stay) connection.add_unprepared("BEGIN");
+  const auto backend_pid = [](Connection& connection, bool in_transaction) -> Result<std::int64_t> {
+    if (in_transaction) connection.add_unprepared("BEGIN");
     connection.add_unprepared("SELECT pg_backend_pid()::bigint");
     auto answers = connection.run();
     if (!answers) return std::unexpected(unavailable_error(answers.error()));
@@ -398,7 +398,7 @@ Status check_pooler(Connection& one, Connection& other) {
   AE_ASSIGN(const std::int64_t second, backend_pid(other, true));  // and keeps it
   AE_ASSIGN(const std::int64_t again, backend_pid(one, false));
   other.add_unprepared("ROLLBACK");
-  if (auto ended = other.run(); !ended) return std::unexpected(unavailable_error(ended.error()));
+  if (auto done = other.run(); !done) return std::unexpected(unavailable_error(done.error()));
   if (first != second && first == again) return {};
   return unsupported(
       "a pooler in transaction mode is in front of this PostgreSQL server: connect to the server "

@@ -15,7 +15,7 @@
 namespace ae::store::postgres {
 
 // For processes that start.
-inline constexpr std::chrono::milliseconds kMigrationPatience{8000};
+inline constexpr std::chrono::milliseconds kMigrationLockTimeout{8000};
 
 // The layout that this program writes.
 std::int64_t newest_layout();
@@ -31,12 +31,12 @@ Status prepare_session(Connection& connection, const SessionParams& params);
 // 0 = there is no store. Fails as prepare_schema.
 Result<std::int64_t> layout_of(Connection& connection, const std::string& schema);
 // Creates the tables or migrates them to `layout`, one process at a time, atomically. Answers the
-// layout before. Waits for other processes for up to `patience`. REQUIRES: `patience` is less than
+// layout before. Waits for other processes for up to `lock_timeout`. REQUIRES: `lock_timeout` is less than
 // the connection's `response_timeout`. Fails with needs_version (made by a newer program) ·
 // unavailable.
 Result<std::int64_t> prepare_schema(Connection& connection, const std::string& schema,
                                     std::int64_t layout,
-                                    std::chrono::milliseconds patience = kMigrationPatience);
+                                    std::chrono::milliseconds lock_timeout = kMigrationLockTimeout);
 Status prepare_schema(Connection& connection, const std::string& schema);
 // For readers: fails with not_found · needs_version · unavailable.
 Status check_schema(Connection& connection, const std::string& schema);

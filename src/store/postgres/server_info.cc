@@ -31,20 +31,20 @@ Result<PostgresServerInfo> read_server_info(const std::string& url) {
   connection.add_unprepared(kFacts);
   const auto answers = connection.run();
   if (!answers) return std::unexpected(postgres::unavailable_error(answers.error()));
-  const postgres::Rows& told = answers->at(0);
-  PostgresServerInfo facts{.synchronous_standby = told.boolean(0, 0),
-                           .full_page_writes = told.boolean(0, 1),
-                           .autovacuum = told.boolean(0, 2),
-                           .connections_max = told.integer(0, 3),
-                           .connections_used = told.integer(0, 4)};
-  const Instant sent = wall_clock();
+  const postgres::Rows& row = answers->at(0);
+  PostgresServerInfo info{.synchronous_standby = row.boolean(0, 0),
+                          .full_page_writes = row.boolean(0, 1),
+                          .autovacuum = row.boolean(0, 2),
+                          .connections_max = row.integer(0, 3),
+                          .connections_used = row.integer(0, 4)};
+  const Instant sent_at = wall_clock();
   connection.add_unprepared(kTime);
   const auto time = connection.run();
   if (!time) return std::unexpected(postgres::unavailable_error(time.error()));
   const Instant received = wall_clock();
-  facts.clock_error = (received - sent) / 2;
-  facts.clock_ahead = time->at(0).instant(0, 0) - (sent + facts.clock_error);
-  return facts;
+  info.clock_error = (received - sent_at) / 2;
+  info.clock_ahead = time->at(0).instant(0, 0) - (sent_at + info.clock_error);
+  return info;
 }
 
 }  // namespace ae::store

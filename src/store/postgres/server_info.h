@@ -30,6 +30,6 @@ struct PostgresServerInfo {
 Result<PostgresServerInfo> read_server_info(const std::string& url);
 
 // Connections of one process.
-constexpr std::int64_t kConnectionsEach = 3;
+constexpr std::int64_t kConnectionsPerProcess = 3;
 
 }  // namespace ae::store

@@ -32,11 +32,11 @@ Result<Connection*> Session::connection() {
     planned_at_ = now;
     connection_->add_unprepared("DISCARD PLANS");
     if (connection_->run()) {
-      const Status stands =
+      const Status check =
           options_.rollback_guard ? options_.rollback_guard->check(*connection_) : Status();
-      if (stands) return &*connection_;
+      if (check) return &*connection_;
       planned_at_ = {};  // check again before it is used
-      if (!connection_->lost()) return std::unexpected(stands.error());
+      if (!connection_->lost()) return std::unexpected(check.error());
     }
   }
   connection_.reset();

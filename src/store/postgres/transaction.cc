@@ -43,22 +43,23 @@ bool Transaction::is_committed(const JobId& id, const Job& job, const SealedBatc
 
 bool Transaction::has_unread_inbox(const Batch& batch, const Job& job) const {
   // Entries of this transaction come after everything that was read.
-  if (!job.add_inbox.empty()) return true;
+  if (!job.new_inbox_entries.empty()) return true;
   return std::ranges::any_of(
       job.inbox, [&](const auto& entry) { return is_refused_by_inbox(batch, entry.first); });
 }
 
 std::optional<Error> Transaction::find_refusal(const Batch& batch, const Job& job) const {
-  if (auto fine = check_precondition(batch, {.last_seq = job.last_seq, .claim = job.claim()});
-      !fine) {
-    return std::move(fine).error();
+  if (auto precondition =
+          check_precondition(batch, {.last_seq = job.last_seq, .claim = job.claim()});
+      !precondition) {
+    return std::move(precondition).error();
   }
   if (has_first_commit_check(batch)) {
     const auto first = existing_commits_.find({batch.job.text, 1});
-    if (auto fine =
+    if (auto precondition =
             check_late_precondition(batch, first == existing_commits_.end() ? "" : first->second);
-        !fine) {
-      return std::move(fine).error();
+        !precondition) {
+      return std::move(precondition).error();
     }
   }
   for (const auto& [invocation, try_no] : batch.effects_absent) {
@@ -85,7 +86,7 @@ Transaction::Answer Transaction::append_batch(const Batch& batch, BatchFailpoint
     return {CommitResult{.last_seq = batch.sealed->last_seq, .is_duplicate = true}};
   }
   if (auto refusal = find_refusal(batch, *job)) return {std::unexpected(*std::move(refusal))};
-  if (auto error = failpoints.inside()) return {std::unexpected(*std::move(error))};
+  if (auto error = failpoints.before_commit()) return {std::unexpected(*std::move(error))};
   const bool was_ready = job->ready;
   bool eligible_at = batch.release;
   if (batch.sealed) {
@@ -131,8 +132,8 @@ std::optional<Result<CommitResult>> Transaction::find_repeated_create(const Batc
 Transaction::Answer Transaction::create(const Batch& batch, BatchFailpoints& failpoints,
                                         Instant now) {
   const NewJob& new_job = std::get<Batch::Create>(batch.authority).job;
-  if (auto answered = find_repeated_create(batch, new_job)) return {*std::move(answered)};
-  if (auto error = failpoints.inside()) return {std::unexpected(*std::move(error))};
+  if (auto answer = find_repeated_create(batch, new_job)) return {*std::move(answer)};
+  if (auto error = failpoints.before_commit()) return {std::unexpected(*std::move(error))};
   AE_CHECK(!numbers_.empty());
   Job& job = jobs_[batch.job];
   job.number = numbers_.back();
@@ -199,10 +200,10 @@ Result<void> Transaction::put_inbox(const JobId& id, const InboxEntry& entry) {
   if (!job->attempt) return std::unexpected(job_not_leased(id));
   const auto is_same = [&](const auto& other) { return other == entry.id; };
   if (std::ranges::any_of(job->inbox, is_same, [](const auto& e) { return e.second; }) ||
-      std::ranges::any_of(job->add_inbox, is_same, [](const auto& e) { return e.id; })) {
+      std::ranges::any_of(job->new_inbox_entries, is_same, [](const auto& e) { return e.id; })) {
     return {};
   }
-  job->add_inbox.push_back(entry);
+  job->new_inbox_entries.push_back(entry);
   hints_.add_inbox(id);
   return {};
 }
@@ -214,7 +215,8 @@ Lease Transaction::acquire(const JobId& id, Job& job, const std::string& worker,
   job.worker = worker;
   job.lease_until = until;
   job.become_eligible();
-  if (const auto held = held_.find(job.queue); held != held_.end()) held->second += 1;
+  if (const auto held = leased_counts_.find(job.queue); held != leased_counts_.end())
+    held->second += 1;
   return Lease{id, *job.claim(), until};
 }
 
@@ -225,8 +227,8 @@ Result<std::optional<Lease>> Transaction::claim_job(const JobId& id, const Claim
   const bool free =
       job->attempt ? *job->lease_until <= now : !job->row.not_before || *job->row.not_before <= now;
   const auto limit = queue_limit_of(request, job->queue);
-  const bool room = !limit || held_.at(job->queue) < *limit;
-  if (!may_run(job->row.status) || !free || request.limit == 0 || !room ||
+  const bool has_free_slot = !limit || leased_counts_.at(job->queue) < *limit;
+  if (!is_runnable(job->row.status) || !free || request.limit == 0 || !has_free_slot ||
       !matches(request, {id, job->agent, job->capabilities})) {
     return std::nullopt;
   }
@@ -251,12 +253,13 @@ std::vector<std::optional<Instant>> Transaction::heartbeat(const HeartbeatReques
 }
 
 std::optional<HighWaterMark> Transaction::high_water_mark() const {
-  const auto left = std::ranges::find_if(jobs_, [](const auto& one) { return one.second.changed; });
-  if (left == jobs_.end()) return std::nullopt;
-  return HighWaterMark{.job = left->first,
-                       .number = static_cast<std::uint64_t>(left->second.number),
-                       .epoch = left->second.epoch,
-                       .last_seq = left->second.last_seq,
+  const auto written =
+      std::ranges::find_if(jobs_, [](const auto& one) { return one.second.changed; });
+  if (written == jobs_.end()) return std::nullopt;
+  return HighWaterMark{.job = written->first,
+                       .number = static_cast<std::uint64_t>(written->second.number),
+                       .epoch = written->second.epoch,
+                       .last_seq = written->second.last_seq,
                        .audit = {}};
 }
 

@@ -102,7 +102,7 @@ class Transaction {
     RowState row;
     bool changed = false;                        // its row of `heads` must be written
     std::map<std::uint64_t, std::string> inbox;  // number → id, as read
-    std::vector<InboxEntry> add_inbox;           // by this transaction; not numbered yet
+    std::vector<InboxEntry> new_inbox_entries;   // by this transaction; not numbered yet
     std::set<Slot> effects;                      // known to be recorded
     std::vector<Commit> commits;                 // of this transaction
 
@@ -157,7 +157,7 @@ class Transaction {
   std::map<AgentKey, Key> keys_;
   std::set<Hash> existing_blobs_;
   std::map<std::pair<std::string, std::uint64_t>, std::string> existing_commits_;
-  std::map<std::string, std::size_t> held_;  // by queue, of the declared ones
+  std::map<std::string, std::size_t> leased_counts_;  // by queue, of the declared ones
   std::string fair_by_;
   AuditHead audit_head_;
   std::vector<std::int64_t> numbers_;  // unused numbers for new jobs

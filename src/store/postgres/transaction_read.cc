@@ -33,7 +33,7 @@ constexpr Statement kCountLeased{
     "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)) FROM unnest($1::text[]) AS q"};
 // Held to the end: existing blobs that a commit references are not deleted meanwhile (see
 // redaction.cc).
-constexpr Statement kKeepBlobs{"keep_blobs", "LOCK TABLE blobs IN ROW SHARE MODE"};
+constexpr Statement kLockBlobs{"keep_blobs", "LOCK TABLE blobs IN ROW SHARE MODE"};
 constexpr Statement kKeys{
     "keys",
     "SELECT j.agent, j.idempotency_key, j.job_id, j.request_hash, h.last_seq "
@@ -159,7 +159,7 @@ Pg<void> Transaction::read(Connection& connection) {
   }
   if (!declared_queues_.empty()) {
     const Rows& rows = answers[at++];
-    for (int i = 0; i < rows.size(); ++i) held_[rows.text(i, 0)] = rows.count(i, 1);
+    for (int i = 0; i < rows.size(); ++i) leased_counts_[rows.text(i, 0)] = rows.count(i, 1);
   }
   if (is_audit_declared_) audit_head_ = audit_head(answers[at++].text(0, 0));
   return read_existing_commits(connection);
@@ -191,7 +191,7 @@ void Transaction::add_reads(Connection& connection) {
   if (!declared_blobs_.empty()) {
     Column hashes(Type::bytes);
     for (const Hash& hash : declared_blobs_) hashes.add(hash);
-    connection.add(kKeepBlobs);
+    connection.add(kLockBlobs);
     connection.add(kExistingBlobs, Params().add(hashes));
   }
   if (!declared_queues_.empty()) {

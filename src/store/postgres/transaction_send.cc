@@ -60,9 +60,9 @@ constexpr Statement kEraseLedger{
     "DELETE FROM ledger l USING unnest($1::bigint[], $2::text[], $3::bigint[]) "
     "AS w(job, invocation, try) "
     "WHERE l.job = w.job AND l.invocation = w.invocation AND l.try = w.try"};
-constexpr Statement kTakeInbox{"take_inbox",
-                               "DELETE FROM inbox i USING unnest($1::bigint[], $2::bigint[]) "
-                               "AS w(job, number) WHERE i.job = w.job AND i.number = w.number"};
+constexpr Statement kDeleteInbox{"take_inbox",
+                                 "DELETE FROM inbox i USING unnest($1::bigint[], $2::bigint[]) "
+                                 "AS w(job, number) WHERE i.job = w.job AND i.number = w.number"};
 constexpr Statement kPutInbox{
     "put_inbox",
     "INSERT INTO inbox(job, number, id, act) "
@@ -244,13 +244,13 @@ void Transaction::send_effects(Connection& connection, std::size_t& statements) 
   }
   Column jobs(Type::integer), invocations(Type::text), tries(Type::integer), states(Type::text),
       records(Type::bytes);
-  Column gone_jobs(Type::integer), gone_invocations(Type::text), gone_tries(Type::integer);
+  Column erased_jobs(Type::integer), erased_invocations(Type::text), erased_tries(Type::integer);
   for (const auto& [key, row] : ledger_) {
     const auto& [job, slot] = key;
     if (row == nullptr) {
-      gone_jobs.add(job);
-      gone_invocations.add(slot.first);
-      gone_tries.add(std::uint64_t{slot.second});
+      erased_jobs.add(job);
+      erased_invocations.add(slot.first);
+      erased_tries.add(std::uint64_t{slot.second});
       continue;
     }
     jobs.add(job);
@@ -264,8 +264,9 @@ void Transaction::send_effects(Connection& connection, std::size_t& statements) 
                    Params().add(jobs).add(invocations).add(tries).add(states).add(records));
     ++statements;
   }
-  if (!gone_jobs.empty()) {
-    connection.add(kEraseLedger, Params().add(gone_jobs).add(gone_invocations).add(gone_tries));
+  if (!erased_jobs.empty()) {
+    connection.add(kEraseLedger,
+                   Params().add(erased_jobs).add(erased_invocations).add(erased_tries));
     ++statements;
   }
 }
@@ -277,19 +278,19 @@ void Transaction::send_inbox(Connection& connection, std::size_t& statements) {
       jobs.add(job);
       numbers.add(number);
     }
-    connection.add(kTakeInbox, Params().add(jobs).add(numbers));
+    connection.add(kDeleteInbox, Params().add(jobs).add(numbers));
     ++statements;
   }
-  Column jobs(Type::integer), ids(Type::text), acts(Type::bytes);
+  Column jobs(Type::integer), ids(Type::text), requests(Type::bytes);
   for (const auto& [id, job] : jobs_) {
-    for (const InboxEntry& entry : job.add_inbox) {
+    for (const InboxEntry& entry : job.new_inbox_entries) {
       jobs.add(job.number);
       ids.add(entry.id);
-      acts.add(std::string_view(entry.act));
+      requests.add(std::string_view(entry.request));
     }
   }
   if (jobs.empty()) return;
-  connection.add(kPutInbox, Params().add(jobs).add(ids).add(acts));
+  connection.add(kPutInbox, Params().add(jobs).add(ids).add(requests));
   ++statements;
 }
 

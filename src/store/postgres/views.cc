@@ -138,9 +138,9 @@ Pg<std::vector<JobRow>> with_labels(Connection& connection, const Rows& found) {
 
 // Ends the transaction after a failure that did not lose the connection.
 PgError undone(Connection& connection, PgError error) {
-  if (error.lost) return error;
+  if (error.connection_lost) return error;
   connection.add_unprepared("ROLLBACK");
-  if (!connection.run()) error.lost = true;
+  if (!connection.run()) error.connection_lost = true;
   return error;
 }
 
@@ -173,7 +173,7 @@ std::vector<Statement> timer_statements() { return {kDue, kNextDue}; }
 
 namespace {
 
-void take_commits(const Rows& rows, LoadedJob& into, std::vector<Hash>& blobs) {
+void add_commits(const Rows& rows, LoadedJob& into, std::vector<Hash>& blobs) {
   for (int i = 0; i < rows.size(); ++i) {
     into.commits.push_back(rows.text(i, 0));
     const std::string_view list = rows.bytes(i, 1);
@@ -183,34 +183,34 @@ void take_commits(const Rows& rows, LoadedJob& into, std::vector<Hash>& blobs) {
   }
 }
 
-Pg<bool> take_values(Connection& connection, const std::vector<Hash>& blobs, LoadedJob& into) {
+Pg<bool> add_blobs(Connection& connection, const std::vector<Hash>& blobs, LoadedJob& into) {
   AE_TRY(read_blobs(connection, blobs, into));
   return into.blobs.size() == std::unordered_set<Hash>(blobs.begin(), blobs.end()).size();
 }
 
-Pg<Result<LoadedJob>> load_first(Connection& connection, const JobId& job, bool& whole) {
-  whole = true;
+Pg<Result<LoadedJob>> load_first(Connection& connection, const JobId& job, bool& complete) {
+  complete = true;
   const Params id = Params().add(job.text);
   connection.add(kBegin);
   connection.add(kRow, id);
   connection.add(kFirst, id);
   connection.add(kCommit);
-  auto answered = connection.run();
-  if (!answered) return std::unexpected(undone(connection, std::move(answered).error()));
-  const std::vector<Rows>& answers = *answered;
+  auto run_result = connection.run();
+  if (!run_result) return std::unexpected(undone(connection, std::move(run_result).error()));
+  const std::vector<Rows>& answers = *run_result;
   if (answers[1].empty()) return Result<LoadedJob>(std::unexpected(job_not_found(job)));
   LoadedJob loaded{.row = row_of(answers[1], 0)};
   std::vector<Hash> blobs;
-  take_commits(answers[2], loaded, blobs);
-  AE_ASSIGN(whole, take_values(connection, blobs, loaded));
+  add_commits(answers[2], loaded, blobs);
+  AE_ASSIGN(complete, add_blobs(connection, blobs, loaded));
   return Result<LoadedJob>(std::move(loaded));
 }
 
-// Blobs are read after the snapshot: `whole` = all were found.
+// Blobs are read after the snapshot: `complete` = all were found.
 Pg<Result<LoadedJob>> load_once(Connection& connection, const JobId& job, std::uint64_t from_seq,
-                                bool& whole) {
-  if (from_seq == kFirstCommit) return load_first(connection, job, whole);
-  whole = true;
+                                bool& complete) {
+  if (from_seq == kFirstCommit) return load_first(connection, job, complete);
+  complete = true;
   const Params id = Params().add(job.text);
   connection.add(kBegin);
   for (const Statement* statement :
@@ -220,9 +220,9 @@ Pg<Result<LoadedJob>> load_once(Connection& connection, const JobId& job, std::u
   connection.add(kCommits, Params().add(job.text).add(from_seq));
   if (from_seq == 1) connection.add(kRequest, id);
   connection.add(kCommit);
-  auto answered = connection.run();
-  if (!answered) return std::unexpected(undone(connection, std::move(answered).error()));
-  const std::vector<Rows>& answers = *answered;
+  auto run_result = connection.run();
+  if (!run_result) return std::unexpected(undone(connection, std::move(run_result).error()));
+  const std::vector<Rows>& answers = *run_result;
   if (answers[1].empty()) return Result<LoadedJob>(std::unexpected(job_not_found(job)));
   LoadedJob loaded{.row = row_of(answers[1], 0)};
   for (int i = 0; i < answers[2].size(); ++i) {
@@ -249,20 +249,20 @@ Pg<Result<LoadedJob>> load_once(Connection& connection, const JobId& job, std::u
   }
   if (from_seq == 1) loaded.request_hash = answers[9].hash(0, 0);
   std::vector<Hash> blobs;
-  take_commits(answers[8], loaded, blobs);
-  AE_ASSIGN(whole, take_values(connection, blobs, loaded));
+  add_commits(answers[8], loaded, blobs);
+  AE_ASSIGN(complete, add_blobs(connection, blobs, loaded));
   return Result<LoadedJob>(std::move(loaded));
 }
 
 }  // namespace
 
 Pg<Result<LoadedJob>> load(Connection& connection, const JobId& job, std::uint64_t from_seq) {
-  bool whole = false;
-  AE_ASSIGN(auto loaded, load_once(connection, job, from_seq, whole));
-  if (whole) return loaded;
+  bool complete = false;
+  AE_ASSIGN(auto loaded, load_once(connection, job, from_seq, complete));
+  if (complete) return loaded;
   // Deleted or redacted meanwhile: the commits now reference other blobs, or another job has the
   // id.
-  return load_once(connection, job, from_seq, whole);
+  return load_once(connection, job, from_seq, complete);
 }
 
 Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filter) {
@@ -311,9 +311,9 @@ Pg<std::vector<JobId>> list_due(Connection& connection, std::size_t limit,
                                 std::optional<Instant> at, DatabaseClock& clock) {
   connection.add(kTime);
   connection.add(kDue, Params().add(at).add(std::uint64_t{limit}));
-  const Duration asked = clock.before_request();
+  const Duration sent_at = clock.before_request();
   AE_ASSIGN(const auto answers, connection.run());
-  clock.on_response(answers[0].instant(0, 0), asked);
+  clock.on_response(answers[0].instant(0, 0), sent_at);
   std::vector<JobId> jobs;
   jobs.reserve(static_cast<std::size_t>(answers[1].size()));
   for (int i = 0; i < answers[1].size(); ++i) jobs.emplace_back(answers[1].text(i, 0));
@@ -324,17 +324,17 @@ Pg<std::optional<Instant>> next_due(Connection& connection, std::optional<Instan
                                     DatabaseClock& clock) {
   connection.add(kTime);
   connection.add(kNextDue, Params().add(at));
-  const Duration asked = clock.before_request();
+  const Duration sent_at = clock.before_request();
   AE_ASSIGN(const auto answers, connection.run());
-  clock.on_response(answers[0].instant(0, 0), asked);
+  clock.on_response(answers[0].instant(0, 0), sent_at);
   return answers[1].maybe_instant(0, 0);
 }
 
 Pg<void> read_database_time(Connection& connection, DatabaseClock& clock) {
   connection.add(kTime);
-  const Duration asked = clock.before_request();
+  const Duration sent_at = clock.before_request();
   AE_ASSIGN(const auto answers, connection.run());
-  clock.on_response(answers[0].instant(0, 0), asked);
+  clock.on_response(answers[0].instant(0, 0), sent_at);
   return {};
 }
 

@@ -7,7 +7,7 @@ namespace {
 
 constexpr Statement kRollback{"rollback", "ROLLBACK"};
 
-Error nobody_knows(const PgError& error) {
+Error outcome_unknown(const PgError& error) {
   return {Code::unknown_outcome, "the connection was lost while a commit was under way (" +
                                      error.text() +
                                      "): its outcome is unknown; reload before you retry"};
@@ -72,7 +72,7 @@ Writer::Group Writer::next_group() {
 
 void Writer::process(Group group) {
   const Attempt all = attempt_with_retries(group, 0, group.size());
-  if (all.outcome == CommitOutcome::nothing && group.size() > 1 && !all.lost &&
+  if (all.outcome == CommitOutcome::nothing && group.size() > 1 && !all.connection_lost &&
       session_.is_open()) {
     for (std::size_t i = 0; i < group.size(); ++i)
       finish(group, i, 1, attempt_with_retries(group, i, 1));
@@ -99,7 +99,7 @@ Writer::Attempt Writer::attempt_with_retries(const Group& group, std::size_t fir
       stats_.retried += 1;
       continue;
     }
-    if (tried.outcome == CommitOutcome::nothing && tried.lost && was_open &&
+    if (tried.outcome == CommitOutcome::nothing && tried.connection_lost && was_open &&
         !std::exchange(reconnects, true)) {
       continue;
     }
@@ -133,23 +133,24 @@ Writer::Attempt Writer::run_group(Connection& connection, const Group& group, st
                                   std::size_t count) {
   Transaction transaction;
   for (std::size_t i = first; i < first + count; ++i) group[i]->declare_reads(transaction);
-  const Duration asked = clock_.before_request();
+  const Duration sent_at = clock_.before_request();
   if (const auto read = transaction.read(connection); !read) {
     return failed(connection, read.error(), false);
   }
-  clock_.on_response(transaction.now(), asked);
+  clock_.on_response(transaction.now(), sent_at);
   for (std::size_t i = first; i < first + count; ++i) group[i]->decide(transaction);
   const std::size_t commit = transaction.send(connection);
   if (!transaction.hints().empty()) {
     add_notify(connection, channel_, transaction.hints().texts());
   }
   const auto done = connection.run();
-  const bool stands = done || done.error().at > commit;  // or only the notification failed
+  const bool is_committed =
+      done || done.error().failed_statement > commit;  // or only the notification failed
   if (const auto high_water_mark = transaction.high_water_mark();
-      stands && high_water_mark && session_.rollback_guard() != nullptr) {
+      is_committed && high_water_mark && session_.rollback_guard() != nullptr) {
     session_.rollback_guard()->record_write(*high_water_mark);
   }
-  if (!stands) {
+  if (!is_committed) {
     return failed(connection, done.error(), done.error().may_be_committed);
   }
   return {CommitOutcome::committed, {}, false};
@@ -157,8 +158,8 @@ Writer::Attempt Writer::run_group(Connection& connection, const Group& group, st
 
 Writer::Attempt Writer::failed(Connection& connection, const PgError& error,
                                bool may_be_committed) {
-  if (may_be_committed) return {CommitOutcome::unknown, nobody_knows(error), true};
-  if (error.lost) return {CommitOutcome::nothing, unavailable_error(error), true};
+  if (may_be_committed) return {CommitOutcome::unknown, outcome_unknown(error), true};
+  if (error.connection_lost) return {CommitOutcome::nothing, unavailable_error(error), true};
   connection.add(kRollback);
   const bool undone = connection.run().has_value();
   if (!undone) session_.disconnect();

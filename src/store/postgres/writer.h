@@ -51,7 +51,7 @@ class Writer {
   struct Attempt {
     CommitOutcome outcome = CommitOutcome::nothing;
     Error error{};
-    bool lost = false;
+    bool connection_lost = false;
   };
 
   void run();

@@ -62,21 +62,21 @@ Pg<void> RedactWrite::run_standalone(Connection& connection) {
 Pg<void> PruneWrite::run_standalone(Connection& connection) {
   BeforeFailpoint point = hit_before_failpoint("prune.before");
   error_after_ = std::move(point.afterwards);
-  left_.reset();
+  audit_head_.reset();
   if (point.now) {
     set_result(std::unexpected(*std::move(point.now)));
     return {};
   }
   AuditHead at;
   AE_ASSIGN(auto answer, prune(connection, pruning_, at));
-  if (answer) left_ = at;
+  if (answer) audit_head_ = at;
   set_result(std::move(answer));
   return {};
 }
 
 std::optional<HighWaterMark> PruneWrite::high_water_mark() const {
-  if (!left_) return std::nullopt;
-  return HighWaterMark{.job = {}, .audit = *left_};
+  if (!audit_head_) return std::nullopt;
+  return HighWaterMark{.job = {}, .audit = *audit_head_};
 }
 
 void PruneWrite::committed() {

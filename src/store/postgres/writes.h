@@ -78,7 +78,7 @@ class InboxWrite final : public WriteWithResult<void> {
  public:
   InboxWrite(JobId job, InboxEntry entry, std::optional<Instant> at, async::Done<Result<void>> done)
       : WriteWithResult(at, std::move(done)), job_(std::move(job)), entry_(std::move(entry)) {}
-  std::size_t bytes() const override { return entry_.act.size(); }
+  std::size_t bytes() const override { return entry_.request.size(); }
   void declare_reads(Transaction& transaction) const override {
     transaction.declare_inbox_read(job_);
   }
@@ -181,13 +181,13 @@ class PruneWrite final : public WriteWithResult<bool> {
 
  private:
   const Pruning pruning_;
-  std::optional<AuditHead> left_;
+  std::optional<AuditHead> audit_head_;
   std::optional<Error> error_after_;
 };
 
-class RecordWrite final : public WriteWithResult<void> {
+class AuditWrite final : public WriteWithResult<void> {
  public:
-  RecordWrite(AuditEntry entry, async::Done<Result<void>> done)
+  AuditWrite(AuditEntry entry, async::Done<Result<void>> done)
       : WriteWithResult(std::nullopt, std::move(done)), entry_(std::move(entry)) {}
   void declare_reads(Transaction& transaction) const override { transaction.declare_audit_read(); }
   void decide(Transaction& transaction) override {

@@ -27,7 +27,7 @@ std::uint64_t size_of(const std::string& path) {
 }
 
 // Creates an empty file with our mode; VACUUM INTO accepts an empty file.
-Status make_new(const std::string& path) {
+Status create_private_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) {
     return fail(Code::unavailable, "cannot make " + path + ": " + std::strerror(errno));
@@ -36,10 +36,10 @@ Status make_new(const std::string& path) {
   return {};
 }
 
-// `still`: no process writes it, and no file is created beside it.
+// `no_writer`: no process writes it, and no file is created beside it.
 struct Source {
   std::string path;
-  bool still = false;
+  bool no_writer = false;
   std::string_view instead = "restore a backup";  // remedy if it is damaged
 };
 
@@ -50,17 +50,17 @@ Error damaged(const Source& source, const std::string& how) {
 
 Status copy(const Source& source, const std::string& to, const CopyProgress& progress) {
   const std::string& path = source.path;
-  const std::uint64_t whole = size_of(path) + size_of(path + "-wal");
+  const std::uint64_t total = size_of(path) + size_of(path + "-wal");
   const auto run = [&]() -> Sql<Status> {
     AE_ASSIGN(auto db,
-              Database::open({.path = path, .read_only = true, .immutable = source.still}));
+              Database::open({.path = path, .read_only = true, .immutable = source.no_writer}));
     AE_TRY(db.integer("PRAGMA schema_version"));  // is it a database at all?
     if (auto layout = layout_of(db, path); !layout) {
       return Status(std::unexpected(std::move(layout).error()));
     } else if (*layout == 0) {
       return Status(fail(Code::not_found, path + " holds no store yet"));
     }
-    if (progress) db.set_progress_callback([&] { progress(size_of(to), whole); });
+    if (progress) db.set_progress_callback([&] { progress(size_of(to), total); });
     AE_ASSIGN(auto vacuum, db.prepare("VACUUM INTO ?1"));
     AE_TRY(vacuum.run(std::string_view(to)));
     return Status();
@@ -73,11 +73,11 @@ Status copy(const Source& source, const std::string& to, const CopyProgress& pro
   return *std::move(done);
 }
 
-Error exists_already(const std::string& path) {
+Error already_exists_error(const std::string& path) {
   return {Code::already_exists, path + " exists already: choose another file"};
 }
 
-bool is_there(const std::string& path) {
+bool file_exists(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(std::filesystem::symlink_status(path, error));
 }
@@ -85,9 +85,9 @@ bool is_there(const std::string& path) {
 // Runs `work` on a temporary file beside `to`, which is then renamed to `to`; on failure it is
 // removed.
 template <class Work>
-Status beside(const std::string& to, Work work) {
+Status write_then_rename(const std::string& to, Work work) {
   const std::string part = to + ".part-" + std::to_string(::getpid());
-  AE_TRY(make_new(part));
+  AE_TRY(create_private_file(part));
   Status done = work(part);
   if (done) done = sync_file(part);
   if (done) done = move_durably(part, to);
@@ -99,7 +99,7 @@ Status beside(const std::string& to, Work work) {
 }
 
 // Checks `db`, a copy of the source: the copy is damaged if the source is.
-Status check_whole(Database& db, const Source& source) {
+Status check_integrity(Database& db, const Source& source) {
   const auto run = [&]() -> Sql<Status> {
     AE_ASSIGN(auto check, db.prepare("PRAGMA integrity_check(1)"));
     Rows row(check);
@@ -118,9 +118,9 @@ Status check_whole(Database& db, const Source& source) {
 Status mark_restored(Database& db, const std::string& path, const RestoreOptions& options) {
   const auto run = [&]() -> Sql<void> {
     AE_ASSIGN(const StoreIdentity identity, read_store_identity(db));
-    StorePosition remembered = identity.at;
-    const auto beside_it = PositionFile(position_path(path)).read();
-    if (beside_it && beside_it->store == identity.at.store) remembered = *beside_it;
+    StorePosition recorded = identity.at;
+    const auto position_file = PositionFile(position_path(path)).read();
+    if (position_file && position_file->store == identity.at.store) recorded = *position_file;
     AE_TRY(db.execute("BEGIN IMMEDIATE"));
     AE_TRY(append_audit(db, {.at = options.now,
                              .by = options.by,
@@ -130,7 +130,7 @@ Status mark_restored(Database& db, const std::string& path, const RestoreOptions
                                                       {"position", identity.at.number},
                                                       {"timeline", identity.at.timeline}})}));
     AE_TRY(unmark_backup(db));
-    if (!options.nothing_lost) AE_TRY(begin_timeline(db, identity, remembered));
+    if (!options.nothing_lost) AE_TRY(begin_timeline(db, identity, recorded));
     return db.execute("COMMIT");
   };
   if (const auto done = run(); !done) return std::unexpected(cannot_open(path, done.error()));
@@ -152,7 +152,7 @@ Status prepare_copy(const std::string& part, const Source& source, const std::st
                     const RestoreOptions& options) {
   auto db = Database::open({.path = part});
   if (!db) return std::unexpected(cannot_open(part, db.error()));
-  AE_TRY(check_whole(*db, source));
+  AE_TRY(check_integrity(*db, source));
   AE_TRY(prepare_schema(*db, part));
   AE_TRY(mark_restored(*db, path, options));
   if (const auto done = db->checkpoint(true); !done) {
@@ -165,11 +165,11 @@ Status prepare_copy(const std::string& part, const Source& source, const std::st
 
 Status backup_sqlite(const std::string& given, const std::string& to,
                      const CopyProgress& progress) {
-  const std::string path = real_file(given);
+  const std::string path = resolve_symlinks(given);
   AE_TRY(check_file(path));
-  if (!is_there(path)) return fail(Code::not_found, "no store at " + path);
-  if (is_there(to)) return std::unexpected(exists_already(to));
-  return beside(to, [&](const std::string& part) -> Status {
+  if (!file_exists(path)) return fail(Code::not_found, "no store at " + path);
+  if (file_exists(to)) return std::unexpected(already_exists_error(to));
+  return write_then_rename(to, [&](const std::string& part) -> Status {
     AE_TRY(copy({.path = path}, part, progress));
     return mark_copy(part);
   });
@@ -177,23 +177,24 @@ Status backup_sqlite(const std::string& given, const std::string& to,
 
 Status restore_sqlite(const std::string& from, const std::string& given,
                       const RestoreOptions& options) {
-  const std::string path = real_file(given);
+  const std::string path = resolve_symlinks(given);
   AE_TRY(check_file(path));
-  AE_TRY(check_file(real_file(from)));
-  if (!is_there(from)) return fail(Code::not_found, "no backup at " + from);
-  AE_TRY(make_folder(path));
+  AE_TRY(check_file(resolve_symlinks(from)));
+  if (!file_exists(from)) return fail(Code::not_found, "no backup at " + from);
+  AE_TRY(create_parent_folder(path));
   AE_ASSIGN(const LockFile lock, LockFile::acquire(lock_path(path)));
   for (const char* end : {"", "-wal", "-shm"}) {
-    if (!is_there(path + end)) continue;
+    if (!file_exists(path + end)) continue;
     return fail(Code::already_exists,
                 path + end +
                     " exists already: move it away first, with its -wal and -shm, and "
                     "leave " +
                     position_path(path) + " where it is");
   }
-  return beside(path, [&](const std::string& part) -> Status {
-    const Source source{
-        .path = from, .still = size_of(from + "-wal") == 0, .instead = "take an earlier backup"};
+  return write_then_rename(path, [&](const std::string& part) -> Status {
+    const Source source{.path = from,
+                        .no_writer = size_of(from + "-wal") == 0,
+                        .instead = "take an earlier backup"};
     AE_TRY(copy(source, part, options.progress));
     AE_TRY(prepare_copy(part, source, path, options));
     return options.verify_audit_log ? options.verify_audit_log(part) : Status();

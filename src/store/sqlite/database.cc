@@ -222,9 +222,9 @@ void Database::track_wal_pages(std::size_t* pages) {
   sqlite3_wal_hook(db_, hook, pages);  // replaces the automatic checkpoint
 }
 
-void Database::set_progress_callback(std::function<void()> look) {
+void Database::set_progress_callback(std::function<void()> callback) {
   constexpr int kInstructions = 10'000;
-  progress_callback_ = std::make_unique<std::function<void()>>(std::move(look));
+  progress_callback_ = std::make_unique<std::function<void()>>(std::move(callback));
   sqlite3_progress_handler(
       db_, kInstructions,
       [](void* to) {

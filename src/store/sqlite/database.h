@@ -164,7 +164,7 @@ class Database {
   Sql<void> checkpoint(bool truncate);
   // Sets a callback that is called periodically while a statement runs, until the connection
   // closes.
-  void set_progress_callback(std::function<void()> look);
+  void set_progress_callback(std::function<void()> callback);
   void disable_checkpoint_on_close();  // no checkpoint when this connection closes
 
  private:

@@ -29,7 +29,7 @@ Status sync_path(const std::string& path, int flags) {
 
 }  // namespace
 
-std::string real_file(const std::string& path) {
+std::string resolve_symlinks(const std::string& path) {
   constexpr int kLinksMax = 40;  // as the kernel
   std::filesystem::path file(path);
   std::error_code error;
@@ -41,11 +41,11 @@ std::string real_file(const std::string& path) {
   return file.string();
 }
 
-std::string full_path(const std::string& path) {
+std::string canonical_path(const std::string& path) {
   std::error_code error;
   if (path.empty()) return path;
-  const auto whole = std::filesystem::absolute(real_file(path), error);
-  return std::filesystem::weakly_canonical(whole, error).string();
+  const auto absolute = std::filesystem::absolute(resolve_symlinks(path), error);
+  return std::filesystem::weakly_canonical(absolute, error).string();
 }
 
 Status check_file(const std::string& path) {
@@ -68,7 +68,7 @@ Status check_file(const std::string& path) {
   return {};
 }
 
-Status make_folder(const std::string& path) {
+Status create_parent_folder(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   if (folder.empty() || std::filesystem::exists(folder, error)) return {};
@@ -80,7 +80,7 @@ Status make_folder(const std::string& path) {
               "cannot make the folder " + folder.string() + ": " + error.message());
 }
 
-Status make_file(const std::string& path) {
+Status create_database_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) {
     return fail(Code::unavailable,

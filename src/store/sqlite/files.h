@@ -17,21 +17,21 @@ inline std::string running_path(const std::string& path) { return path + ".runni
 // The file that a path names: follows symbolic links at its end, also to a target that does not
 // exist yet. The files beside a store are beside that file, so every path to a store leads to the
 // same lock, socket and position file.
-std::string real_file(const std::string& path);
+std::string resolve_symlinks(const std::string& path);
 // The canonical path of a file: absolute and without symbolic links, as far as it exists. "" stays
 // "".
-std::string full_path(const std::string& path);
+std::string canonical_path(const std::string& path);
 // Checks that a store can be opened at this path; a missing file is accepted. Fails with usage (a
 // folder, a FIFO, a device) · unavailable (the file has several hard links, which would use
 // different -wal and lock files).
 Status check_file(const std::string& path);
 
 // Creates the parent folder of `path` with mode 0700 if it is missing. Fails with unavailable.
-Status make_folder(const std::string& path);
+Status create_parent_folder(const std::string& path);
 // Creates the database file with mode 0600, which SQLite also uses for -wal and -shm. REQUIRES: we
 // hold the lock, so no connection of this process has the file open (closing a descriptor of it
 // would drop that connection's locks). Fails with unavailable.
-Status make_file(const std::string& path);
+Status create_database_file(const std::string& path);
 
 // Durable when it returns. Fails with unavailable.
 Status sync_file(const std::string& path);

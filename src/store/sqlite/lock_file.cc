@@ -62,9 +62,9 @@ Result<LockFile> LockFile::lock_database(const std::string& path) {
 }
 
 bool LockFile::is_locked(const std::string& path) {
-  const LockFile look(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (look.fd_ < 0) return errno != ENOENT;
-  while (::flock(look.fd_, LOCK_SH | LOCK_NB) != 0) {
+  const LockFile probe(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (probe.fd_ < 0) return errno != ENOENT;
+  while (::flock(probe.fd_, LOCK_SH | LOCK_NB) != 0) {
     if (errno != EINTR) return true;
   }
   return false;

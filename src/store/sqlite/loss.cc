@@ -19,18 +19,18 @@ constexpr std::int64_t kAccepting = 1;
 constexpr std::int64_t kBackup = 2;  // a backup that was not restored
 
 Error rolled_back(const std::string& path, const StoreIdentity& identity,
-                  const StorePosition& remembered) {
-  const bool lower = identity.at.timeline == remembered.timeline;
+                  const StorePosition& recorded) {
+  const bool lower = identity.at.timeline == recorded.timeline;
   return {Code::store_rolled_back,
           "the store " + path + " went backwards: " +
               (lower ? "it is at position " + std::to_string(identity.at.number) + ", and was at " +
-                           std::to_string(remembered.number)
+                           std::to_string(recorded.number)
                      : "it is from before a loss that was accepted here") +
               "; an older copy replaced it, or the disk lost writes. Lost work would be repeated: "
               "check its jobs; `aetheris doctor --accept-rollback` parks unfinished ones"};
 }
 
-Error still_accepting(const std::string& path) {
+Error acceptance_unfinished(const std::string& path) {
   return {Code::store_rolled_back,
           "the store " + path +
               " went backwards or was restored from a backup, and would repeat later work: run "
@@ -51,18 +51,19 @@ bool has_position_file(const std::string& path) {
 
 // True if an earlier opening with accept_loss created the tables of the lost store and died.
 Sql<bool> is_abandoned_recreation(Database& db, const StoreIdentity& identity,
-                                  const std::optional<StorePosition>& remembered) {
-  if (!remembered || remembered->store == identity.at.store) return false;
-  if (identity.at.number != 0 || remembered->number == 0) return false;
+                                  const std::optional<StorePosition>& recorded) {
+  if (!recorded || recorded->store == identity.at.store) return false;
+  if (identity.at.number != 0 || recorded->number == 0) return false;
   AE_ASSIGN(const std::int64_t commits, db.integer("SELECT EXISTS(SELECT 1 FROM commits)"));
   return commits == 0;
 }
 
-Sql<Loss> read_loss(Database& db, const std::string& path, bool gone) {
-  Loss loss{.gone = gone, .remembered = PositionFile(position_path(path)).read(), .identity = {}};
+Sql<Loss> read_loss(Database& db, const std::string& path, bool no_tables) {
+  Loss loss{
+      .no_tables = no_tables, .recorded = PositionFile(position_path(path)).read(), .identity = {}};
   AE_ASSIGN(loss.identity, read_store_identity(db));
-  if (!gone) {
-    AE_ASSIGN(loss.gone, is_abandoned_recreation(db, loss.identity, loss.remembered));
+  if (!no_tables) {
+    AE_ASSIGN(loss.no_tables, is_abandoned_recreation(db, loss.identity, loss.recorded));
   }
   return loss;
 }
@@ -79,7 +80,7 @@ Sql<StoreIdentity> read_store_identity(Database& db) {
     if (key == "store_id") identity.at.store = row->text(1);
     if (key == "timeline") identity.at.timeline = row->text(1);
     if (key == "position") identity.at.number = row->count(1);
-    if (key == "timelines") identity.before = lines(row->text(1));
+    if (key == "timelines") identity.earlier_timelines = lines(row->text(1));
     if (key == "accepting") {
       identity.accepting = true;
       identity.backup = row->integer(1) == kBackup;
@@ -88,16 +89,15 @@ Sql<StoreIdentity> read_store_identity(Database& db) {
 }
 
 Sql<void> begin_timeline(Database& db, const StoreIdentity& identity,
-                         const StorePosition& remembered) {
-  std::vector<std::string> before = identity.before;
-  before.push_back(identity.at.timeline);
+                         const StorePosition& recorded) {
+  std::vector<std::string> earlier_timelines = identity.earlier_timelines;
+  earlier_timelines.push_back(identity.at.timeline);
   // The remembered timeline may have begun after this copy was made.
-  if (remembered.timeline != identity.at.timeline) before.push_back(remembered.timeline);
+  if (recorded.timeline != identity.at.timeline) earlier_timelines.push_back(recorded.timeline);
   AE_ASSIGN(Statement put, db.prepare("INSERT INTO meta VALUES(?1, ?2) "
                                       "ON CONFLICT DO UPDATE SET value = excluded.value"));
-  AE_TRY(put.run(std::string_view("timelines"), joined(before)));
-  AE_TRY(
-      put.run(std::string_view("position"), std::max(identity.at.number, remembered.number) + 1));
+  AE_TRY(put.run(std::string_view("timelines"), joined(earlier_timelines)));
+  AE_TRY(put.run(std::string_view("position"), std::max(identity.at.number, recorded.number) + 1));
   AE_TRY(put.run(std::string_view("accepting"), kAccepting));
   return db.execute("UPDATE meta SET value = lower(hex(randomblob(16))) WHERE key = 'timeline'");
 }
@@ -134,21 +134,21 @@ Error store_missing(const std::string& path) {
               "if its jobs are lost, `aetheris doctor --accept-rollback` creates a new one"};
 }
 
-Result<Loss> find_loss(Database& db, const std::string& path, bool gone,
+Result<Loss> find_loss(Database& db, const std::string& path, bool no_tables,
                        const LossOptions& options) {
-  auto read = read_loss(db, path, gone);
+  auto read = read_loss(db, path, no_tables);
   if (!read) return std::unexpected(cannot_open(path, read.error()));
   Loss loss = *std::move(read);
   const StoreIdentity& identity = loss.identity;
-  const bool behind = loss.remembered && is_behind(identity, *loss.remembered);
+  const bool behind = loss.recorded && is_behind(identity, *loss.recorded);
   const bool may_accept = options.accept && !options.nothing_lost;
-  if (loss.gone && !may_accept) return std::unexpected(store_missing(path));
-  if (behind && !may_accept) return std::unexpected(rolled_back(path, identity, *loss.remembered));
+  if (loss.no_tables && !may_accept) return std::unexpected(store_missing(path));
+  if (behind && !may_accept) return std::unexpected(rolled_back(path, identity, *loss.recorded));
   if (identity.accepting && !options.accept) {
-    return std::unexpected(identity.backup ? not_restored(path) : still_accepting(path));
+    return std::unexpected(identity.backup ? not_restored(path) : acceptance_unfinished(path));
   }
   loss.nothing_lost = identity.backup && options.nothing_lost;
-  loss.found = loss.gone || behind || (identity.backup && !options.nothing_lost) ||
+  loss.found = loss.no_tables || behind || (identity.backup && !options.nothing_lost) ||
                (options.accept && options.is_loss_certain && !identity.accepting);
   loss.accepting = loss.found || (identity.accepting && !loss.nothing_lost);
   return loss;
@@ -156,7 +156,7 @@ Result<Loss> find_loss(Database& db, const std::string& path, bool gone,
 
 Sql<void> accept_loss(Database& db, Loss& loss, const LossOptions& options) {
   if (!loss.accepting && !loss.nothing_lost) return {};
-  const StorePosition was = loss.remembered.value_or(loss.identity.at);
+  const StorePosition was = loss.recorded.value_or(loss.identity.at);
   std::vector<std::pair<std::string, Value>> detail{{"position", loss.identity.at.number},
                                                     {"remembered_position", was.number},
                                                     {"remembered_timeline", was.timeline},
@@ -169,7 +169,7 @@ Sql<void> accept_loss(Database& db, Loss& loss, const LossOptions& options) {
                            .detail = Value::object(std::move(detail))}));
   if (loss.nothing_lost) AE_TRY(unmark_backup(db));
   if (loss.found) AE_TRY(begin_timeline(db, loss.identity, was));
-  if (loss.gone && loss.remembered) {
+  if (loss.no_tables && loss.recorded) {
     // Keeps the id of the lost store, so that the old file is detected if it reappears.
     AE_ASSIGN(Statement name, db.prepare("UPDATE meta SET value = ?1 WHERE key = 'store_id'"));
     AE_TRY(name.run(was.store));

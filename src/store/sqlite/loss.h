@@ -42,16 +42,16 @@ struct LossOptions {
   std::string by;  // for the audit log
 };
 struct Loss {
-  bool gone = false;  // the file had no tables
+  bool no_tables = false;  // the file had no tables
   bool found = false;
   bool nothing_lost = false;
   bool accepting = false;  // found now, or accepted earlier and not finished
-  std::optional<StorePosition> remembered;
+  std::optional<StorePosition> recorded;
   StoreIdentity identity;
 };
 // Fails with store_rolled_back if the store has lost writes and that is not accepted. REQUIRES:
-// this layout; `gone`: this opening created the tables.
-Result<Loss> find_loss(Database& db, const std::string& path, bool gone,
+// this layout; `no_tables`: this opening created the tables.
+Result<Loss> find_loss(Database& db, const std::string& path, bool no_tables,
                        const LossOptions& options);
 // Records the acceptance inside a transaction: an audit entry and, for a loss, a new timeline.
 // Updates `loss.identity`.
@@ -59,7 +59,7 @@ Sql<void> accept_loss(Database& db, Loss& loss, const LossOptions& options);
 // Starts a new timeline with a position above both the store's and the remembered one. REQUIRES:
 // inside a transaction.
 Sql<void> begin_timeline(Database& db, const StoreIdentity& identity,
-                         const StorePosition& remembered);
+                         const StorePosition& recorded);
 
 // The same check for a reader. Fails with store_rolled_back.
 Status check_for_loss(Database& db, const std::string& path);

@@ -28,42 +28,45 @@ std::string slot_of(const StorePosition& p) {
   return text + "\n";
 }
 
-std::string_view word(std::string_view& text) {
+std::string_view next_word(std::string_view& text) {
   const std::string_view found = text.substr(0, text.find(' '));
   text.remove_prefix(std::min(text.size(), found.size() + 1));
   return found;
 }
 
 std::optional<StorePosition> position_of(std::string_view slot) {
-  std::string_view left = slot;
-  if (word(left) != kMagic) return std::nullopt;
+  std::string_view rest = slot;
+  if (next_word(rest) != kMagic) return std::nullopt;
   StorePosition p;
-  p.store = word(left);
-  p.timeline = word(left);
-  const std::string_view number = word(left);
+  p.store = next_word(rest);
+  p.timeline = next_word(rest);
+  const std::string_view number = next_word(rest);
   const auto read = std::from_chars(number.data(), number.data() + number.size(), p.number);
-  const bool fine = read.ec == std::errc() && read.ptr == number.data() + number.size() &&
-                    p.store.size() == kId && p.timeline.size() == kId;
-  const std::string_view summed = slot.substr(0, slot.size() - left.size());
-  if (!fine || word(left) != sum_of(summed)) return std::nullopt;
+  const bool valid = read.ec == std::errc() && read.ptr == number.data() + number.size() &&
+                     p.store.size() == kId && p.timeline.size() == kId;
+  const std::string_view summed = slot.substr(0, slot.size() - rest.size());
+  if (!valid || next_word(rest) != sum_of(summed)) return std::nullopt;
   return p;
 }
 
 }  // namespace
 
-bool is_behind(const StoreIdentity& identity, const StorePosition& remembered) {
-  if (identity.at.store != remembered.store) return false;
-  if (identity.at.timeline == remembered.timeline) return identity.at.number < remembered.number;
-  return std::ranges::find(identity.before, remembered.timeline) == identity.before.end();
+bool is_behind(const StoreIdentity& identity, const StorePosition& recorded) {
+  if (identity.at.store != recorded.store) return false;
+  if (identity.at.timeline == recorded.timeline) return identity.at.number < recorded.number;
+  return std::ranges::find(identity.earlier_timelines, recorded.timeline) ==
+         identity.earlier_timelines.end();
 }
 
 PositionFile::PositionFile(PositionFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), second_(other.second_) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      write_second_slot_(other.write_second_slot_) {}
 
 PositionFile& PositionFile::operator=(PositionFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
-  std::swap(second_, other.second_);
+  std::swap(write_second_slot_, other.write_second_slot_);
   return *this;
 }
 
@@ -104,15 +107,15 @@ Status PositionFile::write(const StorePosition& position) {
       if (reading >= 0) {
         const ssize_t size = ::pread(reading, first.data(), first.size(), 0);
         ::close(reading);
-        second_ = size == static_cast<ssize_t>(kSlot) && position_of(first) == identity;
+        write_second_slot_ = size == static_cast<ssize_t>(kSlot) && position_of(first) == identity;
       }
     }
   }
   const std::string slot = slot_of(position);
   const ssize_t written =
-      ::pwrite(fd_, slot.data(), slot.size(), second_ ? static_cast<off_t>(kSlot) : 0);
+      ::pwrite(fd_, slot.data(), slot.size(), write_second_slot_ ? static_cast<off_t>(kSlot) : 0);
   if (written != static_cast<ssize_t>(slot.size()) || ::fdatasync(fd_) != 0) return failed("write");
-  second_ = !second_;
+  write_second_slot_ = !write_second_slot_;
   return {};
 }
 

@@ -30,14 +30,14 @@ struct StorePosition {
 // The identity of a store, as its own rows record it.
 struct StoreIdentity {
   StorePosition at;
-  std::vector<std::string> before;  // earlier timelines, ended by accepted losses
+  std::vector<std::string> earlier_timelines;  // earlier timelines, ended by accepted losses
   bool accepting = false;  // a loss was accepted, but not every unfinished job is parked yet
   bool backup = false;     // accepting, because it is a backup that was not restored
 };
 
-// True if the store has lost writes that `remembered` includes. A store with another id is a
+// True if the store has lost writes that `recorded` includes. A store with another id is a
 // different store and is not compared.
-bool is_behind(const StoreIdentity& identity, const StorePosition& remembered);
+bool is_behind(const StoreIdentity& identity, const StorePosition& recorded);
 
 class PositionFile {
  public:
@@ -54,7 +54,7 @@ class PositionFile {
  private:
   std::string path_;
   int fd_ = -1;
-  bool second_ = false;  // the next slot to write
+  bool write_second_slot_ = false;  // the next slot to write
 };
 
 }  // namespace ae::store::sqlite

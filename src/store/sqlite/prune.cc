@@ -90,8 +90,8 @@ Sql<std::optional<PruneCandidate>> Tables::read_prune_candidate(const Pruning::J
   std::uint64_t commits = 0;
   {
     Rows row(find, requested.job.text);
-    AE_ASSIGN(const bool there, row.next());
-    if (!there) return std::nullopt;
+    AE_ASSIGN(const bool found_row, row.next());
+    if (!found_row) return std::nullopt;
     target.id = row->integer(0);
     found.status = row->text(1);
     found.held = !row->is_null(2);
@@ -106,8 +106,8 @@ Sql<std::optional<PruneCandidate>> Tables::read_prune_candidate(const Pruning::J
   std::vector<Hash> bodies;
   while (commit > 0) {
     Rows row(read, commit);
-    AE_ASSIGN(const bool there, row.next());
-    if (!there || row->integer(0) != target.id) break;
+    AE_ASSIGN(const bool found_row, row.next());
+    if (!found_row || row->integer(0) != target.id) break;
     target.commits.push_back(commit);
     if (requested.content_hash) bodies.push_back(sha256(row->bytes(2)));
     if (row->integer(1) >= commit) break;  // a pointer must lead backwards
@@ -150,8 +150,8 @@ Sql<void> Tables::delete_job(const PruneTarget& target, std::unordered_set<Hash>
 // and `values_listed` is lowered so that later commits with reused numbers are indexed.
 Sql<void> Tables::preserve_job_numbers(std::int64_t last_job) {
   AE_ASSIGN(const std::int64_t jobs, db_->integer("SELECT coalesce(max(id), 0) FROM jobs"));
-  AE_ASSIGN(const std::int64_t known, meta_number(*db_, "last_job"));
-  if (jobs < last_job && known < last_job) AE_TRY(put_meta(*db_, "last_job", last_job));
+  AE_ASSIGN(const std::int64_t stored, meta_number(*db_, "last_job"));
+  if (jobs < last_job && stored < last_job) AE_TRY(put_meta(*db_, "last_job", last_job));
   last_number_.reset();
   AE_ASSIGN(const std::int64_t commits, db_->integer("SELECT coalesce(max(id), 0) FROM commits"));
   AE_ASSIGN(const std::int64_t listed, meta_number(*db_, "values_listed"));
@@ -174,9 +174,9 @@ Sql<std::optional<std::int64_t>> Tables::next_number() {
 Tables::SqlResult<bool> Tables::prune(const Pruning& pruning) {
   std::vector<PruneTarget> target(pruning.jobs.size());
   for (std::size_t i = 0; i < target.size(); ++i) {
-    AE_ASSIGN(const auto stands, read_prune_candidate(pruning.jobs[i], target[i]));
-    if (auto may = check_prunable(pruning.jobs[i], stands); !may) {
-      return Result<bool>(std::unexpected(std::move(may).error()));
+    AE_ASSIGN(const auto candidate, read_prune_candidate(pruning.jobs[i], target[i]));
+    if (auto check = check_prunable(pruning.jobs[i], candidate); !check) {
+      return Result<bool>(std::unexpected(std::move(check).error()));
     }
   }
   AE_ASSIGN(const bool listed, index_values());

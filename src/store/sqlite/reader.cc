@@ -30,7 +30,7 @@ class Snapshot {
   ~Snapshot() {
     if (!open_) return;
     // Nothing was written, so a failed end loses nothing.
-    [[maybe_unused]] const auto ended = end_.run();
+    [[maybe_unused]] const auto done = end_.run();
   }
   Sql<void> open() {
     AE_TRY(begin_.run());
@@ -81,7 +81,7 @@ Sql<ReadStatements> ReadStatements::open(Database db) {
        "SELECT ripe_at FROM jobs WHERE ready = 0 AND ripe_at IS NOT NULL AND ripe_at > ?1 "
        "AND attempt IS NULL ORDER BY ripe_at LIMIT 1"},
       {v.number_, "SELECT id FROM jobs WHERE job_id = ?1"},
-      {v.is_there_, "SELECT 1 FROM jobs WHERE id = ?1"},
+      {v.job_exists_, "SELECT 1 FROM jobs WHERE id = ?1"},
   };
   for (const StatementSpec& spec : specs) {
     AE_ASSIGN(spec.statement, v.db_.prepare(spec.sql));
@@ -119,8 +119,8 @@ Sql<JobRow> ReadStatements::read_row(Statement& row) {
 
 Sql<std::optional<ReadStatements::JobLocation>> ReadStatements::find(const JobId& job) {
   Rows row(find_, job.text);
-  AE_ASSIGN(const bool there, row.next());
-  if (!there) return std::nullopt;
+  AE_ASSIGN(const bool found_row, row.next());
+  if (!found_row) return std::nullopt;
   JobLocation found{.id = row->integer(0), .last_commit = row->integer(16), .row = {}};
   AE_ASSIGN(found.row, read_row(find_));
   return found;
@@ -139,16 +139,16 @@ Sql<Result<LoadedJob>> ReadStatements::load_first(const JobId& job) {
     AE_ASSIGN(const auto found, find(job));
     if (!found) return Result<LoadedJob>(std::unexpected(job_not_found(job)));
     loaded.row = found->row;
-    AE_ASSIGN(const bool there, read_first(*found, loaded));
-    if (there) return Result<LoadedJob>(std::move(loaded));
+    AE_ASSIGN(const bool found_row, read_first(*found, loaded));
+    if (found_row) return Result<LoadedJob>(std::move(loaded));
   }
   // The pointers to the first commit are damaged: load all commits.
-  AE_ASSIGN(auto whole, load(job, 1, 2));
-  if (!whole) return whole;
-  loaded.row = std::move(whole->row);
-  loaded.commits.assign(whole->commits.begin(),
-                        whole->commits.begin() + (whole->commits.empty() ? 0 : 1));
-  loaded.blobs = std::move(whole->blobs);
+  AE_ASSIGN(auto loaded_again, load(job, 1, 2));
+  if (!loaded_again) return loaded_again;
+  loaded.row = std::move(loaded_again->row);
+  loaded.commits.assign(loaded_again->commits.begin(),
+                        loaded_again->commits.begin() + (loaded_again->commits.empty() ? 0 : 1));
+  loaded.blobs = std::move(loaded_again->blobs);
   return Result<LoadedJob>(std::move(loaded));
 }
 
@@ -156,8 +156,8 @@ Sql<Result<LoadedJob>> ReadStatements::load_first(const JobId& job) {
 Sql<bool> ReadStatements::read_first(const JobLocation& found, LoadedJob& into) {
   for (std::int64_t commit = found.last_commit;;) {
     Rows row(commit_, commit);
-    AE_ASSIGN(const bool there, row.next());
-    if (!there || row->integer(0) != found.id) return false;
+    AE_ASSIGN(const bool found_row, row.next());
+    if (!found_row || row->integer(0) != found.id) return false;
     if (row->count(1) == 1) {
       into.commits.push_back(row->text(6));
       std::vector<Hash> blobs;
@@ -186,8 +186,8 @@ Sql<Result<LoadedJob>> ReadStatements::load(const JobId& job, std::uint64_t from
     AE_TRY(read_rows(*found, loaded));
     if (from_seq <= 1) {
       Rows row(checkpoint_, found->id);
-      AE_ASSIGN(const bool there, row.next());
-      if (there) loaded.checkpoint = Checkpoint{row->count(0), row->text(1)};
+      AE_ASSIGN(const bool found_row, row.next());
+      if (found_row) loaded.checkpoint = Checkpoint{row->count(0), row->text(1)};
     }
     if (from_seq == 1) {
       Rows row(request_, found->id);
@@ -196,25 +196,25 @@ Sql<Result<LoadedJob>> ReadStatements::load(const JobId& job, std::uint64_t from
       loaded.commit_count = row->count(1);
     }
   }
-  const std::uint64_t asked = from_seq;
+  const std::uint64_t requested_seq = from_seq;
   if (from_seq == kFromCheckpoint) from_seq = loaded.checkpoint ? loaded.checkpoint->seq + 1 : 1;
   loaded.row = found->row;
   if (from_seq <= loaded.row.last_seq) {
-    AE_ASSIGN(const bool whole, read_commits(*found, from_seq, loaded));
+    AE_ASSIGN(const bool complete, read_commits(*found, from_seq, loaded));
     // Deleted during the read. Another job may have its id by now.
-    AE_ASSIGN(const bool gone, is_deleted(*found));
-    if (gone) return load(job, asked, tries);
+    AE_ASSIGN(const bool is_job_deleted, is_deleted(*found));
+    if (is_job_deleted) return load(job, requested_seq, tries);
     // Redacted during the read: its commits now reference other blobs.
-    if (!whole && tries > 1) return load(job, asked, tries - 1);
+    if (!complete && tries > 1) return load(job, requested_seq, tries - 1);
   }
   return Result<LoadedJob>(std::move(loaded));
 }
 
 // Job numbers are never reused.
 Sql<bool> ReadStatements::is_deleted(const JobLocation& found) {
-  Rows row(is_there_, found.id);
-  AE_ASSIGN(const bool there, row.next());
-  return !there;
+  Rows row(job_exists_, found.id);
+  AE_ASSIGN(const bool found_row, row.next());
+  return !found_row;
 }
 
 Sql<void> ReadStatements::read_rows(const JobLocation& found, LoadedJob& into) {
@@ -236,8 +236,8 @@ Sql<void> ReadStatements::read_rows(const JobLocation& found, LoadedJob& into) {
     into.inbox.push_back({row->count(0), row->text(1), row->text(2)});
   }
   Rows row(signed_head_, found.id);
-  AE_ASSIGN(const bool there, row.next());
-  if (there) into.signed_head = row->text(0);
+  AE_ASSIGN(const bool found_row, row.next());
+  if (found_row) into.signed_head = row->text(0);
   return {};
 }
 
@@ -252,8 +252,8 @@ Sql<bool> ReadStatements::read_commits(const JobLocation& found, std::uint64_t f
     AE_TRY(snapshot.open());
     AE_ASSIGN(commit, step_back(commit, kReadBytes, found, from_seq, into, blobs));
     if (commit != kMissing) continue;
-    AE_ASSIGN(const bool gone, is_deleted(found));
-    if (gone) return true;
+    AE_ASSIGN(const bool is_job_deleted, is_deleted(found));
+    if (is_job_deleted) return true;
     return read_remaining_commits(found, from_seq, into);
   }
   std::ranges::reverse(into.commits);
@@ -268,10 +268,11 @@ Sql<bool> ReadStatements::read_remaining_commits(const JobLocation& found, std::
                                                  LoadedJob& into) {
   into.commits.clear();
   std::vector<Hash> blobs;
-  AE_ASSIGN(Statement left,
+  AE_ASSIGN(Statement commits_after,
             db_.prepare("SELECT blobs, body FROM commits WHERE job = ?1 AND last_seq >= ?2 "
                         "AND id <= ?3 ORDER BY id"));
-  for (Rows row(left, found.id, static_cast<std::int64_t>(from_seq), found.last_commit);;) {
+  for (Rows row(commits_after, found.id, static_cast<std::int64_t>(from_seq), found.last_commit);
+       ;) {
     AE_ASSIGN(const bool more, row.next());
     if (!more) break;
     into.commits.push_back(row->text(1));
@@ -290,8 +291,8 @@ Sql<std::int64_t> ReadStatements::step_back(std::int64_t commit, std::size_t byt
                                             LoadedJob& into, std::vector<Hash>& blobs) {
   for (std::size_t bytes = 0; bytes < bytes_max;) {
     Rows row(commit_, commit);
-    AE_ASSIGN(const bool there, row.next());
-    if (!there || row->integer(0) != found.id) return kMissing;
+    AE_ASSIGN(const bool found_row, row.next());
+    if (!found_row || row->integer(0) != found.id) return kMissing;
     into.commits.push_back(row->text(6));
     bytes += into.commits.back().size();
     const std::string_view list = row->bytes(5);
@@ -309,16 +310,16 @@ Sql<std::int64_t> ReadStatements::step_back(std::int64_t commit, std::size_t byt
 
 Sql<bool> ReadStatements::read_blobs(const std::vector<Hash>& hashes, LoadedJob& into) {
   std::unordered_set<Hash> seen;
-  bool whole = true;
+  bool complete = true;
   for (const Hash& hash : hashes) {
     if (!seen.insert(hash).second) continue;
     Rows row(blob_, hash);
     AE_ASSIGN(const bool found, row.next());
     // A missing one is omitted: opening the commit fails with log_corrupt.
     if (found) into.blobs.push_back({hash, row->text(0)});
-    whole = whole && found;
+    complete = complete && found;
   }
-  return whole;
+  return complete;
 }
 
 Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
@@ -457,10 +458,10 @@ Reader::~Reader() {
   thread_.join();
 }
 
-void Reader::enqueue(ReadTask question) {
+void Reader::enqueue(ReadTask task) {
   {
     const std::lock_guard lock(mutex_);
-    tasks_.push_back(std::move(question));
+    tasks_.push_back(std::move(task));
   }
   wake_.notify_one();
 }
@@ -470,11 +471,11 @@ void Reader::run() {
   for (;;) {
     wake_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
     if (tasks_.empty()) return;
-    ReadTask question = std::move(tasks_.front());
+    ReadTask task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
-    question(statements_);
-    question = nullptr;
+    task(statements_);
+    task = nullptr;
     lock.lock();
   }
 }

@@ -60,7 +60,7 @@ class ReadStatements {
   Statement begin_, end_;
   Statement find_, labels_, commit_, blob_, effects_, ledger_, inbox_, signed_head_, request_,
       checkpoint_;
-  Statement due_, next_wake_, next_eligible_, number_, is_there_;
+  Statement due_, next_wake_, next_eligible_, number_, job_exists_;
 };
 
 class Reader {
@@ -69,7 +69,7 @@ class Reader {
 
   explicit Reader(ReadStatements statements);
   ~Reader();  // runs the queued tasks first
-  void enqueue(ReadTask question);
+  void enqueue(ReadTask task);
 
  private:
   void run();

@@ -114,7 +114,7 @@ INSERT INTO meta VALUES('store_id', lower(hex(randomblob(16))));
 )sql";
 
 // Added by layout 3.
-constexpr const char* kBesides = R"sql(
+constexpr const char* kSideRecordTables = R"sql(
 CREATE TABLE signed_heads(
   job INTEGER PRIMARY KEY,
   body BLOB NOT NULL
@@ -129,7 +129,7 @@ CREATE TABLE checkpoints(
 
 // Added by layout 4: the order of claims (store/claim_order.h), the store position and the audit
 // log (store/audit.h).
-constexpr const char* kLines = R"sql(
+constexpr const char* kClaimOrderTables = R"sql(
 CREATE INDEX jobs_ready ON jobs(queue, priority DESC, turn) WHERE ready = 1;
 CREATE INDEX jobs_held ON jobs(queue) WHERE attempt IS NOT NULL;
 
@@ -165,7 +165,7 @@ DROP INDEX jobs_ready;
 CREATE INDEX jobs_ready ON jobs(queue, agent, capabilities, priority DESC, turn) WHERE ready = 1;
 )sql";
 
-constexpr const char* kToLines = R"sql(
+constexpr const char* kDropOldClaimOrder = R"sql(
 ALTER TABLE jobs ADD COLUMN queue TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE jobs ADD COLUMN turn TEXT NOT NULL DEFAULT '';
 DROP INDEX jobs_ready;
@@ -174,8 +174,8 @@ DROP INDEX jobs_ready;
 // From each layout to the next; a new file gets all tables at once.
 constexpr std::initializer_list<const char*> kMigrations[] = {
     {"ALTER TABLE jobs ADD COLUMN capabilities TEXT NOT NULL DEFAULT ''"},  // 1 → 2
-    {kBesides},                                                             // 2 → 3
-    {kToLines, kLines},                                                     // 3 → 4
+    {kSideRecordTables},                                                    // 2 → 3
+    {kDropOldClaimOrder, kClaimOrderTables},                                // 3 → 4
     {kValueUses},                                                           // 4 → 5
     {kByNeeds},                                                             // 5 → 6
 };
@@ -234,8 +234,9 @@ std::vector<std::string> lines(std::string_view text) {
 Error cannot_open(const std::string& path, const SqlError& error) {
   if (!error.no_space()) return {Code::unavailable, path + ": " + error.text()};
   std::error_code unknown;
-  const std::filesystem::path whole = std::filesystem::absolute(path, unknown);
-  const std::string folder = (unknown ? std::filesystem::path(path) : whole).parent_path().string();
+  const std::filesystem::path absolute = std::filesystem::absolute(path, unknown);
+  const std::string folder =
+      (unknown ? std::filesystem::path(path) : absolute).parent_path().string();
   return {Code::unavailable, "the store " + path + " cannot be opened: the disk that holds " +
                                  folder + " is full; free some space there, then start again"};
 }
@@ -255,8 +256,8 @@ Status prepare_schema(Database& db, const std::string& path) {
     AE_TRY(db.execute("BEGIN IMMEDIATE"));
     if (layout == 0) {
       AE_TRY(db.execute(kTables));
-      AE_TRY(db.execute(kBesides));
-      AE_TRY(db.execute(kLines));
+      AE_TRY(db.execute(kSideRecordTables));
+      AE_TRY(db.execute(kClaimOrderTables));
       AE_TRY(db.execute(kValueUses));
       AE_TRY(db.execute(kByNeeds));
     } else {

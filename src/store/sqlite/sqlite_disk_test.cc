@@ -14,7 +14,7 @@ namespace {
 using Operation = FlakyVfs::Operation;
 
 // The answers to the commits of job j0, in order; stops at the first that is not acknowledged.
-struct Told {
+struct WriteResult {
   std::uint64_t acked = 0;    // last seq that was acknowledged
   std::uint64_t denied = 0;   // seq of a commit that answered `unavailable`, or 0
   std::uint64_t unknown = 0;  // … `unknown_outcome`
@@ -29,25 +29,25 @@ SqliteOptions small(SqliteFixture& fixture) {
   return options;
 }
 
-Told write_steps(SqliteFixture& fixture, std::uint64_t steps,
-                 const std::function<void(std::uint64_t)>& acked = {}) {
-  Told told;
-  for (std::uint64_t seq = 1; seq <= steps; seq = told.acked) {
+WriteResult write_steps(SqliteFixture& fixture, std::uint64_t steps,
+                        const std::function<void(std::uint64_t)>& acked = {}) {
+  WriteResult written;
+  for (std::uint64_t seq = 1; seq <= steps; seq = written.acked) {
     const auto answer = fixture.commit(seq == 1 ? SqliteFixture::create("j0")
                                                 : SqliteFixture::append("j0", seq, 3000));
     if (answer) {
-      told.acked = answer->last_seq;
-      if (acked) acked(told.acked);
+      written.acked = answer->last_seq;
+      if (acked) acked(written.acked);
       continue;
     }
     const std::uint64_t at = seq == 1 ? 2 : seq + 1;
     const Code code = answer.error().code;
     const bool nothing = code == Code::unavailable || code == Code::store_stopped;
-    (nothing ? told.denied : told.unknown) = at;
-    EXPECT_TRUE(told.denied != 0 || answer.error().code == Code::unknown_outcome);
+    (nothing ? written.denied : written.unknown) = at;
+    EXPECT_TRUE(written.denied != 0 || answer.error().code == Code::unknown_outcome);
     break;
   }
-  return told;
+  return written;
 }
 
 void expect_sound(const std::string& path, std::uint64_t acked) {
@@ -78,17 +78,17 @@ bool fail_operation(std::uint64_t number, int code) {
     if (n != number) return SQLITE_OK;
     return code == SQLITE_FULL || operation == Operation::write ? code : SQLITE_IOERR_FSYNC;
   });
-  Told told;
+  WriteResult written;
   const auto opened = fixture.open(small(fixture));
   if (opened) {
-    told = write_steps(fixture, 14);
-    if (told.unknown != 0) {
-      EXPECT_EQ(fixture.commit(SqliteFixture::append("j0", told.acked)).error().code,
+    written = write_steps(fixture, 14);
+    if (written.unknown != 0) {
+      EXPECT_EQ(fixture.commit(SqliteFixture::append("j0", written.acked)).error().code,
                 Code::store_stopped);
       EXPECT_EQ(fixture.load("j0").error().code, Code::store_stopped)
           << "nobody can say what stands";
-    } else if (told.denied != 0 && code == SQLITE_FULL) {
-      EXPECT_EQ(fixture.load("j0").has_value(), told.acked > 0);
+    } else if (written.denied != 0 && code == SQLITE_FULL) {
+      EXPECT_EQ(fixture.load("j0").has_value(), written.acked > 0);
     }
   } else {
     EXPECT_EQ(opened.error().code, Code::unavailable);
@@ -96,16 +96,16 @@ bool fail_operation(std::uint64_t number, int code) {
   fixture.close();
   const bool reached = vfs.operations() >= number;
   vfs.begin({});
-  expect_sound(folder / "a.db", told.acked);
+  expect_sound(folder / "a.db", written.acked);
   SqliteFixture after(folder / "a.db");
   EXPECT_TRUE(after.open());
   const auto loaded = after.load("j0");
   const std::uint64_t last = loaded ? loaded->row.last_seq : 0;
-  if (told.denied != 0) {
-    EXPECT_LT(last, told.denied) << "unavailable means that nothing changed";
+  if (written.denied != 0) {
+    EXPECT_LT(last, written.denied) << "unavailable means that nothing changed";
   }
-  if (told.unknown != 0) {
-    EXPECT_LE(last, told.unknown);
+  if (written.unknown != 0) {
+    EXPECT_LE(last, written.unknown);
   }
   return reached;
 }
@@ -127,11 +127,11 @@ AE_TEST_SLOW("sqlite/a disk that fails at each operation in turn") { fail_every(
 // Possible contents of a file after a power loss.
 std::string after_power_cut(const DiskFile& file, conformance::SeededRandom& dice) {
   std::string bytes = file.durable;
-  const bool keeps_order = dice.one_in(2);
-  std::uint64_t left = keeps_order ? dice.below(file.pending.size() + 1) : file.pending.size();
+  const bool in_order = dice.one_in(2);
+  std::uint64_t left = in_order ? dice.below(file.pending.size() + 1) : file.pending.size();
   for (const DiskFile::Change& change : file.pending) {
-    if (keeps_order && left-- == 0) break;
-    if (!keeps_order && dice.one_in(2)) continue;
+    if (in_order && left-- == 0) break;
+    if (!in_order && dice.one_in(2)) continue;
     DiskFile::Change torn = change;
     if (!torn.truncate && dice.one_in(4)) {
       torn.bytes.resize(std::min<std::size_t>(torn.bytes.size(), 512 * dice.below(9)));
@@ -157,8 +157,8 @@ AE_TEST("sqlite/a power cut at any operation loses nothing acknowledged") {
   {
     SqliteFixture fixture(folder / "a.db");
     ASSERT_TRUE(fixture.open(small(fixture)));
-    const Told told = write_steps(fixture, 20, [&](std::uint64_t seq) { acked = seq; });
-    EXPECT_EQ(told.acked, 21U);
+    const WriteResult written = write_steps(fixture, 20, [&](std::uint64_t seq) { acked = seq; });
+    EXPECT_EQ(written.acked, 21U);
   }
   vfs.begin({});
   ASSERT_GT(cuts.size(), 100U);

@@ -18,7 +18,9 @@
 
 namespace ae::store {
 
-inline bool holds(const std::string& text, const std::string& part) { return text.contains(part); }
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.contains(part);
+}
 inline bool begins(const std::string& text, const std::string& part) {
   return text.starts_with(part);
 }
@@ -70,19 +72,19 @@ class SqliteFixture {
 
   SqliteOptions options() { return {.path = path_, .loop = loop, .clock = loop}; }
   Result<void> open() { return open(options()); }
-  Result<void> open(const SqliteOptions& wish) {
+  Result<void> open(const SqliteOptions& options) {
     store_.reset();
-    AE_ASSIGN(store_, SqliteStore::open(wish));
+    AE_ASSIGN(store_, SqliteStore::open(options));
     return {};
   }
   void close() { store_.reset(); }
   SqliteStore& store() { return *store_; }
 
   static Batch create(const std::string& job, std::size_t bytes = 0) {
-    NewJob wish{.agent = "a"};
-    wish.claim =
+    NewJob new_job{.agent = "a"};
+    new_job.claim =
         InitialClaimParams{.worker = "w", .attempt = AttemptId("A"), .lease = conformance::kLease};
-    Batch b{.job = JobId(job), .authority = Batch::Create{std::move(wish)}};
+    Batch b{.job = JobId(job), .authority = Batch::Create{std::move(new_job)}};
     b.sealed = conformance::sealed(job, 1, 2);
     b.sealed->bytes.append(bytes, '.');
     b.row.status = "running";

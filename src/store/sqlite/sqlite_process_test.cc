@@ -67,7 +67,7 @@ class Child {
   int read_end_ = -1;
 };
 
-void say(int pipe, const std::string& text) {
+void write_to(int pipe, const std::string& text) {
   AE_CHECK(::write(pipe, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
 }
 
@@ -76,7 +76,7 @@ AE_TEST("sqlite/a second owner is locked out and told who the first is") {
   Child owner([&](int pipe) {
     SqliteFixture fixture(folder / "a.db");
     if (!fixture.open()) return 1;
-    say(pipe, "open");
+    write_to(pipe, "open");
     ::pause();
     return 2;
   });
@@ -85,7 +85,7 @@ AE_TEST("sqlite/a second owner is locked out and told who the first is") {
   const auto refused = second.open();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Code::store_locked);
-  EXPECT_PRED2(holds, refused.error().message, "process " + std::to_string(owner.pid()));
+  EXPECT_PRED2(contains, refused.error().message, "process " + std::to_string(owner.pid()));
   owner.kill();
   EXPECT_TRUE(second.open()) << "the lock dies with its owner";
   SqliteFixture third(folder / "a.db");
@@ -104,7 +104,7 @@ int write_for_ever(SqliteFixture& fixture, int pipe) {
         broken = 3;
         return;
       }
-      say(pipe, id + " " + std::to_string(answer->last_seq) + "\n");
+      write_to(pipe, id + " " + std::to_string(answer->last_seq) + "\n");
       step(job, answer->last_seq);
     });
   };
@@ -166,21 +166,21 @@ AE_TEST("sqlite/a folder that cannot be written says so, and can still be read")
   }
   ::chmod(folder.path().c_str(), 0555);
   ::chmod((folder / "a.db").c_str(), 0444);
-  Child nobody([&](int pipe) {
+  Child child([&](int pipe) {
     if (::setuid(65534) != 0) return 9;
     SqliteFixture fixture(folder / "a.db");
     const auto opened = fixture.open();
-    say(pipe, opened ? "opened" : opened.error().message);
+    write_to(pipe, opened ? "opened" : opened.error().message);
     SqliteOptions options = fixture.options();
     options.read_only = true;
     const auto reading = fixture.open(options);
-    if (!reading) say(pipe, reading.error().message);
+    if (!reading) write_to(pipe, reading.error().message);
     if (!reading) return 3;
     return fixture.load("j0")->row.last_seq == 2 ? 0 : 4;
   });
-  const std::string message = nobody.read_all();
-  EXPECT_EQ(nobody.wait(), 0);
-  EXPECT_PRED2(holds, message, "folder writable?");
+  const std::string message = child.read_all();
+  EXPECT_EQ(child.wait(), 0);
+  EXPECT_PRED2(contains, message, "folder writable?");
   ::chmod(folder.path().c_str(), 0700);
 }
 
@@ -261,8 +261,8 @@ AE_TEST("sqlite/on a disk that is full already, opening says which disk, and wha
     EXPECT_FALSE(opened) << name;
     if (opened) return;
     EXPECT_EQ(opened.error().code, Code::unavailable) << name;
-    EXPECT_PRED2(holds, opened.error().message, disk + " is full; free some space there");
-    EXPECT_PRED2(holds, opened.error().message, name);
+    EXPECT_PRED2(contains, opened.error().message, disk + " is full; free some space there");
+    EXPECT_PRED2(contains, opened.error().message, name);
   };
   {
     SqliteFixture fixture(disk + "/old.db");

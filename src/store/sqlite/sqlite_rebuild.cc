@@ -36,11 +36,11 @@ Cell cell(const Hash& hash) {
 
 struct Column {
   std::string_view name;
-  Cell wanted;
+  Cell expected;
 };
 
 // Appends a part, separated by ", ".
-void add_to_indexes(std::string& text, std::initializer_list<std::string_view> part) {
+void append_parts(std::string& text, std::initializer_list<std::string_view> part) {
   if (!text.empty()) text += ", ";
   for (const std::string_view piece : part) text += piece;
 }
@@ -77,24 +77,24 @@ struct SqliteRebuild::Impl {
   Sql<Statement*> statement(const std::string& sql) {
     auto found = statements.find(sql);
     if (found == statements.end()) {
-      AE_ASSIGN(Statement made, db.prepare(sql));
-      found = statements.emplace(sql, std::move(made)).first;
+      AE_ASSIGN(Statement prepared, db.prepare(sql));
+      found = statements.emplace(sql, std::move(prepared)).first;
     }
     return &found->second;
   }
   template <class... Args>
   Sql<void> run(const std::string& sql, const Args&... args) {
-    AE_ASSIGN(Statement * made, statement(sql));
-    return made->run(args...);
+    AE_ASSIGN(Statement * prepared, statement(sql));
+    return prepared->run(args...);
   }
   // Reads the single row of a query, if there is one.
   template <class Read, class... Args>
-  Sql<bool> one(const std::string& sql, Read read, const Args&... args) {
-    AE_ASSIGN(Statement * made, statement(sql));
-    Rows rows(*made, args...);
-    AE_ASSIGN(const bool there, rows.next());
-    if (there) read(*made);
-    return there;
+  Sql<bool> read_row(const std::string& sql, Read read, const Args&... args) {
+    AE_ASSIGN(Statement * prepared, statement(sql));
+    Rows rows(*prepared, args...);
+    AE_ASSIGN(const bool exists, rows.next());
+    if (exists) read(*prepared);
+    return exists;
   }
   static void set(Statement& statement, int index, const Cell& value) {
     std::visit(
@@ -115,21 +115,21 @@ struct SqliteRebuild::Impl {
     return {};
   }
 
-  struct JobLocation {
-    bool there = false;
-    std::vector<Column> differ;
+  struct RowComparison {
+    bool exists = false;
+    std::vector<Column> differing;
   };
-  Sql<JobLocation> compare(const Row& row, std::vector<Difference>& said);
-  Sql<void> update(const Row& row, const JobLocation& found);
-  Sql<void> reconcile_row(const Row& row, std::vector<Difference>& said);
+  Sql<RowComparison> compare(const Row& row, std::vector<Difference>& differences);
+  Sql<void> update(const Row& row, const RowComparison& found);
+  Sql<void> reconcile_row(const Row& row, std::vector<Difference>& differences);
 
-  Sql<bool> release_key(const Projection& wanted);
-  Sql<Result<void>> reconcile_job(const Projection& wanted, Instant now,
-                                  std::vector<Difference>& said);
-  Sql<void> reconcile_head(const Projection& wanted, std::vector<Difference>& said);
-  Sql<void> reconcile_labels(const Projection& wanted, std::vector<Difference>& said);
-  Sql<void> reconcile_commits(const Projection& wanted, std::vector<Difference>& said);
-  Sql<void> reconcile_checkpoint(const Projection& wanted, std::vector<Difference>& said);
+  Sql<bool> release_key(const Projection& expected);
+  Sql<Result<void>> reconcile_job(const Projection& expected, Instant now,
+                                  std::vector<Difference>& differences);
+  Sql<void> reconcile_head(const Projection& expected, std::vector<Difference>& differences);
+  Sql<void> reconcile_labels(const Projection& expected, std::vector<Difference>& differences);
+  Sql<void> reconcile_commits(const Projection& expected, std::vector<Difference>& differences);
+  Sql<void> reconcile_checkpoint(const Projection& expected, std::vector<Difference>& differences);
 };
 
 SqliteRebuild::SqliteRebuild(std::unique_ptr<Impl> parts) : impl_(std::move(parts)) {}
@@ -138,11 +138,11 @@ SqliteRebuild::~SqliteRebuild() {
   impl_->statements.clear();
   if (!impl_->open) return;
   // Nothing of it was reported as durable.
-  [[maybe_unused]] const auto ended = impl_->db.execute("ROLLBACK");
+  [[maybe_unused]] const auto rolled_back = impl_->db.execute("ROLLBACK");
 }
 
 Result<std::unique_ptr<SqliteRebuild>> SqliteRebuild::open(const SqliteRebuildOptions& options) {
-  const std::string path = real_file(options.path);
+  const std::string path = resolve_symlinks(options.path);
   AE_TRY(check_file(path));
   if (is_file_missing(path)) return std::unexpected(store_missing(path));
   std::error_code error;
@@ -160,11 +160,11 @@ Result<std::unique_ptr<SqliteRebuild>> SqliteRebuild::open(const SqliteRebuildOp
   auto db = Database::open({.path = path, .read_only = options.compare_only});
   if (!db) return std::unexpected(cannot_open(path, db.error()));
   parts->db = *std::move(db);
-  AE_ASSIGN(const bool gone, has_no_tables(parts->db, path));
-  if (gone) return std::unexpected(store_missing(path));
+  AE_ASSIGN(const bool no_tables, has_no_tables(parts->db, path));
+  if (no_tables) return std::unexpected(store_missing(path));
   AE_TRY(parts->writes ? prepare_schema(parts->db, path) : check_schema(parts->db, path));
   // No index finds the commits of a job (it would cost every commit): build a list once.
-  const auto make_list = [&]() -> Sql<void> {
+  const auto list_jobs = [&]() -> Sql<void> {
     AE_TRY(
         parts->db.execute("CREATE TEMP TABLE written(job INTEGER NOT NULL, id INTEGER NOT NULL, "
                           "PRIMARY KEY(job, id)) WITHOUT ROWID"));
@@ -175,23 +175,23 @@ Result<std::unique_ptr<SqliteRebuild>> SqliteRebuild::open(const SqliteRebuildOp
                    parts->only));
     return {};
   };
-  if (const auto listed = make_list(); !listed) {
+  if (const auto listed = list_jobs(); !listed) {
     return std::unexpected(cannot_open(path, listed.error()));
   }
   return std::unique_ptr<SqliteRebuild>(new SqliteRebuild(std::move(parts)));
 }
 
-Result<std::uint64_t> SqliteRebuild::jobs() {
+Result<std::uint64_t> SqliteRebuild::count_jobs() {
   std::uint64_t count = 0;
-  AE_TRY(impl_->answer(impl_->one(
+  AE_TRY(impl_->answer(impl_->read_row(
       "SELECT count(*) FROM jobs WHERE ?1 = '' OR job_id = ?1",
       [&](Statement& row) { count = row.count(0); }, impl_->only)));
   return count;
 }
 
-Result<std::optional<JobId>> SqliteRebuild::next() {
+Result<std::optional<JobId>> SqliteRebuild::next_job() {
   std::optional<JobId> job;
-  AE_TRY(impl_->answer(impl_->one(
+  AE_TRY(impl_->answer(impl_->read_row(
       "SELECT id, job_id FROM jobs WHERE id > ?2 AND (?1 = '' OR job_id = ?1) ORDER BY id LIMIT 1",
       [&](Statement& row) {
         impl_->walked = row.integer(0);
@@ -204,13 +204,13 @@ Result<std::optional<JobId>> SqliteRebuild::next() {
 Result<StoredLog> SqliteRebuild::read(const JobId& job) {
   Impl& p = *impl_;
   StoredLog log{.job = job, .commits = {}, .end = {}, .signed_head = {}, .checkpoint = {}};
-  bool there = false;
+  bool exists = false;
   const auto read = [&]() -> Sql<void> {
     AE_TRY(p.begin());
-    AE_ASSIGN(there, p.one(
-                         "SELECT id FROM jobs WHERE job_id = ?1",
-                         [&](Statement& row) { p.number = row.integer(0); }, job.text));
-    if (!there) return {};
+    AE_ASSIGN(exists, p.read_row(
+                          "SELECT id FROM jobs WHERE job_id = ?1",
+                          [&](Statement& row) { p.number = row.integer(0); }, job.text));
+    if (!exists) return {};
     p.commits.clear();
     AE_ASSIGN(Statement * commits,
               p.statement("SELECT id, body FROM commits WHERE id IN (SELECT id "
@@ -221,28 +221,28 @@ Result<StoredLog> SqliteRebuild::read(const JobId& job) {
       p.commits.push_back(row->integer(0));
       log.commits.push_back(row->text(1));
     }
-    AE_TRY(p.one(
+    AE_TRY(p.read_row(
         "SELECT last_seq, head FROM heads WHERE job = ?1",
         [&](Statement& row) { log.end = StoredLog::End{row.count(0), row.hash(1)}; }, p.number));
-    AE_TRY(p.one(
+    AE_TRY(p.read_row(
         "SELECT body FROM signed_heads WHERE job = ?1",
         [&](Statement& row) { log.signed_head = row.text(0); }, p.number));
-    AE_TRY(p.one(
+    AE_TRY(p.read_row(
         "SELECT seq, body FROM checkpoints WHERE job = ?1",
         [&](Statement& row) { log.checkpoint = Checkpoint{row.count(0), row.text(1)}; }, p.number));
     return {};
   };
   AE_TRY(p.answer(read()));
-  if (!there) return std::unexpected(job_not_found(job));
+  if (!exists) return std::unexpected(job_not_found(job));
   return log;
 }
 
 Result<std::string> SqliteRebuild::blob(const Hash& hash) {
   std::string bytes;
-  AE_ASSIGN(const bool there, impl_->answer(impl_->one(
-                                  "SELECT bytes FROM blobs WHERE hash = ?1",
-                                  [&](Statement& row) { bytes = row.text(0); }, hash)));
-  if (!there) {
+  AE_ASSIGN(const bool exists, impl_->answer(impl_->read_row(
+                                   "SELECT bytes FROM blobs WHERE hash = ?1",
+                                   [&](Statement& row) { bytes = row.text(0); }, hash)));
+  if (!exists) {
     return fail(Code::log_corrupt, "blob " + to_hex(hash) + " is missing");
   }
   return bytes;
@@ -251,64 +251,64 @@ Result<std::string> SqliteRebuild::blob(const Hash& hash) {
 // ---------------------------------------------------------------- one row
 
 // The columns that differ by SQL comparison (type and bytes).
-Sql<SqliteRebuild::Impl::JobLocation> SqliteRebuild::Impl::compare(const Row& row,
-                                                                   std::vector<Difference>& said) {
+Sql<SqliteRebuild::Impl::RowComparison> SqliteRebuild::Impl::compare(
+    const Row& row, std::vector<Difference>& differences) {
   std::string columns;
   int index = 1;
   for (const Column& column : row.columns) {
-    const std::string wanted = "?" + std::to_string(++index);
-    add_to_indexes(
-        columns, {column.name, " IS ", wanted, ", quote(", column.name, "), quote(", wanted, ")"});
+    const std::string expected = "?" + std::to_string(++index);
+    append_parts(columns, {column.name, " IS ", expected, ", quote(", column.name, "), quote(",
+                           expected, ")"});
   }
   std::string sql = "SELECT " + columns;
   sql += " FROM " + std::string(row.table) + " WHERE " + std::string(row.key) + " = ?1";
-  AE_ASSIGN(Statement * made, statement(sql));
-  Rows rows(*made, row.id);
+  AE_ASSIGN(Statement * prepared, statement(sql));
+  Rows rows(*prepared, row.id);
   index = 1;
-  for (const Column& column : row.columns) set(*made, ++index, column.wanted);
-  AE_ASSIGN(const bool there, rows.next());
-  if (!there) {
-    said.push_back(
+  for (const Column& column : row.columns) set(*prepared, ++index, column.expected);
+  AE_ASSIGN(const bool exists, rows.next());
+  if (!exists) {
+    differences.push_back(
         {.table = std::string(row.table), .column = {}, .stored = {}, .derived = "a row"});
-    return JobLocation{.there = false, .differ = row.columns};
+    return RowComparison{.exists = false, .differing = row.columns};
   }
-  JobLocation found{.there = true, .differ = {}};
+  RowComparison found{.exists = true, .differing = {}};
   for (std::size_t i = 0; i < row.columns.size(); ++i) {
     const int at = static_cast<int>(i) * 3;
-    if (made->integer(at) != 0) continue;
-    found.differ.push_back(row.columns[i]);
-    said.push_back({.table = std::string(row.table),
-                    .column = std::string(row.columns[i].name),
-                    .stored = made->text(at + 1),
-                    .derived = made->text(at + 2)});
+    if (prepared->integer(at) != 0) continue;
+    found.differing.push_back(row.columns[i]);
+    differences.push_back({.table = std::string(row.table),
+                           .column = std::string(row.columns[i].name),
+                           .stored = prepared->text(at + 1),
+                           .derived = prepared->text(at + 2)});
   }
   return found;
 }
 
-Sql<void> SqliteRebuild::Impl::update(const Row& row, const JobLocation& found) {
-  if (found.differ.empty() || !writes) return {};
+Sql<void> SqliteRebuild::Impl::update(const Row& row, const RowComparison& found) {
+  if (found.differing.empty() || !writes) return {};
   const std::string table(row.table), key(row.key);
   std::string names(key), values = "?1", sets;
   int index = 1;
-  for (const Column& column : found.differ) {
+  for (const Column& column : found.differing) {
     const std::string value = "?" + std::to_string(++index);
-    add_to_indexes(names, {column.name});
-    add_to_indexes(values, {value});
-    add_to_indexes(sets, {column.name, " = ", value});
+    append_parts(names, {column.name});
+    append_parts(values, {value});
+    append_parts(sets, {column.name, " = ", value});
   }
-  const std::string sql = found.there
+  const std::string sql = found.exists
                               ? "UPDATE " + table + " SET " + sets + " WHERE " + key + " = ?1"
                               : "INSERT INTO " + table + "(" + names + ") VALUES(" + values + ")";
-  AE_ASSIGN(Statement * made, statement(sql));
-  Rows rows(*made, row.id);
+  AE_ASSIGN(Statement * prepared, statement(sql));
+  Rows rows(*prepared, row.id);
   index = 1;
-  for (const Column& column : found.differ) set(*made, ++index, column.wanted);
+  for (const Column& column : found.differing) set(*prepared, ++index, column.expected);
   AE_TRY(rows.next());
   return {};
 }
 
-Sql<void> SqliteRebuild::Impl::reconcile_row(const Row& row, std::vector<Difference>& said) {
-  AE_ASSIGN(const JobLocation found, compare(row, said));
+Sql<void> SqliteRebuild::Impl::reconcile_row(const Row& row, std::vector<Difference>& differences) {
+  AE_ASSIGN(const RowComparison found, compare(row, differences));
   return update(row, found);
 }
 
@@ -316,13 +316,13 @@ Sql<void> SqliteRebuild::Impl::reconcile_row(const Row& row, std::vector<Differe
 
 // Another row may have the idempotency key that this job's log contains. A row later in the walk
 // gives it up until it is rewritten itself. False: the key belongs to another job's log.
-Sql<bool> SqliteRebuild::Impl::release_key(const Projection& wanted) {
-  if (wanted.idempotency_key.empty()) return true;
+Sql<bool> SqliteRebuild::Impl::release_key(const Projection& expected) {
+  if (expected.idempotency_key.empty()) return true;
   std::int64_t other = 0;
-  AE_TRY(one(
+  AE_TRY(read_row(
       "SELECT id FROM jobs WHERE agent = ?1 AND idempotency_key = ?2 AND idempotency_key <> '' AND "
       "id <> ?3",
-      [&](Statement& row) { other = row.integer(0); }, wanted.agent, wanted.idempotency_key,
+      [&](Statement& row) { other = row.integer(0); }, expected.agent, expected.idempotency_key,
       number));
   if (other == 0 || !writes) return true;
   if (!only.empty() || other < number) return false;
@@ -330,124 +330,124 @@ Sql<bool> SqliteRebuild::Impl::release_key(const Projection& wanted) {
   return true;
 }
 
-Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& wanted, Instant now,
-                                                     std::vector<Difference>& said) {
+Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected, Instant now,
+                                                     std::vector<Difference>& differences) {
   struct {
     std::uint64_t epoch = 0;
     bool held = false;
     std::optional<Instant> lease_until;
     bool may_be_ready = false;  // `ready` is 0 or 1
-  } stands;
-  AE_TRY(one(
+  } head;
+  AE_TRY(read_row(
       "SELECT epoch, attempt IS NOT NULL, lease_until, ready IN (0, 1) FROM jobs WHERE id = ?1",
       [&](Statement& found) {
-        stands.epoch = found.count(0);
-        stands.held = found.integer(1) != 0;
-        stands.lease_until = found.maybe_instant(2);
-        stands.may_be_ready = found.integer(3) == 1;
+        head.epoch = found.count(0);
+        head.held = found.integer(1) != 0;
+        head.lease_until = found.maybe_instant(2);
+        head.may_be_ready = found.integer(3) == 1;
       },
       number));
-  AE_ASSIGN(const bool has_key, release_key(wanted));
+  AE_ASSIGN(const bool has_key, release_key(expected));
   if (!has_key) {
     return Result<void>(fail(Code::idempotency_conflict,
-                             "another job of agent " + wanted.agent + " has its idempotency key " +
-                                 wanted.idempotency_key +
+                             "another job of agent " + expected.agent +
+                                 " has its idempotency key " + expected.idempotency_key +
                                  (only.empty() ? "" : ": rebuild the whole store, without --job")));
   }
-  const std::string capabilities = joined(wanted.capabilities);
+  const std::string capabilities = joined(expected.capabilities);
   std::string fair_by;
-  AE_TRY(one("SELECT value FROM meta WHERE key = 'fair_by'",
-             [&](Statement& found) { fair_by = found.text(0); }));
-  const std::string fairness_key = fairness_key_of(wanted.labels, fair_by);
+  AE_TRY(read_row("SELECT value FROM meta WHERE key = 'fair_by'",
+                  [&](Statement& found) { fair_by = found.text(0); }));
+  const std::string fairness_key = fairness_key_of(expected.labels, fair_by);
   Row job{.table = "jobs",
           .key = "id",
           .id = number,
-          .columns = {{"agent", wanted.agent},
-                      {"idempotency_key", wanted.idempotency_key},
-                      {"priority", wanted.priority},
+          .columns = {{"agent", expected.agent},
+                      {"idempotency_key", expected.idempotency_key},
+                      {"priority", expected.priority},
                       {"capabilities", std::string_view(capabilities)},
-                      {"queue", wanted.queue},
+                      {"queue", expected.queue},
                       {"turn", std::string_view(fairness_key)},
-                      {"created_at", cell(wanted.created_at)},
-                      {"status", wanted.row.status},
-                      {"not_before", cell(wanted.row.not_before)},
-                      {"wake_at", cell(wanted.row.wake_at)}}};
-  if (wanted.request_hash) job.columns.push_back({"request_hash", cell(*wanted.request_hash)});
+                      {"created_at", cell(expected.created_at)},
+                      {"status", expected.row.status},
+                      {"not_before", cell(expected.row.not_before)},
+                      {"wake_at", cell(expected.row.wake_at)}}};
+  if (expected.request_hash) job.columns.push_back({"request_hash", cell(*expected.request_hash)});
   // Claims are not part of the log. But the epoch must not decrease, and a blocked job with a lease
   // could never wake up.
-  if (stands.epoch < wanted.epoch) job.columns.push_back({"epoch", cell(wanted.epoch)});
-  if (!may_run(wanted.row.status)) {
-    stands.held = false;
+  if (head.epoch < expected.epoch) job.columns.push_back({"epoch", cell(expected.epoch)});
+  if (!is_runnable(expected.row.status)) {
+    head.held = false;
     for (const char* column : {"attempt", "worker", "lease_until"}) {
       job.columns.push_back({column, Null{}});
     }
-  } else if (stands.held && !stands.lease_until) {
-    stands.lease_until = Instant{0};
+  } else if (head.held && !head.lease_until) {
+    head.lease_until = Instant{0};
     job.columns.push_back({"lease_until", std::int64_t{0}});
   }
   const Eligibility eligibility =
-      eligibility_of(wanted.row, stands.held ? stands.lease_until : std::nullopt);
+      eligibility_of(expected.row, head.held ? head.lease_until : std::nullopt);
   // Eligible jobs get `ready` at the next claim; until then both values are correct.
   const bool eligible = eligibility.at && *eligibility.at <= now;
-  if (!eligible || !stands.may_be_ready) {
+  if (!eligible || !head.may_be_ready) {
     job.columns.push_back({"ready", std::int64_t{eligibility.ready || eligible}});
   }
   job.columns.push_back({"ripe_at", cell(eligibility.at)});
-  AE_TRY(reconcile_row(job, said));
+  AE_TRY(reconcile_row(job, differences));
   return Result<void>();
 }
 
-Sql<void> SqliteRebuild::Impl::reconcile_head(const Projection& wanted,
-                                              std::vector<Difference>& said) {
+Sql<void> SqliteRebuild::Impl::reconcile_head(const Projection& expected,
+                                              std::vector<Difference>& differences) {
   return reconcile_row({.table = "heads",
                         .key = "job",
                         .id = number,
-                        .columns = {{"last_seq", cell(wanted.last_seq)},
+                        .columns = {{"last_seq", cell(expected.last_seq)},
                                     {"commits", cell(std::uint64_t{commits.size()})},
                                     {"last_commit", commits.back()},
-                                    {"updated_at", cell(wanted.updated_at)},
-                                    {"head", cell(wanted.head)}}},
-                       said);
+                                    {"updated_at", cell(expected.updated_at)},
+                                    {"head", cell(expected.head)}}},
+                       differences);
 }
 
-Sql<void> SqliteRebuild::Impl::reconcile_labels(const Projection& wanted,
-                                                std::vector<Difference>& said) {
+Sql<void> SqliteRebuild::Impl::reconcile_labels(const Projection& expected,
+                                                std::vector<Difference>& differences) {
   const auto text = [](std::vector<std::pair<std::string, std::string>> labels) {
     std::ranges::sort(labels);
     std::string all;
-    for (const auto& [key, value] : labels) add_to_indexes(all, {key, "=", value});
+    for (const auto& [key, value] : labels) append_parts(all, {key, "=", value});
     return all;
   };
   std::vector<std::pair<std::string, std::string>> stored;
   {
-    AE_ASSIGN(Statement * made, statement("SELECT key, value FROM labels WHERE job = ?1"));
-    for (Rows found(*made, number);;) {
+    AE_ASSIGN(Statement * prepared, statement("SELECT key, value FROM labels WHERE job = ?1"));
+    for (Rows found(*prepared, number);;) {
       AE_ASSIGN(const bool more, found.next());
       if (!more) break;
       stored.emplace_back(found->text(0), found->text(1));
     }
   }
-  auto sorted = wanted.labels;
+  auto sorted = expected.labels;
   std::ranges::sort(sorted);
   std::ranges::sort(stored);
   if (sorted == stored) return {};
-  said.push_back(
-      {.table = "labels", .column = {}, .stored = text(stored), .derived = text(wanted.labels)});
+  differences.push_back(
+      {.table = "labels", .column = {}, .stored = text(stored), .derived = text(expected.labels)});
   if (!writes) return {};
   AE_TRY(run("DELETE FROM labels WHERE job = ?1", number));
   std::int64_t place = 0;
-  for (const auto& [key, value] : wanted.labels) {
+  for (const auto& [key, value] : expected.labels) {
     AE_TRY(run("INSERT INTO labels(job, number, key, value) VALUES(?1, ?2, ?3, ?4)", number,
                place++, key, value));
   }
   return {};
 }
 
-Sql<void> SqliteRebuild::Impl::reconcile_commits(const Projection& wanted,
-                                                 std::vector<Difference>& said) {
+Sql<void> SqliteRebuild::Impl::reconcile_commits(const Projection& expected,
+                                                 std::vector<Difference>& differences) {
   SkipList skip_list;
   for (std::size_t i = 0; i < commits.size(); ++i) {
-    const Projection::Commit& commit = wanted.commits[i];
+    const Projection::Commit& commit = expected.commits[i];
     const SkipList::Links links = skip_list.next();
     skip_list.add(commits[i], links);
     std::string blobs;
@@ -466,72 +466,72 @@ Sql<void> SqliteRebuild::Impl::reconcile_commits(const Projection& wanted,
                                    {"prev", maybe(links.prev)},
                                    {"jump", maybe(links.jump)},
                                    {"blobs", blobs.empty() ? Cell(Null{}) : Cell(Bytes{blobs})}}},
-                      said));
+                      differences));
   }
   return {};
 }
 
-Sql<void> SqliteRebuild::Impl::reconcile_checkpoint(const Projection& wanted,
-                                                    std::vector<Difference>& said) {
-  if (!wanted.checkpoint) return {};
+Sql<void> SqliteRebuild::Impl::reconcile_checkpoint(const Projection& expected,
+                                                    std::vector<Difference>& differences) {
+  if (!expected.checkpoint) return {};
   std::vector<Difference> found;
   AE_TRY(reconcile_row({.table = "checkpoints",
                         .key = "job",
                         .id = number,
-                        .columns = {{"seq", cell(wanted.checkpoint->seq)},
-                                    {"body", Bytes{wanted.checkpoint->bytes}}}},
+                        .columns = {{"seq", cell(expected.checkpoint->seq)},
+                                    {"body", Bytes{expected.checkpoint->bytes}}}},
                        found));
   for (Difference& difference : found) {
     if (difference.column.empty() && !writes) continue;  // it is optional
     if (difference.column == "body") {
       difference.stored = "another state";
-      difference.derived = "the state at event " + std::to_string(wanted.checkpoint->seq);
+      difference.derived = "the state at event " + std::to_string(expected.checkpoint->seq);
     }
-    said.push_back(std::move(difference));
+    differences.push_back(std::move(difference));
   }
   return {};
 }
 
-Result<std::vector<Difference>> SqliteRebuild::reconcile(const Projection& wanted, Instant now) {
+Result<std::vector<Difference>> SqliteRebuild::reconcile(const Projection& expected, Instant now) {
   Impl& p = *impl_;
-  AE_CHECK(wanted.commits.size() == p.commits.size() && !p.commits.empty(), wanted.job.text);
-  std::vector<Difference> said;
+  AE_CHECK(expected.commits.size() == p.commits.size() && !p.commits.empty(), expected.job.text);
+  std::vector<Difference> differences;
   const auto all = [&]() -> Sql<Result<void>> {
     AE_TRY(p.begin());
-    AE_ASSIGN(Result<void> fine, p.reconcile_job(wanted, now, said));
-    if (!fine) return fine;
-    AE_TRY(p.reconcile_head(wanted, said));
-    AE_TRY(p.reconcile_labels(wanted, said));
-    AE_TRY(p.reconcile_commits(wanted, said));
-    AE_TRY(p.reconcile_checkpoint(wanted, said));
+    AE_ASSIGN(Result<void> result, p.reconcile_job(expected, now, differences));
+    if (!result) return result;
+    AE_TRY(p.reconcile_head(expected, differences));
+    AE_TRY(p.reconcile_labels(expected, differences));
+    AE_TRY(p.reconcile_commits(expected, differences));
+    AE_TRY(p.reconcile_checkpoint(expected, differences));
     return Result<void>();
   };
-  AE_ASSIGN(const Result<void> fine, p.answer(all()));
-  if (!fine) return std::unexpected(fine.error());
-  return said;
+  AE_ASSIGN(const Result<void> result, p.answer(all()));
+  if (!result) return std::unexpected(result.error());
+  return differences;
 }
 
-Result<std::vector<Difference>> SqliteRebuild::reconcile_rest() {
+Result<std::vector<Difference>> SqliteRebuild::reconcile_store_rows() {
   Impl& p = *impl_;
-  std::vector<Difference> said;
-  if (!p.only.empty()) return said;
+  std::vector<Difference> differences;
+  if (!p.only.empty()) return differences;
   const auto all = [&]() -> Sql<void> {
     AE_TRY(p.begin());
     for (const std::string table : {"heads", "labels", "checkpoints"}) {
       std::uint64_t rows = 0;
       const std::string where = " FROM " + table + " WHERE job NOT IN (SELECT id FROM jobs)";
-      AE_TRY(p.one("SELECT count(*)" + where, [&](Statement& row) { rows = row.count(0); }));
+      AE_TRY(p.read_row("SELECT count(*)" + where, [&](Statement& row) { rows = row.count(0); }));
       if (rows == 0) continue;
-      said.push_back({table, {}, std::to_string(rows) + " of no job", {}});
+      differences.push_back({table, {}, std::to_string(rows) + " of no job", {}});
       if (p.writes) AE_TRY(p.run("DELETE" + where));
     }
     return {};
   };
   AE_TRY(p.answer(all()));
-  return said;
+  return differences;
 }
 
-Result<std::vector<Damage>> SqliteRebuild::damage() {
+Result<std::vector<Damage>> SqliteRebuild::find_damage() {
   Impl& p = *impl_;
   std::vector<Damage> found;
   std::map<std::string, std::string> meta;
@@ -561,14 +561,14 @@ Result<std::vector<Damage>> SqliteRebuild::damage() {
     if (!is_store_id(meta[key])) found.push_back(broken_meta(key, meta[key]));
   }
   if (!is_number(meta["position"])) found.push_back(broken_meta("position", meta["position"]));
-  for (const std::string& one : lines(meta["timelines"])) {
-    if (!is_store_id(one)) found.push_back(broken_meta("timelines", one));
+  for (const std::string& timeline : lines(meta["timelines"])) {
+    if (!is_store_id(timeline)) found.push_back(broken_meta("timelines", timeline));
   }
-  const auto remembered = PositionFile(position_path(p.path)).read();
-  if (remembered && is_store_id(meta["store_id"]) && remembered->store != meta["store_id"]) {
+  const auto recorded = PositionFile(position_path(p.path)).read();
+  if (recorded && is_store_id(meta["store_id"]) && recorded->store != meta["store_id"]) {
     found.push_back(
         {"meta", "the id of the store is " + meta["store_id"] + ", and " + position_path(p.path) +
-                     " names " + remembered->store +
+                     " names " + recorded->store +
                      ": another store replaced it, or its table meta was overwritten; if that was "
                      "not intended, stop what uses the store and restore a backup"});
   }
@@ -588,12 +588,12 @@ Status SqliteRebuild::append_audit_entry(const AuditEntry& entry) {
 Status SqliteRebuild::commit() {
   Impl& p = *impl_;
   if (!p.open || !p.writes) return {};  // a comparison keeps its snapshot
-  const auto kept = [&]() -> Sql<void> {
+  const auto commit_transaction = [&]() -> Sql<void> {
     AE_TRY(p.db.execute("COMMIT"));
     p.open = false;
     return p.db.checkpoint(false);
   };
-  return p.answer(kept());
+  return p.answer(commit_transaction());
 }
 
 }  // namespace ae::store

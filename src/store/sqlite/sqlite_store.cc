@@ -33,27 +33,27 @@ Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, Loss& 
   auto opened = Database::open({.path = options.path, .vfs = options.vfs, .busy = options.busy});
   if (!opened) return std::unexpected(cannot(options.path, opened.error()));
   auto db = std::make_unique<Database>(*std::move(opened));
-  const LossOptions wish{.accept = options.accept_loss,
-                         .is_loss_certain = options.is_loss_certain,
-                         .nothing_lost = options.nothing_lost,
-                         .at = options.clock.now(),
-                         .by = options.accepted_by};
-  AE_ASSIGN(const bool gone, has_no_tables(*db, options.path));
-  if (gone && (!wish.accept || wish.nothing_lost))
+  const LossOptions loss_options{.accept = options.accept_loss,
+                                 .is_loss_certain = options.is_loss_certain,
+                                 .nothing_lost = options.nothing_lost,
+                                 .at = options.clock.now(),
+                                 .by = options.accepted_by};
+  AE_ASSIGN(const bool no_tables, has_no_tables(*db, options.path));
+  if (no_tables && (!loss_options.accept || loss_options.nothing_lost))
     return std::unexpected(store_missing(options.path));
   AE_TRY(prepare_schema(*db, options.path));
   auto tables = Tables::open(*db);
   if (!tables) return std::unexpected(cannot(options.path, tables.error()));
-  AE_ASSIGN(loss, find_loss(*db, options.path, gone, wish));
+  AE_ASSIGN(loss, find_loss(*db, options.path, no_tables, loss_options));
   const auto begin = [&]() -> Sql<void> {
     AE_TRY(db->execute("BEGIN IMMEDIATE"));
-    AE_TRY(accept_loss(*db, loss, wish));
+    AE_TRY(accept_loss(*db, loss, loss_options));
     AE_TRY(tables->end_leases());
     AE_TRY(tables->set_fairness_label(options.fair_by));
     return db->execute("COMMIT");
   };
-  if (const auto begun = begin(); !begun) {
-    return std::unexpected(cannot(options.path, begun.error()));
+  if (const auto begin_result = begin(); !begin_result) {
+    return std::unexpected(cannot(options.path, begin_result.error()));
   }
   tables->set_position(loss.identity.at);
   const WriterLimits limits{.group_writes = options.group_writes,
@@ -65,7 +65,7 @@ Result<std::unique_ptr<Writer>> open_writer(const SqliteOptions& options, Loss& 
                             .readers = options.readers};
   return std::make_unique<Writer>(
       options.loop, std::move(db), *std::move(tables), limits,
-      StoreFile{.path = options.path, .remembered = PositionFile(position_path(options.path))});
+      StoreFile{.path = options.path, .position_file = PositionFile(position_path(options.path))});
 }
 
 bool has_wal(const std::string& path) {
@@ -75,16 +75,16 @@ bool has_wal(const std::string& path) {
 }
 
 Result<std::unique_ptr<Reader>> open_reader(const SqliteOptions& options) {
-  Database::Options wish{
+  Database::Options db_options{
       .path = options.path, .read_only = true, .vfs = options.vfs, .busy = options.busy};
   const auto try_open = [&]() -> Sql<Database> {
-    AE_ASSIGN(Database db, Database::open(wish));
+    AE_ASSIGN(Database db, Database::open(db_options));
     AE_TRY(db.integer("SELECT count(*) FROM sqlite_schema"));
     return db;
   };
   auto db = try_open();
   if (!db && options.read_only && !has_wal(options.path)) {
-    wish.immutable = true;  // a folder in which -shm cannot be created
+    db_options.immutable = true;  // a folder in which -shm cannot be created
     db = try_open();
   }
   if (!db) return std::unexpected(cannot(options.path, db.error()));
@@ -109,23 +109,23 @@ Result<T> answer_of(Sql<T> answer) {
 }  // namespace
 
 Status check_for_lost_writes(const std::string& given) {
-  const std::string path = real_file(given);
+  const std::string path = resolve_symlinks(given);
   AE_TRY(check_file(path));
   if (is_file_missing(path)) return std::unexpected(store_missing(path));
   auto db = Database::open({.path = path, .read_only = true});
   if (!db) return {};
-  if (const auto gone = has_no_tables(*db, path); gone && *gone)
+  if (const auto no_tables = has_no_tables(*db, path); no_tables && *no_tables)
     return std::unexpected(store_missing(path));
   if (!check_schema(*db, path)) return {};
-  const Status whole = check_for_loss(*db, path);
-  return whole || whole.error().code != Code::store_rolled_back ? Status() : whole;
+  const Status check = check_for_loss(*db, path);
+  return check || check.error().code != Code::store_rolled_back ? Status() : check;
 }
 
 SqliteStore::SqliteStore(std::unique_ptr<Impl> parts) : impl_(std::move(parts)) {}
 
-Result<std::unique_ptr<SqliteStore>> SqliteStore::open(const SqliteOptions& wish) {
-  SqliteOptions options = wish;
-  options.path = real_file(wish.path);
+Result<std::unique_ptr<SqliteStore>> SqliteStore::open(const SqliteOptions& requested) {
+  SqliteOptions options = requested;
+  options.path = resolve_symlinks(requested.path);
   AE_TRY(check_file(options.path));
   auto parts =
       std::make_unique<Impl>(Impl{options.loop, options.clock, {}, {}, {}, {}, {}, {}, {}});
@@ -135,13 +135,13 @@ Result<std::unique_ptr<SqliteStore>> SqliteStore::open(const SqliteOptions& wish
       return fail(Code::not_found, "no store at " + options.path + " yet: run a job first");
     }
   } else {
-    AE_TRY(make_folder(options.path));
+    AE_TRY(create_parent_folder(options.path));
     AE_ASSIGN(parts->lock, LockFile::acquire(lock_path(options.path)));
     parts->opened_at = options.clock.now();
     if (is_file_missing(options.path) && (!options.accept_loss || options.nothing_lost)) {
       return std::unexpected(store_missing(options.path));
     }
-    AE_TRY(make_file(options.path));
+    AE_TRY(create_database_file(options.path));
     AE_ASSIGN(parts->file_lock, LockFile::lock_database(options.path));
     AE_ASSIGN(parts->writer, open_writer(options, parts->loss));
   }
@@ -170,8 +170,8 @@ Error read_only_error() {
 }
 
 // Runs a query on a reader and posts its answer.
-template <class T, class Ask>
-void enqueue(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Ask read) {
+template <class T, class Read>
+void enqueue(async::Loop& loop, Reader& reader, async::Done<Result<T>> done, Read read) {
   reader.enqueue(
       [&loop, done = std::move(done), read = std::move(read)](ReadStatements& statements) mutable {
         loop.post([done = std::move(done), answer = answer_of(read(statements))]() mutable {
@@ -271,7 +271,7 @@ void SqliteStore::erase_dropped_values(async::Done<Result<std::vector<ResidualCo
 
 void SqliteStore::append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) {
   if (!impl_->writer) return answer_later(impl_->loop, std::move(done), read_only_error());
-  impl_->writer->write(std::make_unique<RecordWrite>(std::move(entry), std::move(done)));
+  impl_->writer->write(std::make_unique<AuditWrite>(std::move(entry), std::move(done)));
 }
 
 void SqliteStore::count_jobs(async::Done<Result<JobStats>> done) {
@@ -289,7 +289,7 @@ bool SqliteStore::owned() const { return impl_->writer != nullptr; }
 std::optional<Instant> SqliteStore::opened_at() const { return impl_->opened_at; }
 
 const std::string& SqliteStore::timeline() const { return impl_->loss.identity.at.timeline; }
-bool SqliteStore::was_recreated() const { return impl_->loss.gone; }
+bool SqliteStore::was_recreated() const { return impl_->loss.no_tables; }
 bool SqliteStore::accepting() const { return impl_->loss.accepting; }
 
 void SqliteStore::finish_accepting(async::Done<Result<void>> done) {

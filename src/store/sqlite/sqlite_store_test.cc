@@ -93,12 +93,12 @@ AE_TEST("sqlite/what cannot be used is refused, and the message says what to do"
                   : std::string(code_name(opened.error().code)) + " " + opened.error().message;
   };
   std::ofstream(folder / "text.db") << std::string(5000, 'x');
-  EXPECT_PRED2(holds, refusal("text.db"), "unavailable");
-  EXPECT_PRED2(holds, refusal("text.db"), "file is not a database");
+  EXPECT_PRED2(contains, refusal("text.db"), "unavailable");
+  EXPECT_PRED2(contains, refusal("text.db"), "file is not a database");
   run_sql(folder / "other.db", "CREATE TABLE t(x)");
-  EXPECT_PRED2(holds, refusal("other.db"), "another program");
+  EXPECT_PRED2(contains, refusal("other.db"), "another program");
   run_sql(folder / "other2.db", "PRAGMA application_id = 77; CREATE TABLE t(x)");
-  EXPECT_PRED2(holds, refusal("other2.db"), "another program");
+  EXPECT_PRED2(contains, refusal("other2.db"), "another program");
   EXPECT_EQ(refusal("a.db"), "opened");
   run_sql(folder / "a.db", "PRAGMA user_version = 99");
   EXPECT_PRED2(begins, refusal("a.db"), "needs_version");
@@ -156,7 +156,7 @@ AE_TEST(
         {.first_seq = 1, .expected_hash = sha256(job.sealed->bytes), .bytes = "left", .blobs = {}}};
     drop.audit = {.at = {}, .by = "me", .act = "redact", .job = drop.job, .detail = {}};
     std::optional<Result<void>> dropped;
-    fixture.store().redact(drop, [&](Result<void> said) { dropped = std::move(said); });
+    fixture.store().redact(drop, [&](Result<void> outcome) { dropped = std::move(outcome); });
     while (!dropped) {
       const auto read = fixture.load(id);
       ASSERT_TRUE(read) << read.error().message;
@@ -171,15 +171,15 @@ AE_TEST("sqlite/what comes together is committed together, and alone nobody wait
   const TempDir folder(true);
   SqliteFixture fixture(folder / "a.db");
   ASSERT_TRUE(fixture.open());
-  std::size_t left = 2000;
+  std::size_t pending = 2000;
   for (int i = 0; i < 2000; ++i) {
     fixture.store().commit(SqliteFixture::create("j" + std::to_string(i)),
                            [&](Result<CommitResult> answer) {
                              EXPECT_TRUE(answer);
-                             --left;
+                             --pending;
                            });
   }
-  ASSERT_TRUE(fixture.loop.run_until([&] { return left == 0; }));
+  ASSERT_TRUE(fixture.loop.run_until([&] { return pending == 0; }));
   EXPECT_EQ(fixture.store().stats().writes, 2000U);
   EXPECT_LT(fixture.store().stats().groups, 500U);
 }
@@ -236,7 +236,7 @@ AE_TEST("sqlite/another program's lock is waited for, then nothing has changed")
   ASSERT_EQ(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr), SQLITE_OK);
   const auto refused = fixture.commit(SqliteFixture::append("j0", 2));
   EXPECT_EQ(refused.error().code, Code::unavailable);
-  EXPECT_PRED2(holds, refused.error().message, "another program");
+  EXPECT_PRED2(contains, refused.error().message, "another program");
   EXPECT_EQ(fixture.load("j0")->row.last_seq, 2U) << "reading goes on";
   ASSERT_EQ(sqlite3_exec(other, "COMMIT", nullptr, nullptr, nullptr), SQLITE_OK);
   EXPECT_TRUE(fixture.commit(SqliteFixture::append("j0", 2)));
@@ -271,19 +271,19 @@ AE_TEST("sqlite/of a log with a commit gone, what is left is given in its order"
   ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
   for (std::uint64_t seq = 2; seq < 7; ++seq)
     ASSERT_TRUE(fixture.commit(SqliteFixture::append("j0", seq)));
-  const auto whole = fixture.load("j0")->commits;
-  ASSERT_EQ(whole.size(), 6U);
+  const auto all_commits = fixture.load("j0")->commits;
+  ASSERT_EQ(all_commits.size(), 6U);
   fixture.close();
   const auto without = [&](std::size_t which, std::uint64_t from_seq = 1) {
     const TempDir damaged(true);
     std::filesystem::copy_file(folder / "a.db", damaged / "a.db");
     sqlite3* db = nullptr;
     EXPECT_EQ(sqlite3_open((damaged / "a.db").c_str(), &db), SQLITE_OK);
-    const std::string gone =
+    const std::string sql =
         "DELETE FROM commits WHERE id = (SELECT id FROM commits WHERE job = (SELECT id FROM jobs "
         "WHERE job_id = 'j0') ORDER BY id LIMIT 1 OFFSET " +
         std::to_string(which) + ")";
-    EXPECT_EQ(sqlite3_exec(db, gone.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
+    EXPECT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK);
     sqlite3_close(db);
     SqliteFixture after(damaged / "a.db");
     EXPECT_TRUE(after.open());
@@ -294,12 +294,12 @@ AE_TEST("sqlite/of a log with a commit gone, what is left is given in its order"
     EXPECT_EQ(loaded->row.last_seq, 7U);
     return loaded->commits;
   };
-  for (std::size_t which = 0; which < whole.size(); ++which) {
-    auto left = whole;
-    left.erase(left.begin() + static_cast<std::ptrdiff_t>(which));
-    EXPECT_EQ(without(which), left) << which;
+  for (std::size_t which = 0; which < all_commits.size(); ++which) {
+    auto remaining = all_commits;
+    remaining.erase(remaining.begin() + static_cast<std::ptrdiff_t>(which));
+    EXPECT_EQ(without(which), remaining) << which;
   }
-  EXPECT_EQ(without(5, 6), std::vector<std::string>{whole[4]}) << "from event 6 on";
+  EXPECT_EQ(without(5, 6), std::vector<std::string>{all_commits[4]}) << "from event 6 on";
 }
 
 // One row that is used to find a job's commits, with one column changed outside the store.
@@ -397,23 +397,23 @@ AE_TEST_SLOW("sqlite/writing ends and repeats nothing, whatever a log's pointers
     run_sql(damaged / "a.db", change.sql().c_str());
     SqliteFixture after(damaged / "a.db");
     ASSERT_TRUE(after.open());
-    const auto said = [&](const Result<CommitResult>& result) {
+    const auto outcome = [&](const Result<CommitResult>& result) {
       return result ? std::string(result->is_duplicate ? "repeated" : "written")
                     : std::string(code_name(result.error().code));
     };
-    const auto one_of = [&](const Result<CommitResult>& result, std::string_view expected) {
-      const std::string word = said(result);
+    const auto expect_one_of = [&](const Result<CommitResult>& result, std::string_view expected) {
+      const std::string word = outcome(result);
       EXPECT_NE(expected.find(word), std::string::npos) << change.sql() << ": " << word;
     };
     // Stored commits are never written again, and missing ones are not reported as duplicates.
     for (std::uint64_t seq = 2; seq < 10; ++seq) {
-      one_of(after.commit(SqliteFixture::append("j0", seq)),
-             "repeated log_corrupt sequence_conflict");
+      expect_one_of(after.commit(SqliteFixture::append("j0", seq)),
+                    "repeated log_corrupt sequence_conflict");
     }
-    one_of(after.commit(SqliteFixture::create("j0")), "repeated log_corrupt already_exists");
-    one_of(after.commit(SqliteFixture::append("j0", 10)), "written log_corrupt");
+    expect_one_of(after.commit(SqliteFixture::create("j0")), "repeated log_corrupt already_exists");
+    expect_one_of(after.commit(SqliteFixture::append("j0", 10)), "written log_corrupt");
     const auto put = after.loop.await<Result<void>>([&](auto done) {
-      after.store().put_inbox(JobId("j0"), {.id = "i", .act = "{}"}, std::move(done));
+      after.store().put_inbox(JobId("j0"), {.id = "i", .request = "{}"}, std::move(done));
     });
     EXPECT_TRUE(put || put.error().code == Code::log_corrupt) << change.sql();
     const auto claimed = after.loop.await<Result<std::vector<Lease>>>([&](auto done) {
@@ -494,7 +494,7 @@ AE_TEST(
     };
     const std::string sql = "EXPLAIN QUERY PLAN " + std::string(question);
     EXPECT_EQ(sqlite3_exec(db, sql.c_str(), add, &plan, nullptr), SQLITE_OK) << sqlite3_errmsg(db);
-    EXPECT_PRED2(holds, plan, "SEARCH jobs USING");
+    EXPECT_PRED2(contains, plan, "SEARCH jobs USING");
     EXPECT_EQ(plan.find("TEMP B-TREE"), plan.npos) << question << ": " << plan;
     EXPECT_EQ(plan.find("SCAN jobs"), plan.npos) << question << ": " << plan;
   }
@@ -509,7 +509,7 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
     SqliteOptions options = fixture.options();
     options.fair_by = "tenant";
     EXPECT_TRUE(fixture.open(options));
-    int left = 0;
+    int pending = 0;
     const auto create = [&](const std::string& id, std::string status, std::string tenant,
                             std::string agent = "a", std::vector<std::string> needs = {}) {
       Batch b = SqliteFixture::create(id);
@@ -520,10 +520,10 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
       job.queue = tenant == "crowd" ? "full" : "open";
       job.labels = {{"tenant", std::move(tenant)}};
       b.row.status = std::move(status);
-      ++left;
+      ++pending;
       fixture.store().commit(std::move(b), [&](Result<CommitResult> answer) {
         EXPECT_TRUE(answer);
-        --left;
+        --pending;
       });
     };
     for (int i = 0; i < crowd; ++i) {
@@ -533,7 +533,7 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
       create("others" + std::to_string(i), "queued", "crowd", "another");
       create("needy" + std::to_string(i), "queued", "other", "a", {"gpu"});
     }
-    EXPECT_TRUE(fixture.loop.run_until([&] { return left == 0; }));
+    EXPECT_TRUE(fixture.loop.run_until([&] { return pending == 0; }));
     ClaimRequest request = conformance::ConformanceFixture::claim_request("A");
     request.queues = {{"full", 1}};
     request.agents = {"a"};
@@ -713,11 +713,11 @@ AE_TEST("prune/a job whose chain of commits is broken goes whole all the same") 
 
 AE_TEST("sqlite/the first commit is found also where a pointer to it is damaged") {
   const TempDir folder(true);
-  SqliteFixture made(folder / "a.db");
-  ASSERT_TRUE(made.open());
-  fill_tables(made, "j0", "completed");  // commits 1, 2, 3
-  const std::vector<std::string> commits = made.load("j0")->commits;
-  made.close();
+  SqliteFixture source(folder / "a.db");
+  ASSERT_TRUE(source.open());
+  fill_tables(source, "j0", "completed");  // commits 1, 2, 3
+  const std::vector<std::string> commits = source.load("j0")->commits;
+  source.close();
   ASSERT_EQ(commits.size(), 3U);
   for (const std::string column : {"prev", "jump"}) {
     for (const std::string value : {"0", "3", "999"}) {
@@ -737,12 +737,12 @@ AE_TEST("sqlite/the first commit is found also where a pointer to it is damaged"
 
 AE_TEST_SLOW("prune/a job goes whole, and alone, wherever its commits point") {
   const TempDir folder(true);
-  SqliteFixture made(folder / "a.db");
-  ASSERT_TRUE(made.open());
-  fill_tables(made, "j0", "completed");  // commits 1, 2, 3
-  fill_tables(made, "j1", "waiting");
-  const JobRow row = made.load("j0")->row;
-  made.close();
+  SqliteFixture source(folder / "a.db");
+  ASSERT_TRUE(source.open());
+  fill_tables(source, "j0", "completed");  // commits 1, 2, 3
+  fill_tables(source, "j1", "waiting");
+  const JobRow row = source.load("j0")->row;
+  source.close();
   for (const std::string column :
        {"commits SET prev", "commits SET jump", "heads SET last_commit", "heads SET commits"}) {
     for (int id = 1; id <= 3; ++id) {
@@ -860,7 +860,7 @@ AE_TEST("rollback/an older copy in a store's place is not written to, and may be
     const auto opened = fixture.open();
     ASSERT_FALSE(opened);
     EXPECT_EQ(opened.error().code, Code::store_rolled_back);
-    EXPECT_PRED2(holds, opened.error().message, "doctor --accept-rollback");
+    EXPECT_PRED2(contains, opened.error().message, "doctor --accept-rollback");
     EXPECT_EQ(check_for_lost_writes(path).error().code, Code::store_rolled_back);
   }
   SqliteOptions reading = fixture.options();
@@ -883,7 +883,7 @@ AE_TEST("rollback/also what is in no log is missed: a post, a claim, a lease") {
     ASSERT_TRUE(fixture.open());
     if (what == 0) {
       ASSERT_TRUE(fixture.loop.await<Result<void>>([&](auto done) {
-        fixture.store().put_inbox(JobId("j0"), {.id = "s", .act = "{}"}, std::move(done));
+        fixture.store().put_inbox(JobId("j0"), {.id = "s", .request = "{}"}, std::move(done));
       }));
     } else {
       ASSERT_EQ(fixture.loop
@@ -1039,7 +1039,7 @@ AE_TEST(
     const auto refused = fixture.commit(SqliteFixture::append("j0", 3));
     ASSERT_FALSE(refused) << what;
     EXPECT_EQ(refused.error().code, Code::store_stopped) << what;
-    EXPECT_PRED2(holds, refused.error().message, what);
+    EXPECT_PRED2(contains, refused.error().message, what);
     const auto claimed = fixture.loop.await<Result<std::vector<Lease>>>([&](auto done) {
       fixture.store().claim(conformance::ConformanceFixture::claim_request("B"), std::move(done));
     });
@@ -1102,9 +1102,9 @@ AE_TEST("redact/what is dropped stands in no byte of the file") {
         .at = {}, .by = "ada", .act = "redact", .job = JobId("j0"), .detail = Value::object({})};
     ASSERT_TRUE(fixture.loop.await<Result<void>>(
         [&](auto done) { fixture.store().redact(redaction, std::move(done)); }));
-    const auto left = erase_dropped_values(fixture);
-    ASSERT_TRUE(left) << left.error().message;
-    EXPECT_EQ(left->size(), 0U);
+    const auto residual_copies = erase_dropped_values(fixture);
+    ASSERT_TRUE(residual_copies) << residual_copies.error().message;
+    EXPECT_EQ(residual_copies->size(), 0U);
     auto db = sqlite::Database::open({.path = path, .read_only = true});
     ASSERT_TRUE(db);
     EXPECT_EQ(db->integer("PRAGMA freelist_count").value_or(-1), 0) << "the file is rewritten";
@@ -1134,15 +1134,15 @@ AE_TEST(
     ASSERT_TRUE(db);
     ASSERT_TRUE(db->execute("BEGIN; SELECT count(*) FROM jobs"));
     ASSERT_TRUE(fixture.commit(SqliteFixture::create("j1")));
-    const auto left = erase_dropped_values(fixture);
-    ASSERT_TRUE(left) << left.error().message;
-    ASSERT_EQ(left->size(), 1U);
-    EXPECT_EQ(left->front().where, "the write-ahead log " + path + "-wal");
+    const auto residual_copies = erase_dropped_values(fixture);
+    ASSERT_TRUE(residual_copies) << residual_copies.error().message;
+    ASSERT_EQ(residual_copies->size(), 1U);
+    EXPECT_EQ(residual_copies->front().where, "the write-ahead log " + path + "-wal");
     ASSERT_TRUE(db->execute("COMMIT"));
   }
-  const auto left = erase_dropped_values(fixture);
-  ASSERT_TRUE(left) << left.error().message;
-  EXPECT_EQ(left->size(), 0U);
+  const auto residual_copies = erase_dropped_values(fixture);
+  ASSERT_TRUE(residual_copies) << residual_copies.error().message;
+  EXPECT_EQ(residual_copies->size(), 0U);
   EXPECT_EQ(bytes_of(path + "-wal"), "");
 }
 
@@ -1153,10 +1153,11 @@ AE_TEST("redact/a file that is too large to be rewritten is answered") {
   options.rewrite_bytes = 4096;
   ASSERT_TRUE(fixture.open(options));
   ASSERT_TRUE(fixture.commit(SqliteFixture::create("j0")));
-  const auto left = erase_dropped_values(fixture);
-  ASSERT_TRUE(left) << left.error().message;
-  ASSERT_EQ(left->size(), 1U);
-  EXPECT_NE(left->front().why.find("VACUUM"), std::string::npos) << left->front().why;
+  const auto residual_copies = erase_dropped_values(fixture);
+  ASSERT_TRUE(residual_copies) << residual_copies.error().message;
+  ASSERT_EQ(residual_copies->size(), 1U);
+  EXPECT_NE(residual_copies->front().why.find("VACUUM"), std::string::npos)
+      << residual_copies->front().why;
 }
 
 // Rows of many sizes are inserted, changed and deleted, so that SQLite moves them between pages.

@@ -12,7 +12,7 @@
 namespace ae::store::sqlite {
 namespace {
 
-constexpr std::size_t kBlobsKnownMax = 4096;
+constexpr std::size_t kStoredBlobsMax = 4096;
 
 // The chain of a job's commits is broken: one is missing, or a pointer was changed.
 SqlError corrupt_commit_chain() {
@@ -93,7 +93,7 @@ Sql<Tables> Tables::open(Database& db) {
        "ON CONFLICT DO UPDATE SET state = excluded.state, record = excluded.record"},
       {t.erase_ledger_, "DELETE FROM ledger WHERE job = ?1 AND invocation = ?2 AND try = ?3"},
       {t.put_inbox_, "INSERT INTO inbox(job, id, act) VALUES(?1, ?2, ?3) ON CONFLICT DO NOTHING"},
-      {t.take_inbox_, "DELETE FROM inbox WHERE number = ?2 AND job = ?1"},
+      {t.delete_inbox_, "DELETE FROM inbox WHERE number = ?2 AND job = ?1"},
       {t.inbox_numbers_, "SELECT number FROM inbox WHERE job = ?1"},
       {t.make_delayed_eligible_,
        "UPDATE jobs SET ready = 1 WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NULL "
@@ -104,7 +104,7 @@ Sql<Tables> Tables::open(Database& db) {
       {t.needs_after_, ClaimStatements::kNeedsAfter},
       {t.agent_after_, ClaimStatements::kAgentAfter},
       {t.queue_after_, ClaimStatements::kQueueAfter},
-      {t.held_, ClaimStatements::kCountLeased},
+      {t.count_leased_, ClaimStatements::kCountLeased},
       {t.priority_below_, ClaimStatements::kPriorityBelow},
       {t.first_fairness_key_, ClaimStatements::kFirstFairnessKey},
       {t.fairness_key_after_, ClaimStatements::kFairnessKeyAfter},
@@ -121,8 +121,8 @@ Sql<Tables> Tables::open(Database& db) {
        "UPDATE jobs SET lease_until = 0, ripe_at = 0 WHERE ready = 1 AND attempt IS NOT NULL"},
       {t.put_position_, "UPDATE meta SET value = ?1 WHERE key = 'position'"},
       {t.savepoint_, "SAVEPOINT batch"},
-      {t.undo_, "ROLLBACK TO batch"},
-      {t.keep_, "RELEASE batch"},
+      {t.rollback_savepoint_, "ROLLBACK TO batch"},
+      {t.release_savepoint_, "RELEASE batch"},
   };
   for (const StatementSpec& requested : specs) {
     AE_ASSIGN(requested.statement, db.prepare(requested.sql));
@@ -130,14 +130,14 @@ Sql<Tables> Tables::open(Database& db) {
   return t;
 }
 
-void Tables::forget() {
+void Tables::clear_cache() {
   jobs_.clear();
   blobs_.clear();
   last_number_.reset();
 }
 
 Sql<void> Tables::end_leases() {
-  forget();
+  clear_cache();
   AE_TRY(end_leased_.run());
   return end_ready_.run();
 }
@@ -256,16 +256,18 @@ Sql<bool> Tables::has_unread_inbox(const Job& job, const Batch& batch) {
 
 // Everything that can refuse a batch of an existing job, before anything is written.
 Sql<std::optional<Error>> Tables::find_refusal(const Batch& batch, const Job& job) {
-  if (auto fine = check_precondition(batch, {.last_seq = job.last_seq, .claim = job.claim()});
-      !fine) {
-    return std::move(fine).error();
+  if (auto precondition =
+          check_precondition(batch, {.last_seq = job.last_seq, .claim = job.claim()});
+      !precondition) {
+    return std::move(precondition).error();
   }
   if (has_first_commit_check(batch)) {
     AE_ASSIGN(const std::int64_t first, commit_at(job, 1));
     Rows row(commit_bytes_, first);
     AE_ASSIGN(const bool found, row.next());
-    if (auto fine = check_late_precondition(batch, found ? row->bytes(0) : ""); !fine) {
-      return std::move(fine).error();
+    if (auto precondition = check_late_precondition(batch, found ? row->bytes(0) : "");
+        !precondition) {
+      return std::move(precondition).error();
     }
   }
   for (const auto& [invocation, try_no] : batch.effects_absent) {
@@ -274,8 +276,8 @@ Sql<std::optional<Error>> Tables::find_refusal(const Batch& batch, const Job& jo
     if (found) return effect_recorded(batch.job, invocation);
   }
   if (batch.release || batch.inbox_read_through) {
-    AE_ASSIGN(const bool left, has_unread_inbox(job, batch));
-    if (left) return inbox_not_empty(batch.job);
+    AE_ASSIGN(const bool has_unread, has_unread_inbox(job, batch));
+    if (has_unread) return inbox_not_empty(batch.job);
   }
   return std::nullopt;
 }
@@ -286,13 +288,13 @@ Sql<Tables::Commit> Tables::commit(const Batch& batch, BatchFailpoints& failpoin
   const bool is_new = std::holds_alternative<Batch::Create>(batch.authority);
   AE_ASSIGN(Commit commit, is_new ? create(batch, now) : append_batch(batch));
   if (commit.written) {
-    if (auto error = failpoints.inside()) {
-      AE_TRY(undo_.run());
-      forget();
+    if (auto error = failpoints.before_commit()) {
+      AE_TRY(rollback_savepoint_.run());
+      clear_cache();
       commit = {std::unexpected(*std::move(error)), false};
     }
   }
-  if (may_fail_before_commit) AE_TRY(keep_.run());
+  if (may_fail_before_commit) AE_TRY(release_savepoint_.run());
   evict_if_idle(batch.job);
   return commit;
 }
@@ -303,9 +305,9 @@ Sql<Tables::Commit> Tables::append_batch(const Batch& batch) {
   AE_ASSIGN(Job * job, std::move(found));
   if (job == nullptr) return Commit{std::unexpected(job_not_found(batch.job))};
   if (batch.sealed) {
-    auto there = is_committed(*job, *batch.sealed);
-    if (!there && there.error().corrupt()) return Commit{commit_missing(batch.job)};
-    AE_ASSIGN(const bool is_duplicate, std::move(there));
+    auto committed = is_committed(*job, *batch.sealed);
+    if (!committed && committed.error().corrupt()) return Commit{commit_missing(batch.job)};
+    AE_ASSIGN(const bool is_duplicate, std::move(committed));
     if (is_duplicate)
       return Commit{CommitResult{.last_seq = batch.sealed->last_seq, .is_duplicate = true}};
   }
@@ -359,7 +361,7 @@ Sql<std::string> Tables::put_blobs(const SealedBatch& sealed) {
     hashes.append(reinterpret_cast<const char*>(blob.hash.bytes.data()), blob.hash.bytes.size());
     if (blobs_.contains(blob.hash)) continue;
     AE_TRY(insert_blob_.run(blob.hash, Bytes{blob.bytes}));
-    if (blobs_.size() >= kBlobsKnownMax) blobs_.clear();
+    if (blobs_.size() >= kStoredBlobsMax) blobs_.clear();
     blobs_.insert(blob.hash);
   }
   return hashes;
@@ -377,7 +379,7 @@ Sql<void> Tables::write_rows(const Batch& batch, const Job& job) {
     AE_TRY(erase_ledger_.run(job.id, invocation.text, try_no));
   }
   for (const std::uint64_t number : batch.inbox_consumed) {
-    AE_TRY(take_inbox_.run(job.id, number));
+    AE_TRY(delete_inbox_.run(job.id, number));
   }
   if (batch.signed_head) AE_TRY(put_signed_head_.run(job.id, Bytes{*batch.signed_head}));
   if (batch.checkpoint) {
@@ -404,9 +406,10 @@ Sql<std::optional<Result<CommitResult>>> Tables::find_repeated_create(const Batc
   if (!found && found.error().corrupt()) return Result<CommitResult>(commit_missing(batch.job));
   AE_ASSIGN(const Job* job, std::move(found));
   if (job != nullptr) {
-    auto there = is_committed(*job, *batch.sealed);
-    if (!there && there.error().corrupt()) return Result<CommitResult>(commit_missing(batch.job));
-    AE_ASSIGN(const bool is_duplicate, std::move(there));
+    auto committed = is_committed(*job, *batch.sealed);
+    if (!committed && committed.error().corrupt())
+      return Result<CommitResult>(commit_missing(batch.job));
+    AE_ASSIGN(const bool is_duplicate, std::move(committed));
     if (is_duplicate) {
       CommitResult answer{.last_seq = batch.sealed->last_seq, .is_duplicate = true};
       if (requested.claim && job->claim() == Fence{requested.claim->attempt, 1}) {
@@ -430,8 +433,8 @@ Sql<std::optional<Result<CommitResult>>> Tables::find_repeated_create(const Batc
 
 Sql<Tables::Commit> Tables::create(const Batch& batch, Instant now) {
   const NewJob& requested = std::get<Batch::Create>(batch.authority).job;
-  AE_ASSIGN(auto answered, find_repeated_create(batch, requested));
-  if (answered) return Commit{*std::move(answered)};
+  AE_ASSIGN(auto repeated, find_repeated_create(batch, requested));
+  if (repeated) return Commit{*std::move(repeated)};
   Job job;
   job.agent = requested.agent;
   job.capabilities = requested.capabilities;
@@ -482,9 +485,10 @@ Sql<std::optional<Result<void>>> Tables::answer_redact(const Redaction& redactio
   if (job.attempt) return Result<void>(std::unexpected(job_still_leased(redaction.job)));
   bool changes = false;
   for (const Redaction::Commit& requested : redaction.commits) {
-    auto stood = commit_at(job, requested.first_seq);
-    if (!stood && stood.error().corrupt()) return Result<void>(commit_missing(redaction.job));
-    AE_ASSIGN(const std::int64_t commit, std::move(stood));
+    auto commit_row = commit_at(job, requested.first_seq);
+    if (!commit_row && commit_row.error().corrupt())
+      return Result<void>(commit_missing(redaction.job));
+    AE_ASSIGN(const std::int64_t commit, std::move(commit_row));
     commits.push_back(commit);
     Rows row(commit_bytes_, commit);
     AE_ASSIGN(const bool found, row.next());
@@ -517,32 +521,33 @@ Tables::SqlResult<void> Tables::redact(const Redaction& redaction) {
   AE_ASSIGN(const Job* job, std::move(found));
   if (job == nullptr) return Result<void>(std::unexpected(job_not_found(redaction.job)));
   std::vector<std::int64_t> commits;
-  AE_ASSIGN(auto answered, answer_redact(redaction, *job, commits));
+  AE_ASSIGN(auto answer, answer_redact(redaction, *job, commits));
   const std::int64_t id = job->id;
   evict_if_idle(redaction.job);
-  if (answered) return *std::move(answered);
+  if (answer) return *std::move(answer);
   AE_ASSIGN(Statement blobs_of, db_->prepare("SELECT blobs FROM commits WHERE id = ?1"));
   AE_ASSIGN(Statement replace,
             db_->prepare("UPDATE commits SET body = ?2, blobs = ?3 WHERE id = ?1"));
-  std::unordered_set<Hash> left_out;
+  std::unordered_set<Hash> unreferenced;
   for (std::size_t i = 0; i < commits.size(); ++i) {
     const Redaction::Commit& requested = redaction.commits[i];
     {
       Rows row(blobs_of, commits[i]);
       AE_TRY(row.next());
-      for (const Hash& hash : hashes_in(row->bytes(0))) left_out.insert(hash);
+      for (const Hash& hash : hashes_in(row->bytes(0))) unreferenced.insert(hash);
     }
     std::string list;
     for (const Hash& hash : requested.blobs) {
-      left_out.erase(hash);
+      unreferenced.erase(hash);
       list.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
     }
     const auto stored = list.empty() ? std::nullopt : std::optional<Bytes>(Bytes{list});
     AE_TRY(replace.run(commits[i], Bytes{requested.bytes}, stored));
   }
   // `instr` can match across two hashes by chance; then a blob is kept.
-  AE_TRY(drop_blobs(
-      left_out, "SELECT 1 FROM commits WHERE blobs IS NOT NULL AND instr(blobs, ?1) > 0 LIMIT 1"));
+  AE_TRY(
+      drop_blobs(unreferenced,
+                 "SELECT 1 FROM commits WHERE blobs IS NOT NULL AND instr(blobs, ?1) > 0 LIMIT 1"));
   AE_ASSIGN(Statement replace_effect, db_->prepare("UPDATE effects SET record = ?4 WHERE job = ?1 "
                                                    "AND invocation = ?2 AND try = ?3"));
   for (const EffectRow& effect : redaction.effects) {
@@ -580,7 +585,7 @@ Tables::SqlResult<void> Tables::put_inbox(const JobId& id, const InboxEntry& ent
     evict_if_idle(id);
     return Result<void>(std::unexpected(job_not_leased(id)));
   }
-  AE_TRY(put_inbox_.run(job->id, entry.id, Bytes{entry.act}));
+  AE_TRY(put_inbox_.run(job->id, entry.id, Bytes{entry.request}));
   return Result<void>();
 }
 
@@ -617,7 +622,7 @@ class Tables::ReadyJobs {
     }
   }
   Sql<std::size_t> count_leased(const std::string& queue, std::size_t enough) {
-    Rows row(t_.held_, queue, now_, std::uint64_t{enough});
+    Rows row(t_.count_leased_, queue, now_, std::uint64_t{enough});
     AE_TRY(row.next());
     return row->count(0);
   }
@@ -691,9 +696,9 @@ Sql<bool> Tables::is_below_queue_limit(const ClaimRequest& request, const std::s
 
 // Without a label, the stored one stays.
 Sql<void> Tables::set_fairness_label(const std::optional<std::string>& label) {
-  AE_ASSIGN(Statement known, db_->prepare("SELECT value FROM meta WHERE key = 'fair_by'"));
+  AE_ASSIGN(Statement stored, db_->prepare("SELECT value FROM meta WHERE key = 'fair_by'"));
   {
-    Rows row(known);
+    Rows row(stored);
     AE_ASSIGN(const bool found, row.next());
     fair_by_ = found ? row->text(0) : std::string();
   }
@@ -733,22 +738,22 @@ Tables::SqlResult<std::vector<Lease>> Tables::claim(const ClaimRequest& request,
 Tables::SqlResult<std::optional<Lease>> Tables::claim_job(const JobId& id,
                                                           const ClaimRequest& request,
                                                           Instant now) {
-  using Answered = Result<std::optional<Lease>>;
+  using Answer = Result<std::optional<Lease>>;
   auto found = find(id);
-  if (!found && found.error().corrupt()) return Answered(commit_missing(id));
+  if (!found && found.error().corrupt()) return Answer(commit_missing(id));
   AE_ASSIGN(Job * job, std::move(found));
-  if (job == nullptr) return Answered(std::unexpected(job_not_found(id)));
+  if (job == nullptr) return Answer(std::unexpected(job_not_found(id)));
   const bool free =
       job->attempt ? *job->lease_until <= now : !job->row.not_before || *job->row.not_before <= now;
-  AE_ASSIGN(const bool room, is_below_queue_limit(request, job->queue, now));
-  if (!may_run(job->row.status) || !free || request.limit == 0 || !room ||
+  AE_ASSIGN(const bool has_free_slot, is_below_queue_limit(request, job->queue, now));
+  if (!is_runnable(job->row.status) || !free || request.limit == 0 || !has_free_slot ||
       !matches(request, {id, job->agent, job->capabilities})) {
     evict_if_idle(id);
-    return Answered(std::nullopt);
+    return Answer(std::nullopt);
   }
   AE_ASSIGN(Lease lease,
             acquire(id, *job, request.worker, request.attempts[0], now + request.lease));
-  return Answered(std::move(lease));
+  return Answer(std::move(lease));
 }
 
 Tables::SqlResult<std::vector<std::optional<Instant>>> Tables::heartbeat(

@@ -1,7 +1,7 @@
 // Tables: the SQL of each write. Every call happens inside a transaction of the Writer.
 //
 // The state of leased jobs is cached in memory, which is safe because there is one writer: a commit
-// checks its fence and seq there and touches two rows. Call `forget()` after any rollback.
+// checks its fence and seq there and touches two rows. Call `clear_cache()` after any rollback.
 // Every check comes before the first write: a refused call has written nothing.
 // Threads: the writer's thread.
 #pragma once
@@ -96,7 +96,7 @@ class Tables {
   void mark_committed() { position_.number = next_; }
   Sql<void> finish_accepting();
 
-  void forget();
+  void clear_cache();
 
  private:
   class ReadyJobs;
@@ -170,12 +170,12 @@ class Tables {
   Statement insert_job_, insert_label_, insert_head_, update_head_, insert_commit_, update_state_;
   Statement put_signed_head_, put_checkpoint_;
   Statement insert_blob_, put_effect_, find_effect_, put_ledger_, erase_ledger_;
-  Statement put_inbox_, take_inbox_, inbox_numbers_;
-  Statement needs_after_, agent_after_, queue_after_, held_, priority_below_, first_fairness_key_,
-      fairness_key_after_, job_after_;
+  Statement put_inbox_, delete_inbox_, inbox_numbers_;
+  Statement needs_after_, agent_after_, queue_after_, count_leased_, priority_below_,
+      first_fairness_key_, fairness_key_after_, job_after_;
   Statement last_served_key_, put_served_key_, put_position_;
   Statement make_delayed_eligible_, make_expired_eligible_, update_lease_, end_leased_, end_ready_;
-  Statement savepoint_, undo_, keep_;
+  Statement savepoint_, rollback_savepoint_, release_savepoint_;
 };
 
 }  // namespace ae::store::sqlite

@@ -69,10 +69,10 @@ std::optional<Error> Writer::stopped() const {
 void Writer::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    const auto wanted = [this] { return stop_ || !queue_.empty(); };
+    const auto has_work = [this] { return stop_ || !queue_.empty(); };
     if (wal_pages_ == 0 || stopped_) {
-      wake_.wait(lock, wanted);
-    } else if (!wake_.wait_for(lock, limits_.idle, wanted)) {
+      wake_.wait(lock, has_work);
+    } else if (!wake_.wait_for(lock, limits_.idle, has_work)) {
       lock.unlock();
       checkpoint(true);
       save_position(true);
@@ -136,7 +136,7 @@ Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size
       // If this fails, the next BEGIN fails too: nothing more is written.
       [[maybe_unused]] const auto rolled_back = rollback_.run();
     }
-    tables_.forget();
+    tables_.clear_cache();
     if (error.io()) stop_writing(error);
     return {CommitOutcome::rolled_back, std::move(error)};
   };
@@ -145,7 +145,7 @@ Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size
     return {CommitOutcome::refused, {}};
   }
   const std::int64_t changes = db_->changes();
-  if (auto begun = begin_.run(); !begun) return undo(std::move(begun).error());
+  if (auto begin_result = begin_.run(); !begin_result) return undo(std::move(begin_result).error());
   for (std::size_t i = first; i < first + count; ++i) {
     if (auto applied = group[i]->apply(tables_); !applied) return undo(std::move(applied).error());
   }
@@ -213,24 +213,24 @@ void Writer::update_file_stamp() {
 // changed, its identity is read again, because this connection would continue with cached pages of
 // the old file.
 std::optional<Error> Writer::find_replacement() {
-  const auto seen = read_file_stamp(store_file_.path);
-  if (seen == file_) return std::nullopt;
+  const auto stamp = read_file_stamp(store_file_.path);
+  if (stamp == file_) return std::nullopt;
   const auto stopped = [&](const std::string& what) {
     return Error{
         Code::store_stopped,
         "the file of the store, " + store_file_.path + ", " + what +
             " while this process used it: writing has stopped; check the file, then restart"};
   };
-  if (!seen) return stopped("was removed");
+  if (!stamp) return stopped("was removed");
   // Our file has no name any more, so closing it affects no other file.
-  if (seen->inode != file_.inode || seen->device != file_.device) return stopped("was replaced");
+  if (stamp->inode != file_.inode || stamp->device != file_.device) return stopped("was replaced");
   const auto read = [&]() -> Sql<StoreIdentity> {
     AE_ASSIGN(Database fresh, Database::open({.path = store_file_.path, .read_only = true}));
     return read_store_identity(fresh);
   };
   const auto identity = read();
   if (identity && identity->at == tables_.position()) {
-    file_ = *seen;
+    file_ = *stamp;
     return std::nullopt;
   }
   db_->disable_checkpoint_on_close();  // it must not write to the new file
@@ -242,23 +242,23 @@ void Writer::save_position(bool now) {
   const StorePosition& at = tables_.position();
   const auto clock = std::chrono::steady_clock::now();
   if (at.number == saved_position_ || (!now && clock < save_position_at_) || stopped()) return;
-  if (store_file_.remembered.write(at)) saved_position_ = at.number;
-  save_position_at_ = clock + store_file_.save_position;
+  if (store_file_.position_file.write(at)) saved_position_ = at.number;
+  save_position_at_ = clock + store_file_.save_interval;
 }
 
 // Redacted values may remain in frames of the WAL and in free space of pages: when SQLite moves
 // rows to another page, it does not overwrite the old bytes, even with `secure_delete`.
 void Writer::erase_dropped_values(Write& write) {
   if (auto why = find_replacement()) stop(*std::move(why));
-  std::vector<ResidualCopy> left;
+  std::vector<ResidualCopy> residual_copies;
   if (!stopped()) {
-    if (auto copy = rewrite()) left.push_back(*std::move(copy));
+    if (auto copy = rewrite()) residual_copies.push_back(*std::move(copy));
   }
   if (!stopped()) {
-    if (auto copy = empty_wal()) left.push_back(*std::move(copy));
+    if (auto copy = empty_wal()) residual_copies.push_back(*std::move(copy));
   }
   if (auto why = stopped()) return write.fail(*why);
-  write.set_residual_copies(std::move(left));
+  write.set_residual_copies(std::move(residual_copies));
 }
 
 std::optional<ResidualCopy> Writer::rewrite() {

@@ -38,7 +38,7 @@ class Write {
   // True for a write without a transaction that erases redacted values from the files;
   // set_residual_copies gets the places that may still contain some.
   virtual bool is_erase() const { return false; }
-  virtual void set_residual_copies(std::vector<ResidualCopy> left) { static_cast<void>(left); }
+  virtual void set_residual_copies(std::vector<ResidualCopy> copies) { static_cast<void>(copies); }
   // Replaces the answer by an error: nothing happened, or the outcome is unknown.
   virtual void fail(const Error& error) = 0;
   virtual void answer() = 0;
@@ -59,8 +59,8 @@ struct WriterLimits {
 // The store's file and its position file.
 struct StoreFile {
   std::string path;
-  PositionFile remembered;
-  std::chrono::milliseconds save_position{1000};  // minimum interval while there are writes
+  PositionFile position_file;
+  std::chrono::milliseconds save_interval{1000};  // minimum interval while there are writes
 };
 
 struct WriterStats {

@@ -94,7 +94,7 @@ void PruneWrite::committed() {
   override_with_error(std::move(error_after_));
 }
 
-Sql<void> RecordWrite::apply(Tables& tables) {
+Sql<void> AuditWrite::apply(Tables& tables) {
   AE_TRY(tables.append_audit_entry(entry_));
   set_result({});
   return {};

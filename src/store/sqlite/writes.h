@@ -53,7 +53,7 @@ class InboxWrite final : public WriteWithResult<void> {
  public:
   InboxWrite(JobId job, InboxEntry entry, async::Done<Result<void>> done)
       : WriteWithResult(std::move(done)), job_(std::move(job)), entry_(std::move(entry)) {}
-  std::size_t bytes() const override { return entry_.act.size(); }
+  std::size_t bytes() const override { return entry_.request.size(); }
   Sql<void> apply(Tables& tables) override;
   void committed() override;
 
@@ -108,7 +108,9 @@ class EraseWrite final : public WriteWithResult<std::vector<ResidualCopy>> {
   bool is_erase() const override { return true; }
   Sql<void> apply(Tables&) override { return {}; }
   void committed() override {}
-  void set_residual_copies(std::vector<ResidualCopy> left) override { set_result(std::move(left)); }
+  void set_residual_copies(std::vector<ResidualCopy> copies) override {
+    set_result(std::move(copies));
+  }
 };
 
 class PruneWrite final : public WriteWithResult<bool> {
@@ -123,9 +125,9 @@ class PruneWrite final : public WriteWithResult<bool> {
   std::optional<Error> error_after_;
 };
 
-class RecordWrite final : public WriteWithResult<void> {
+class AuditWrite final : public WriteWithResult<void> {
  public:
-  RecordWrite(AuditEntry entry, async::Done<Result<void>> done)
+  AuditWrite(AuditEntry entry, async::Done<Result<void>> done)
       : WriteWithResult(std::move(done)), entry_(std::move(entry)) {}
   Sql<void> apply(Tables& tables) override;
   void committed() override {}
