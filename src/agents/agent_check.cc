@@ -108,7 +108,7 @@ class AgentCheck {
   void check_prices() {
     if (!cost_) return;
     for (const auto& [name, tool] : used_) {
-      if (!tool->good) continue;  // its price is unknown
+      if (!tool->is_valid) continue;  // its price is unknown
       if (!name.starts_with(kModelToolPrefix) || tool->policy.find("price")) continue;
       check_.report(*cost_, "the model " +
                                 quote(std::string_view(name).substr(kModelToolPrefix.size())) +
@@ -169,7 +169,7 @@ class AgentCheck {
             .grants = granted_,
             .check_expressions = check_expressions_,
             .find_model = [this](const SourceNode& name) { return find_model(name); },
-            .use =
+            .add_tool =
                 [this](const CheckedTool& tool, bool granted) {
                   used_.emplace(tool.tool.name, &tool);
                   if (granted) model_tools_.insert(tool.tool.name);
@@ -544,10 +544,10 @@ class AgentCheck {
       for (const std::string_view known : {"item", "index"}) nearest.consider(known);
       if (!item_name_.empty()) nearest.consider(item_name_);
     }
-    std::string meant = nearest.take();
-    if (meant.empty() && by_id_.contains(root)) meant = "steps." + root;
+    std::string suggestion = nearest.best();
+    if (suggestion.empty() && by_id_.contains(root)) suggestion = "steps." + root;
     check_.report_root(string, "." + root, "." + root + " is not available here",
-                       meant.empty() ? meant : "." + meant);
+                       suggestion.empty() ? suggestion : "." + suggestion);
   }
 
   // `.steps.send-mail` is a subtraction; the hint is .steps["send-mail"].
@@ -689,7 +689,7 @@ class AgentCheck {
     std::vector<Member> used;
     add_side_call_tools();
     for (const auto& [name, tool] : used_) {
-      if (!tool->good) return;  // errors elsewhere in the file
+      if (!tool->is_valid) return;  // errors elsewhere in the file
       used.emplace_back(name, policy_of(*tool));
     }
     if (std::ranges::any_of(used, [](const Member& tool) { return has_condition(tool.second); })) {

@@ -41,17 +41,17 @@ std::string faults_of(std::string_view name, std::string_view json, std::string_
 AE_TEST("agents/an agent given as JSON is what it would be in its file") {
   AgentsFile file;
   ASSERT_TRUE(load(source(), file).empty());
-  const Agent& ours = file.agents.at("one");
-  EXPECT_EQ(ours.definition["labels"].text("team"), "money");
-  Agent theirs;
-  const auto diagnostics = load_agent(source(), "one", canonical(ours.definition), theirs);
+  const Agent& from_file = file.agents.at("one");
+  EXPECT_EQ(from_file.definition["labels"].text("team"), "money");
+  Agent from_json;
+  const auto diagnostics = load_agent(source(), "one", canonical(from_file.definition), from_json);
   ASSERT_TRUE(diagnostics.empty()) << diagnostics_text(diagnostics);
-  EXPECT_EQ(canonical(theirs.task_graph), canonical(ours.task_graph))
+  EXPECT_EQ(canonical(from_json.task_graph), canonical(from_file.task_graph))
       << "with the rules of its tools";
-  EXPECT_EQ(theirs.task_graph["tools"]["pay"].text("approval"), "required");
-  EXPECT_EQ(theirs.definition, ours.definition);
-  EXPECT_EQ(theirs.labels, ours.labels);
-  EXPECT_EQ(theirs.name, "one");
+  EXPECT_EQ(from_json.task_graph["tools"]["pay"].text("approval"), "required");
+  EXPECT_EQ(from_json.definition, from_file.definition);
+  EXPECT_EQ(from_json.labels, from_file.labels);
+  EXPECT_EQ(from_json.name, "one");
 }
 
 AE_TEST("agents/all faults of an agent given as JSON are told at once, with path and place") {

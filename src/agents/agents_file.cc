@@ -39,7 +39,7 @@ std::uint32_t characters(std::string_view text) {
 }
 
 // "…: what at byte 12" → "…: what", 12
-std::size_t take_byte(std::string& message) {
+std::size_t strip_byte_offset(std::string& message) {
   const std::size_t at = message.rfind(" at byte ");
   if (at == message.npos) return 0;
   const std::size_t byte = std::strtoull(message.c_str() + at + 9, nullptr, 10);
@@ -55,7 +55,7 @@ bool read(const Source& source, std::string_view text, Diagnostics& diagnostics,
     if (json) return read_json(text, diagnostics, out);
     if (named_json) {
       std::string message = std::move(json).error().message;
-      const std::size_t byte = std::min(take_byte(message), text.size());
+      const std::size_t byte = std::min(strip_byte_offset(message), text.size());
       diagnostics.add({.character = characters(text.substr(0, byte))},
                       {.path = {}, .message = std::move(message)});
       return false;
@@ -229,7 +229,7 @@ void check_file(CheckContext& check, const SourceTree& root, std::string_view te
 
 // Parses the text and passes its root to `visit`.
 template <class Visit>
-std::vector<Diagnostic> read_whole(const Source& source, const Visit& visit) {
+std::vector<Diagnostic> parse_and_visit(const Source& source, const Visit& visit) {
   Diagnostics diagnostics;
   std::string_view text = source.text;
   if (text.size() > kFileMax) {
@@ -256,9 +256,8 @@ std::vector<Diagnostic> read_whole(const Source& source, const Visit& visit) {
 std::vector<Diagnostic> load(const Source& source, AgentsFile& out) {
   AgentsFile file;
   auto diagnostics =
-      read_whole(source, [&](CheckContext& check, const SourceTree& root, std::string_view text) {
-        check_file(check, root, text, file);
-      });
+      parse_and_visit(source, [&](CheckContext& check, const SourceTree& root,
+                                  std::string_view text) { check_file(check, root, text, file); });
   if (diagnostics.empty()) out = std::move(file);
   return diagnostics;
 }
@@ -266,7 +265,7 @@ std::vector<Diagnostic> load(const Source& source, AgentsFile& out) {
 std::vector<Diagnostic> load_policies(const Source& source, std::vector<Policy>& out) {
   std::vector<Policy> policies;
   auto diagnostics =
-      read_whole(source, [&](CheckContext& check, const SourceTree& root, std::string_view) {
+      parse_and_visit(source, [&](CheckContext& check, const SourceTree& root, std::string_view) {
         const SourceNode top{&root, {}};
         if (!check.mapping(top, {"aetheris", "policies"})) return;
         check_version(check, top);
@@ -285,7 +284,7 @@ std::vector<Diagnostic> load_agent(const Source& file, std::string_view name, st
   const auto parsed = parse_json(json, {.bytes_max = kFileMax});
   if (!parsed) {
     std::string message = parsed.error().message;
-    const std::size_t byte = std::min(take_byte(message), json.size());
+    const std::size_t byte = std::min(strip_byte_offset(message), json.size());
     own_diagnostics.add({.character = characters(json.substr(0, byte))},
                         {.path = {}, .message = std::move(message)});
     return own_diagnostics.finish({}, json);

@@ -96,19 +96,19 @@ class ChangeCheck {
         policy.emplace_back("mode", kModes[*word]);
       }
     }
-    const bool asks = kind != "file" && kind != "sql";
+    const bool uses_http = kind != "file" && kind != "sql";
     for (const std::string_view key : {"headers", "timeout"}) {
       const auto found = source_node.find(key);
-      if (found && !asks) {
+      if (found && !uses_http) {
         check_.report(*found, "`" + std::string(key) + "` is for HTTP checks only");
       }
     }
-    if (const auto timeout = source_node.find("timeout"); timeout && asks) {
+    if (const auto timeout = source_node.find("timeout"); timeout && uses_http) {
       if (const auto span = check_.duration(*timeout, kDurationMin)) {
         put("timeout", to_text(*span));
       }
     }
-    if (const auto list = source_node.find("headers"); list && asks) headers(*list);
+    if (const auto list = source_node.find("headers"); list && uses_http) headers(*list);
     out_.policy.emplace_back("verify", Value::object(std::move(policy)));
     out_.verify = Value::object(std::move(definition_));
   }
@@ -283,7 +283,7 @@ class ChangeCheck {
       const SourceTree::Key& key = source_node->keys[i];
       const SourceNode value{&source_node->items[i], source_node.path_of(key.text)};
       if (!is_header_name(key.text)) {
-        check_.inject_at(key.at, value.path, quote(key.text) + " is not a valid header name");
+        check_.report_at(key.at, value.path, quote(key.text) + " is not a valid header name");
         continue;
       }
       auto text = text_.literal(value, Secrets::replaced);

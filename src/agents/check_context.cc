@@ -30,15 +30,15 @@ std::string path_part(std::string_view key) {
 }
 
 template <class F>
-void for_each_string(const SourceNode& source_node, const F& act) {
-  if (source_node->is_string()) act(source_node);
+void for_each_string(const SourceNode& source_node, const F& visit) {
+  if (source_node->is_string()) visit(source_node);
   for (std::size_t i = 0; i < source_node->items.size(); ++i) {
     if (source_node->items[i].kind == SourceTree::Kind::scalar &&
         !source_node->items[i].is_string())
       continue;
     SourceNode below = source_node.item(i);
     if (source_node->is_mapping()) below.path = source_node.path_of(source_node->keys[i].text);
-    for_each_string(below, act);
+    for_each_string(below, visit);
   }
 }
 
@@ -60,7 +60,7 @@ std::string_view pointer_in(std::string_view message) {
 }
 
 // Removes "line 2, column 5: " from the start of a message; returns that byte offset in `source`.
-std::size_t take_position(std::string& message, std::string_view source) {
+std::size_t strip_position(std::string& message, std::string_view source) {
   std::size_t line = 0;
   std::size_t column = 0;
   const auto number = [&message](std::size_t from, std::size_t& out) {
@@ -89,7 +89,7 @@ std::size_t take_position(std::string& message, std::string_view source) {
 
 }  // namespace
 
-bool names_secret_only(std::string_view text) {
+bool is_secret_reference(std::string_view text) {
   if (!text.starts_with("secret:") || text.size() == 7) return false;
   return std::ranges::all_of(text.substr(7), [](char c) {
     return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
@@ -136,10 +136,10 @@ std::string SourceNode::path_of(std::string_view key) const {
 void CheckContext::report(const SourceNode& source_node, std::string message,
                           std::string suggestion, Code code) {
   if (source_node->is_invalid) return;
-  inject_at(source_node.at(), source_node.path, std::move(message), std::move(suggestion), code);
+  report_at(source_node.at(), source_node.path, std::move(message), std::move(suggestion), code);
 }
 
-void CheckContext::inject_at(SourceLocation at, std::string path, std::string message,
+void CheckContext::report_at(SourceLocation at, std::string path, std::string message,
                              std::string suggestion, Code code) {
   diagnostics_.add(at, {.path = std::move(path),
                         .message = std::move(message),
@@ -195,18 +195,18 @@ bool CheckContext::mapping(const SourceNode& source_node, NameList known,
     const auto* unsupported_key =
         std::ranges::find(unsupported_keys, key.text, &UnsupportedKey::word);
     if (unsupported_key != unsupported_keys.end()) {
-      inject_at(key.at, source_node.path_of(key.text),
+      report_at(key.at, source_node.path_of(key.text),
                 "unsupported key `" + key.text + "`: " + std::string(unsupported_key->why), {},
                 Code::unsupported);
       continue;
     }
     ClosestName nearest(key.text);
     for (const std::string_view word : known) nearest.consider(word);
-    std::string meant(synonym_of(key.text, known));
-    if (meant.empty()) meant = nearest.take();
+    std::string suggestion(synonym_of(key.text, known));
+    if (suggestion.empty()) suggestion = nearest.best();
     std::string message = "unknown key " + quote(key.text);
-    if (meant.empty()) message += "; allowed keys: " + join_names(known);
-    inject_at(key.at, source_node.path_of(key.text), std::move(message), std::move(meant));
+    if (suggestion.empty()) message += "; allowed keys: " + join_names(known);
+    report_at(key.at, source_node.path_of(key.text), std::move(message), std::move(suggestion));
   }
   return true;
 }
@@ -229,7 +229,7 @@ std::optional<SourceNode> CheckContext::required(const SourceNode& source_node,
                                                  std::string_view key, std::string_view hint) {
   std::optional<SourceNode> found = source_node.find(key);
   if (!found) {
-    inject_at(source_node.at(), source_node.path_of(key),
+    report_at(source_node.at(), source_node.path_of(key),
               "`" + std::string(key) + "` is missing: " + std::string(hint));
   }
   return found;
@@ -268,11 +268,12 @@ std::optional<Duration> CheckContext::duration(const SourceNode& source_node, Du
       return std::nullopt;
     }
   }
-  std::string meant;
-  if (source_node->scalar.is_integer()) meant = std::to_string(source_node->scalar.as_int()) + "s";
+  std::string suggestion;
+  if (source_node->scalar.is_integer())
+    suggestion = std::to_string(source_node->scalar.as_int()) + "s";
   report(source_node,
          "must be a duration: a whole number and ms, s, m, h or d, such as 30s; at most 36500d",
-         std::move(meant));
+         std::move(suggestion));
   return std::nullopt;
 }
 
@@ -320,14 +321,14 @@ std::optional<std::size_t> CheckContext::word(const SourceNode& source_node, Nam
   ClosestName nearest(text);
   for (const std::string_view word : words) nearest.consider(word);
   report(source_node, (words.size() > 1 ? "must be one of " : "must be ") + join_names(words),
-         nearest.take());
+         nearest.best());
   return std::nullopt;
 }
 
 bool CheckContext::name(std::string_view what, std::string_view text, SourceLocation at,
                         const std::string& path) {
   if (engine::is_name(text)) return true;
-  inject_at(at, path,
+  report_at(at, path,
             quote(text) + " is not a valid name for " + std::string(what) +
                 ": use up to 64 letters, digits, _ and -, starting with a letter or _");
   return false;
@@ -353,7 +354,7 @@ bool CheckContext::literal_key(const SourceTree::Key& key, const std::string& pa
   Template compiled;
   const auto found = Template::compile(Value::object({{key.text, Value()}}), compiled);
   if (found.empty()) return true;
-  inject_at(key.at, path, found.front().error.message);
+  report_at(key.at, path, found.front().error.message);
   return false;
 }
 
@@ -403,10 +404,10 @@ void CheckContext::report_template_errors(const SourceNode& source_node,
     if (full()) return;
     std::string message = found_error.error.message;
     const std::size_t from = std::min(found_error.offset + 2, text.size());  // after the `${`
-    const std::size_t inside = from + take_position(message, text.substr(from));
+    const std::size_t inside = from + strip_position(message, text.substr(from));
     SourceLocation at = source_node.at();
     at.inside = static_cast<std::uint32_t>(inside);
-    inject_at(at, source_node.path, "expression: " + message);
+    report_at(at, source_node.path, "expression: " + message);
   }
 }
 
@@ -415,13 +416,13 @@ void CheckContext::report_root(const SourceNode& string, std::string_view mentio
   const std::size_t inside = string->scalar.as_string().find(mention);
   SourceLocation at = string.at();
   at.inside = inside == std::string::npos ? 0 : static_cast<std::uint32_t>(inside);
-  inject_at(at, string.path, std::move(message), std::move(suggestion), code);
+  report_at(at, string.path, std::move(message), std::move(suggestion), code);
 }
 
 void reject_env_and_secrets(CheckContext& check, const SourceNode& source_node) {
   for_each_string(source_node, [&check](const SourceNode& string) {
     const std::string& text = string->scalar.as_string();
-    if (names_secret_only(text)) {
+    if (is_secret_reference(text)) {
       check.report(
           string,
           "secrets are allowed in a tool's headers and env only; here it would be recorded");
@@ -430,7 +431,7 @@ void reject_env_and_secrets(CheckContext& check, const SourceNode& source_node) 
     if (env == text.npos) return;
     SourceLocation location = string.at();
     location.inside = static_cast<std::uint32_t>(env);
-    check.inject_at(location, string.path,
+    check.report_at(location, string.path,
                     "env. is available in `tools` and `models` only; a plan reads .input");
   });
 }
@@ -444,12 +445,13 @@ bool reads_only(CheckContext& check, const SourceNode& source_node, NameList roo
       if (std::ranges::find(roots, root) != roots.end()) continue;
       ClosestName nearest(root);
       for (const std::string_view known : roots) nearest.consider(known);
-      std::string meant = nearest.take();
+      std::string suggestion = nearest.best();
       std::string what = "." + root + " is not available here; available: ";
       for (const std::string_view known : roots) {
         what.append(known == *roots.begin() ? "." : ", .").append(known);
       }
-      check.report_root(string, "." + root, std::move(what), meant.empty() ? meant : "." + meant);
+      check.report_root(string, "." + root, std::move(what),
+                        suggestion.empty() ? suggestion : "." + suggestion);
     }
   });
   return check.count() == before;
@@ -475,11 +477,11 @@ void check_members(CheckContext& check, const SourceNode& string, const ExprRoot
         nearest.consider(known);
         what.append(known == fixed.front() ? "." : ", .").append(known);
       }
-      const std::string meant = nearest.take();
+      const std::string suggestion = nearest.best();
       const std::string written = below(name);
       const bool plain = string->scalar.as_string().find(written) != std::string::npos;
       check.report_root(string, plain ? written : at, std::move(what),
-                        meant.empty() ? meant : below(meant));
+                        suggestion.empty() ? suggestion : below(suggestion));
     }
   }
 }

@@ -54,7 +54,7 @@ class CheckContext {
 
   void report(const SourceNode& source_node, std::string message, std::string suggestion = {},
               Code code = Code::plan_invalid);
-  void inject_at(SourceLocation at, std::string path, std::string message,
+  void report_at(SourceLocation at, std::string path, std::string message,
                  std::string suggestion = {}, Code code = Code::plan_invalid);
   std::size_t count() const { return diagnostics_.size(); }
   bool full() const { return diagnostics_.full(); }
@@ -112,7 +112,7 @@ class CheckContext {
     comparisons_left_ -= known.size();
     ClosestName found(misspelt);
     for (const auto& one : known) found.consider(name_of(one));
-    return found.take();
+    return found.best();
   }
   // True if a string with expressions is within its size limit.
   bool text_fits(const SourceNode& source_node);
@@ -156,7 +156,7 @@ void check_members(CheckContext& check, const SourceNode& string, const ExprRoot
 // True for a string that consists of one `${ … }`.
 bool is_one_expression(const SourceTree& value);
 // True for exactly `secret:NAME`.
-bool names_secret_only(std::string_view text);
+bool is_secret_reference(std::string_view text);
 // True if the text may contain an expression or an escaped one.
 inline bool has_expression(std::string_view text) { return text.find("${") != text.npos; }
 
@@ -166,7 +166,7 @@ struct CheckedTool {
   ToolDefinition tool;
   Value policy;                                 // in the form of the task graph (plan/plan.h)
   std::string description = {};                 // for the models that may call it
-  bool good = false;                            // no errors
+  bool is_valid = false;                        // no errors
   std::optional<SourceNode> probe, compensate;  // the nodes that name them
 };
 using CheckedTools = std::map<std::string, CheckedTool, std::less<>>;
@@ -216,7 +216,7 @@ struct ServerTool {
 };
 // `of`: nullptr, or `source_node` is generated (mcp_check.cc) and contains only the policy.
 CheckedTool check_tool(CheckContext& check, std::string_view name, const SourceNode& source_node,
-                       const ServerTool* of = nullptr);
+                       const ServerTool* server_tool = nullptr);
 // The connection settings of an MCP server, as in ToolDefinition.
 Value check_connection(CheckContext& check, const SourceNode& source_node);
 // Adds every tool of an MCP server as NAME.TOOL. `generated` holds intermediate nodes and must

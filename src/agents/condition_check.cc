@@ -26,7 +26,7 @@ struct Missing {
   std::size_t at = 0;             // index of the missing name
 };
 
-Missing missing_in(const ConditionTool& tool, const Names& names) {
+Missing find_missing(const ConditionTool& tool, const Names& names) {
   const Value* schema = tool.args_schema;
   for (std::size_t i = 0; schema != nullptr && i < names.size(); ++i) {
     const Value& listed = (*schema)["properties"];
@@ -51,7 +51,7 @@ std::string dotted(const Names& names, std::size_t count) {
   return text;
 }
 
-std::string some_of(const Names& names) {
+std::string quote_some_names(const Names& names) {
   constexpr std::size_t kShown = 5;
   std::string text;
   for (std::size_t i = 0; i < names.size() && i < kShown; ++i) {
@@ -70,7 +70,7 @@ ConditionFinding analyze_condition(const ExprRoots& read, const std::vector<Cond
     std::size_t at = 0;
     ClosestName nearest(names.front());
     for (const ConditionTool& tool : tools) {
-      const Missing missing = missing_in(tool, names);
+      const Missing missing = find_missing(tool, names);
       if (missing.object == nullptr) continue;
       if (without.empty() || missing.at > at) {
         at = missing.at;
@@ -84,15 +84,16 @@ ConditionFinding analyze_condition(const ExprRoots& read, const std::vector<Cond
     if (without.empty()) continue;
     const std::string what = dotted(names, at + 1);
     if (without.size() == tools.size()) {
-      finding.error = what + " does not exist: " +
-                      (tools.size() == 1 ? "the tool " + some_of(without) + " has no such argument"
-                                         : "none of " + some_of(without) + " has such an argument");
-      finding.suggestion = nearest.take();
+      finding.error =
+          what + " does not exist: " +
+          (tools.size() == 1 ? "the tool " + quote_some_names(without) + " has no such argument"
+                             : "none of " + quote_some_names(without) + " has such an argument");
+      finding.suggestion = nearest.best();
       finding.mention = "." + names[at];
       return finding;
     }
     if (!needed || !finding.note.empty()) continue;
-    finding.note = "every call of " + some_of(without) + " will fail: ";
+    finding.note = "every call of " + quote_some_names(without) + " will fail: ";
     finding.note += without.size() == 1 ? "it has no argument " : "they have no argument ";
     finding.note.append(what).append(". List the `tools` of the rule, or give a default: `");
     finding.note.append(what).append(" // other`");

@@ -9,7 +9,7 @@
 namespace ae::agents {
 namespace {
 
-bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
+bool is_character_start(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
 
 std::size_t character_length(char first) {
   const auto c = static_cast<unsigned char>(first);
@@ -90,8 +90,8 @@ Offset inside_literal(std::string_view source, std::size_t inside) {
 }
 
 std::size_t source_offset(std::string_view source, std::size_t inside) {
-  constexpr std::size_t kFar = 64u << 10;  // beyond it, the start of the string is used
-  if (inside == 0 || inside > kFar || source.empty()) return 0;
+  constexpr std::size_t kExactOffsetMax = 64u << 10;  // beyond it, the start of the string is used
+  if (inside == 0 || inside > kExactOffsetMax || source.empty()) return 0;
   if (source[0] == '>') return 0;
   const Offset found =
       source[0] == '|' ? inside_literal(source, inside) : inside_flow_scalar(source, inside);
@@ -201,9 +201,9 @@ ClosestName::ClosestName(std::string_view misspelt)
 
 void ClosestName::consider(std::string_view known) {
   const std::string other = folded(known);
-  const std::size_t apart =
+  const std::size_t length_difference =
       std::max(wanted_.size(), other.size()) - std::min(wanted_.size(), other.size());
-  if (apart >= distance_) return;
+  if (length_difference >= distance_) return;
   const std::size_t distance = edit_distance(wanted_, other);
   if (distance >= distance_ || distance >= other.size()) return;
   distance_ = distance;
@@ -213,7 +213,7 @@ void ClosestName::consider(std::string_view known) {
 std::string quote(std::string_view text) {
   constexpr std::size_t kMost = 80;
   std::size_t end = std::min(text.size(), kMost);
-  while (end < text.size() && end > 0 && !begins_character(text[end])) --end;
+  while (end < text.size() && end > 0 && !is_character_start(text[end])) --end;
   std::string out;
   write_canonical_string(text.substr(0, end), out);
   out = "`" + out.substr(1, out.size() - 2) + (end < text.size() ? "…`" : "`");

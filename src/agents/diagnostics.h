@@ -52,7 +52,7 @@ class ClosestName {
  public:
   explicit ClosestName(std::string_view misspelt);
   void consider(std::string_view known);
-  std::string take() { return std::string(best_); }
+  std::string best() { return std::string(best_); }
 
  private:
   std::string wanted_;

@@ -23,7 +23,7 @@ std::string repeated(std::string_view text, std::size_t times) {
 
 // The diagnostics; fails after a minute (sanitizers on a busy machine are slow,
 // quadratic time is slower).
-std::string quick(const std::string& text, std::string_view name = "a.yaml") {
+std::string load_quickly(const std::string& text, std::string_view name = "a.yaml") {
   const auto begin = std::chrono::steady_clock::now();
   std::string diagnostics = diagnostics_as_text(load_text(text, name).diagnostics);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
@@ -33,26 +33,28 @@ std::string quick(const std::string& text, std::string_view name = "a.yaml") {
 const std::string kHead = "aetheris: 1\ntools: { t: { native: echo } }\nagents:\n  a:\n    plan:\n";
 
 AE_TEST("agents/a file beyond 8 MiB is refused unread") {
-  EXPECT_EQ(quick(std::string((8u << 20) + 1, 'x')),
+  EXPECT_EQ(load_quickly(std::string((8u << 20) + 1, 'x')),
             "1:1 plan_invalid : an agents file can have at most 8 MiB\n");
 }
 
 AE_TEST("agents/bytes that are not UTF-8 are named") {
-  EXPECT_EQ(quick("aetheris: 1\n# \xC3\xA4 \xFF\n"), "2:5 plan_invalid : not UTF-8 at byte 17\n");
-  EXPECT_EQ(quick("\xFF\xFE"
-                  "a\0"),
+  EXPECT_EQ(load_quickly("aetheris: 1\n# \xC3\xA4 \xFF\n"),
+            "2:5 plan_invalid : not UTF-8 at byte 17\n");
+  EXPECT_EQ(load_quickly("\xFF\xFE"
+                         "a\0"),
             "1:1 plan_invalid : not UTF-8 at byte 0\n");
-  EXPECT_EQ(quick("a: \xED\xA0\x80\n"), "1:4 plan_invalid : not UTF-8 at byte 3\n");
-  EXPECT_EQ(quick("a: \xC3"), "1:4 plan_invalid : not UTF-8 at byte 3\n");
-  EXPECT_EQ(quick(std::string("a: \xC3\xA4\0b", 7)),
+  EXPECT_EQ(load_quickly("a: \xED\xA0\x80\n"), "1:4 plan_invalid : not UTF-8 at byte 3\n");
+  EXPECT_EQ(load_quickly("a: \xC3"), "1:4 plan_invalid : not UTF-8 at byte 3\n");
+  EXPECT_EQ(load_quickly(std::string("a: \xC3\xA4\0b", 7)),
             "1:5 plan_invalid : control characters are not allowed\n");
-  EXPECT_EQ(quick("a: b\x1b[31m\n"), "1:5 plan_invalid : control characters are not allowed\n");
+  EXPECT_EQ(load_quickly("a: b\x1b[31m\n"),
+            "1:5 plan_invalid : control characters are not allowed\n");
 }
 
 AE_TEST("agents/tabs that indent are named") {
-  EXPECT_EQ(quick("aetheris: 1\nagents:\n\ta: 1\n"),
+  EXPECT_EQ(load_quickly("aetheris: 1\nagents:\n\ta: 1\n"),
             "3:1 plan_invalid : indent with spaces, not tabs\n");
-  EXPECT_EQ(quick("aetheris: 1\nagents:\n  a:\n  \tplan: []\n"),
+  EXPECT_EQ(load_quickly("aetheris: 1\nagents:\n  a:\n  \tplan: []\n"),
             "4:3 plan_invalid : indent with spaces, not tabs\n");
 }
 
@@ -63,7 +65,7 @@ AE_TEST("agents/a billion laughs are refused at the first") {
     text += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [" + before + ", " + before +
             "]\n";
   }
-  const std::string diagnostics = quick(text);
+  const std::string diagnostics = load_quickly(text);
   EXPECT_TRUE(diagnostics.starts_with("1:1 plan_invalid : `aetheris` is missing") ||
               diagnostics.starts_with("1:1 plan_invalid a"))
       << diagnostics.substr(0, 200);
@@ -75,8 +77,8 @@ AE_TEST("agents/a billion laughs are refused at the first") {
 
 AE_TEST_SLOW("agents/a list of 100,001 items for a map is refused where it stands") {
   const auto faults_of = [](std::size_t items) {
-    return quick(kHead + "      - { id: m, map: [" + repeated("1, ", items - 1) +
-                 "1], do: { tool: t } }\n");
+    return load_quickly(kHead + "      - { id: m, map: [" + repeated("1, ", items - 1) +
+                        "1], do: { tool: t } }\n");
   };
   EXPECT_EQ(faults_of(100'000), "");
   const std::string diagnostics = faults_of(100'001);
@@ -88,7 +90,7 @@ AE_TEST_SLOW("agents/a list of 100,001 items for a map is refused where it stand
 AE_TEST("agents/nesting beyond 64 is refused, however deep it goes") {
   for (const std::string_view open : {"[", "{a: ", "{\"a\":", "- ", "? "}) {
     for (const std::size_t deep : {65u, 1'000u, 100'000u}) {
-      const std::string diagnostics = quick(repeated(open, deep));
+      const std::string diagnostics = load_quickly(repeated(open, deep));
       EXPECT_TRUE(diagnostics.find("can nest at most 64 levels deep") != std::string::npos ||
                   diagnostics.find("invalid YAML") != std::string::npos ||
                   diagnostics.find("a key must be") != std::string::npos)
@@ -100,10 +102,11 @@ AE_TEST("agents/nesting beyond 64 is refused, however deep it goes") {
            repeated("]", deep) + " } }\n";
   };
   // At six levels of nesting.
-  EXPECT_EQ(quick(nested(47)), "");
-  EXPECT_TRUE(quick(nested(58)).find("values can nest at most 48 levels deep here") !=
+  EXPECT_EQ(load_quickly(nested(47)), "");
+  EXPECT_TRUE(load_quickly(nested(58)).find("values can nest at most 48 levels deep here") !=
               std::string::npos);
-  EXPECT_TRUE(quick(nested(59)).find("can nest at most 64 levels deep") != std::string::npos);
+  EXPECT_TRUE(load_quickly(nested(59)).find("can nest at most 64 levels deep") !=
+              std::string::npos);
 }
 
 std::string chain(std::size_t nodes) {
@@ -117,15 +120,15 @@ std::string chain(std::size_t nodes) {
 }
 
 AE_TEST("agents/10,001 nodes are too many") {
-  EXPECT_EQ(quick(kHead + repeated("      - { id: x }\n", 10'001)),
+  EXPECT_EQ(load_quickly(kHead + repeated("      - { id: x }\n", 10'001)),
             "6:7 plan_invalid agents.a.plan: a plan has at most 10000 nodes, this one has 10001\n");
-  EXPECT_EQ(quick(chain(500)), "");
+  EXPECT_EQ(load_quickly(chain(500)), "");
 }
 
 // Mutates bytes and ranges of the documentation's files: replaces, swaps, cuts and duplicates.
-std::string mutated(std::string text, std::mt19937& chance) {
+std::string mutated(std::string text, std::mt19937& rng) {
   constexpr std::string_view kBytes = "{}[]:,\"'#&*!|>-?%@`$\\ \n\t~0aE.\x80\xff";
-  const auto below = [&](std::size_t n) { return chance() % (n + 1); };
+  const auto below = [&](std::size_t n) { return rng() % (n + 1); };
   for (std::size_t changes = 1 + below(3); changes > 0 && !text.empty(); --changes) {
     const std::size_t at = below(text.size() - 1);
     const std::size_t length = std::min(below(30), text.size() - at);
@@ -151,12 +154,12 @@ std::string mutated(std::string text, std::mt19937& chance) {
 }
 
 void load_mutations(std::size_t count) {
-  std::mt19937 chance(1);
+  std::mt19937 rng(1);
   const std::vector<std::string> files = testing::files_of_the_documentation();
   ASSERT_FALSE(files.empty());
   std::size_t good = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const std::string text = mutated(files[i % files.size()], chance);
+    const std::string text = mutated(files[i % files.size()], rng);
     const auto once = load_text(text);
     EXPECT_EQ(diagnostics_as_text(once.diagnostics),
               diagnostics_as_text(load_text(text).diagnostics))
@@ -175,7 +178,7 @@ AE_TEST("agents/a damaged file is read or refused, the same way each time") { lo
 AE_TEST_SLOW("agents/many damaged files are read or refused") { load_mutations(20'000); }
 
 AE_TEST_SLOW("agents/10,000 nodes in a row, each reading the first, are a plan") {
-  EXPECT_EQ(quick(chain(10'000)), "");
+  EXPECT_EQ(load_quickly(chain(10'000)), "");
 }
 
 std::string circle(int nodes) {
@@ -184,7 +187,7 @@ std::string circle(int nodes) {
     text += "      - { id: n" + std::to_string(i) + ", tool: t, needs: [n" +
             std::to_string((i + 1) % nodes) + "] }\n";
   }
-  return quick(text);
+  return load_quickly(text);
 }
 
 AE_TEST("agents/a long circle is named by its beginning") {
@@ -200,7 +203,7 @@ AE_TEST_SLOW("agents/a circle of 10,000 nodes is found without recursion") {
 AE_TEST_SLOW("agents/100,000 nodes on one line are refused quickly") {
   const std::string line =
       "{aetheris: 1, agents: {a: {plan: [" + repeated("{id: x, tool: t}, ", 100'000) + "]}}}";
-  EXPECT_EQ(quick(line),
+  EXPECT_EQ(load_quickly(line),
             "1:34 plan_invalid agents.a.plan: a plan has at most 10000 nodes, this one has "
             "100000\n");
 }
@@ -209,28 +212,28 @@ AE_TEST_SLOW("agents/8 MiB of anything are read or refused quickly") {
   const auto fill = [](std::string_view text, std::size_t bytes = (8u << 20) - 64) {
     return repeated(text, bytes / text.size());
   };
-  const auto said = [](const std::string& diagnostics, std::string_view words) {
+  const auto expect_diagnostic = [](const std::string& diagnostics, std::string_view words) {
     EXPECT_TRUE(diagnostics.find(words) != std::string::npos) << words << "\n"
                                                               << diagnostics.substr(0, 400);
   };
-  said(quick("aetheris: 1\nagents: \"" + fill("x") + "\"\n"),
-       "2:9 plan_invalid agents: must be a mapping");
-  said(quick("[" + fill("0,") + "]"), "at most 1,000,000 values");
-  said(quick("[" + fill("0,") + "0]", "a.json"), "at most 1,000,000 values");
-  said(quick(fill("a: 1\n")), "at most 1,000,000 values");
-  said(quick(fill("a: 1\n", 4u << 20)), "duplicate key");
-  said(quick(fill("? ")), "a key must be");
-  said(quick("[" + fill("&a ") + "]"), "anchors");
-  said(quick("[" + fill("*a ,") + "]"), "aliases");
-  said(quick("aetheris: 1\n" + fill("# x\n")), "`agents` is missing");
-  said(quick(fill("\n")), "the file is empty");
-  said(quick(fill("---\n")), "a second one starts");
+  expect_diagnostic(load_quickly("aetheris: 1\nagents: \"" + fill("x") + "\"\n"),
+                    "2:9 plan_invalid agents: must be a mapping");
+  expect_diagnostic(load_quickly("[" + fill("0,") + "]"), "at most 1,000,000 values");
+  expect_diagnostic(load_quickly("[" + fill("0,") + "0]", "a.json"), "at most 1,000,000 values");
+  expect_diagnostic(load_quickly(fill("a: 1\n")), "at most 1,000,000 values");
+  expect_diagnostic(load_quickly(fill("a: 1\n", 4u << 20)), "duplicate key");
+  expect_diagnostic(load_quickly(fill("? ")), "a key must be");
+  expect_diagnostic(load_quickly("[" + fill("&a ") + "]"), "anchors");
+  expect_diagnostic(load_quickly("[" + fill("*a ,") + "]"), "aliases");
+  expect_diagnostic(load_quickly("aetheris: 1\n" + fill("# x\n")), "`agents` is missing");
+  expect_diagnostic(load_quickly(fill("\n")), "the file is empty");
+  expect_diagnostic(load_quickly(fill("---\n")), "a second one starts");
   const auto command = [](const std::string& word) {
     return "aetheris: 1\ntools:\n  t: { command: [x, \"" + word + "\"] }\n";
   };
-  said(quick(command(fill("${ .input }"))), "at most 256 KiB");
-  said(quick(command(fill("${ .input }", 200'000))), "not .input");
-  said(quick(command(fill("${ + }", 200'000))), "the first 1,000 are shown");
+  expect_diagnostic(load_quickly(command(fill("${ .input }"))), "at most 256 KiB");
+  expect_diagnostic(load_quickly(command(fill("${ .input }", 200'000))), "not .input");
+  expect_diagnostic(load_quickly(command(fill("${ + }", 200'000))), "the first 1,000 are shown");
 }
 
 AE_TEST("agents/very many faults are counted to a thousand") {
@@ -238,7 +241,7 @@ AE_TEST("agents/very many faults are counted to a thousand") {
   for (int i = 0; i < 1'200; ++i) keys += "    input_schemb" + std::to_string(i) + ": 1\n";
   const auto loaded = load_text(keys);
   EXPECT_EQ(loaded.diagnostics.size(), 1'000u);
-  EXPECT_TRUE(quick(keys).find("the first 1,000 are shown") != std::string::npos);
+  EXPECT_TRUE(load_quickly(keys).find("the first 1,000 are shown") != std::string::npos);
 }
 
 AE_TEST_SLOW("agents/looking for what was meant stays cheap in a large file") {
@@ -247,7 +250,7 @@ AE_TEST_SLOW("agents/looking for what was meant stays cheap in a large file") {
     text += "      - { id: some_long_name_" + std::to_string(10'000 + i) +
             ", tool: t, needs: [some_lung_name_" + std::to_string(i + 10'000) + "] }\n";
   }
-  EXPECT_TRUE(quick(text).find("did you mean some_long_name_10000?") != std::string::npos);
+  EXPECT_TRUE(load_quickly(text).find("did you mean some_long_name_10000?") != std::string::npos);
 }
 
 AE_TEST_SLOW("agents/a dense plan is checked quickly") {
@@ -263,7 +266,7 @@ AE_TEST_SLOW("agents/a dense plan is checked quickly") {
     text += "      - { id: b" + std::to_string(i) + ", tool: t, needs: " + all +
             ", when: \"${ .steps.root }\" }\n";
   }
-  EXPECT_EQ(quick(text), "");
+  EXPECT_EQ(load_quickly(text), "");
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ class JsonParser {
     auto value = parse_json(text_.substr(at_, end - at_));
     AE_CHECK(value.has_value(), "a part of a JSON text is JSON");
     advance(end - at_);
-    if (!builder_.wants_key()) return builder_.scalar(*std::move(value), at);
+    if (!builder_.expects_key()) return builder_.scalar(*std::move(value), at);
     builder_.key(value->as_string(), at);
     return true;
   }

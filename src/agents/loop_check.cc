@@ -101,7 +101,7 @@ class LoopCheck {
     if (temperature) loop_.emplace_back("temperature", *temperature);
     if (max_tokens) loop_.emplace_back("max_tokens", *max_tokens);
     if (model == nullptr) return;
-    context_.use(*model, false);
+    context_.add_tool(*model, false);
     loop_.emplace_back("tool", model->tool.name);
     loop_.emplace_back("model", model->model);
   }
@@ -193,7 +193,7 @@ class LoopCheck {
       withheld_.emplace(tool.first, missing);
       return;
     }
-    context_.use(tool.second, true);
+    context_.add_tool(tool.second, true);
     if (names_.insert(tool.first).second) granted_.emplace_back(tool.first);
   }
 

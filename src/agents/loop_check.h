@@ -22,7 +22,7 @@ struct LoopContext {
   const std::set<std::string, std::less<>>& grants;  // capabilities that a model's plan may use
   std::function<bool(const SourceNode&)> check_expressions;          // true: allowed
   std::function<const CheckedModel*(const SourceNode&)> find_model;  // reports unknown models
-  std::function<void(const CheckedTool&, bool granted)> use;         // adds the tool to the plan
+  std::function<void(const CheckedTool&, bool granted)> add_tool;    // adds the tool to the plan
 };
 
 // The `planner` member of the task graph's node; undefined if errors were reported.

@@ -116,7 +116,7 @@ class ServerTools {
     }
     check_override_names(*pinned);
     for (const Value& tool : pinned->items()) add(tool);
-    approved_arguments(*pinned);
+    check_approval_arguments(*pinned);
     note_suggestion(read_only_tools_, "readOnlyHint",
                     "with `effect: read` a call is retried after a crash");
     note_suggestion(idempotent_tools_, "idempotentHint",
@@ -127,8 +127,8 @@ class ServerTools {
   // Checks the entry's policy once, so that its errors are reported once.
   void check_single_entry() {
     into_.generated.push_back(policy());
-    const Value nothing = Value::object({{"name", "any"}, {"digest", "0"}});
-    const ServerTool any{name_, connection_, nothing};
+    const Value no_tool = Value::object({{"name", "any"}, {"digest", "0"}});
+    const ServerTool any{name_, connection_, no_tool};
     check_tool(check_, name_, {&into_.generated.back(), source_node_.path}, &any);
   }
 
@@ -163,7 +163,7 @@ class ServerTools {
     for (const SourceTree::Key& key : (*tools)->keys) {
       const auto is_it = [&](const Value& tool) { return tool.text("name") == key.text; };
       if (std::ranges::any_of(pinned.items(), is_it)) continue;
-      check_.inject_at(key.at, tools->path_of(key.text),
+      check_.report_at(key.at, tools->path_of(key.text),
                        "the lock file has no tool " + quote(key.text) +
                            "; to accept a new tool: aetheris check FILE --accept",
                        check_.nearest(key.text, pinned.items(),
@@ -218,13 +218,13 @@ class ServerTools {
 
   // Checks that the tools have the arguments that `approval` conditions read. The entry's condition
   // applies to all tools without their own.
-  void approved_arguments(const Value& pinned) {
+  void check_approval_arguments(const Value& pinned) {
     const auto of_entry = source_node_.find("approval");
     std::vector<ConditionTool> under_entry;
     for (const Value& one : pinned.items()) {
       if (is_task_only(one)) continue;
       const auto found = into_.tools.find(std::string(name_) + "." + std::string(one.text("name")));
-      if (found == into_.tools.end() || !found->second.good) return;
+      if (found == into_.tools.end() || !found->second.is_valid) return;
       const ConditionTool condition_tools{.name = found->first,
                                           .args_schema = found->second.policy.find("args_schema"),
                                           .of_server = true};
@@ -242,9 +242,9 @@ class ServerTools {
 
   // Adds the server's schema of arguments or results, if it can be used for validation.
   void schema(SourceTree& merged, std::string_view key, const std::string& tool,
-              const Value& theirs, SourceLocation at) {
+              const Value& server_schema, SourceLocation at) {
     if (merged.find(key) != nullptr) return;
-    const Value usable = without_dialect(theirs);
+    const Value usable = without_dialect(server_schema);
     std::string why = depth(usable) > kSchemaDepth ? "nested too deep" : "";
     if (why.empty()) {
       if (auto compiled = Schema::compile(usable); !compiled) why = compiled.error().message;

@@ -16,7 +16,7 @@ constexpr std::string_view kAgent =
     "agents: { a: { plan: [ { id: x, tool: s.find, args: { q: y } }, { id: y, tool: s.put } ] } "
     "}\n";
 
-testing::LoadedJob server(const std::string& more) {
+testing::LoadedFile server(const std::string& more) {
   return load_text("aetheris: 1\ntools: { s: { mcp: { command: [npx, -y] }" + more + " } }\n" +
                    std::string(kAgent));
 }
@@ -66,8 +66,8 @@ AE_TEST(
   EXPECT_TRUE(trusted.file.tools.at("s.put").policy.effect == EffectClass::at_most_once);
   EXPECT_EQ(trusted.file.tools.at("s.find").policy.retry.max_attempts, 4u);
   EXPECT_EQ(trusted.file.tools.at("s.put").policy.retry.max_attempts, 1u);
-  const auto said = server(", trust_annotations: true, effect: at_most_once");
-  EXPECT_TRUE(said.file.tools.at("s.find").policy.effect == EffectClass::at_most_once);
+  const auto loaded = server(", trust_annotations: true, effect: at_most_once");
+  EXPECT_TRUE(loaded.file.tools.at("s.find").policy.effect == EffectClass::at_most_once);
 }
 
 AE_TEST("agents/the JSON Schema that ships takes MCP servers as the checker does") {
@@ -78,9 +78,9 @@ AE_TEST("agents/the JSON Schema that ships takes MCP servers as the checker does
     SourceTree root;
     const std::string file = "aetheris: 1\ntools: { s: " + tool + " }\n" + std::string(kAgent);
     EXPECT_TRUE(read_yaml(file, unread, root));
-    const bool ours = !load_text(file).diagnostics.empty();
-    EXPECT_EQ(!schema->validate(root.value()).empty(), ours) << tool;
-    return ours;
+    const bool refused = !load_text(file).diagnostics.empty();
+    EXPECT_EQ(!schema->validate(root.value()).empty(), refused) << tool;
+    return refused;
   };
   EXPECT_FALSE(diagnostics(
       "{ mcp: { command: [npx], env: { A: 'secret:B' }, cwd: x }, effect: read, output_max: 2MiB, "

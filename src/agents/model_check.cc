@@ -45,8 +45,8 @@ class ModelCheck {
         streams_ = check_.boolean(*stream) != false;
       policy();
     }
-    checked_.good = check_.count() == before;
-    if (checked_.good) finish();
+    checked_.is_valid = check_.count() == before;
+    if (checked_.is_valid) finish();
     return std::move(checked_);
   }
 
@@ -67,7 +67,7 @@ class ModelCheck {
         *source_node,
         "unsupported provider; use `openai` (Chat Completions, and compatible servers) or "
         "`anthropic` (Messages)",
-        nearest.take(), Code::unsupported);
+        nearest.best(), Code::unsupported);
   }
 
   void name() {
@@ -90,7 +90,7 @@ class ModelCheck {
     const auto key = source_node_.find("api_key");
     const auto text = key ? check_.text(*key) : std::nullopt;
     if (!text) return;
-    if (!names_secret_only(*text)) {
+    if (!is_secret_reference(*text)) {
       return check_.report(*key, "use secret:NAME; literal keys are not allowed");
     }
     put("api_key", *text);
@@ -141,10 +141,10 @@ class ModelCheck {
       const auto at = must ? check_.required(source_node, key, "the price of a million tokens")
                            : source_node.find(key);
       if (!at) return;
-      const Value& said = (*at)->scalar;
-      const std::string text = said.is_string()   ? said.as_string()
-                               : said.is_number() ? canonical(said)
-                                                  : std::string();
+      const Value& scalar = (*at)->scalar;
+      const std::string text = scalar.is_string()   ? scalar.as_string()
+                               : scalar.is_number() ? canonical(scalar)
+                                                    : std::string();
       if (auto micros = engine::price_from_text(text)) {
         amount = *micros;
       } else {
@@ -236,13 +236,13 @@ void check_parts(CheckContext& check, const SourceNode& content) {
     if (!word) continue;
     const std::string_view key = *word == 1 ? "url" : "text";
     if (!check.mapping(part, {"type", key})) continue;
-    const auto said = check.required(part, key, *word == 1 ? "the URL of the image" : "the text");
-    const auto text = said ? check.text(*said) : std::nullopt;
+    const auto field = check.required(part, key, *word == 1 ? "the URL of the image" : "the text");
+    const auto text = field ? check.text(*field) : std::nullopt;
     if (!text) continue;
     if (text->empty()) {
-      check.report(*said, "must not be empty");
+      check.report(*field, "must not be empty");
     } else if (*word == 1 && !engine::has_literal_host(*text)) {
-      check.report(*said,
+      check.report(*field,
                    "must start with a literal https://HOST/ or data:image/…;base64, so that data "
                    "cannot choose the host");
     }

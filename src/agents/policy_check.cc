@@ -20,7 +20,7 @@ bool matches(std::string_view pattern, std::string_view tool) {
   return tool.starts_with(pattern.substr(0, pattern.size() - 1));
 }
 
-bool is_about_tool(const Policy& policy, std::string_view tool) {
+bool applies_to_tool(const Policy& policy, std::string_view tool) {
   return policy.tools.empty() || std::ranges::any_of(policy.tools, [&](const std::string& pattern) {
            return matches(pattern, tool);
          });
@@ -32,12 +32,12 @@ bool has_capability(const Value& capabilities, std::string_view wanted) {
           std::ranges::find(capabilities.items(), Value(wanted)) != capabilities.items().end());
 }
 
-bool is_about_agent(const Policy& policy, std::string_view agent) {
+bool applies_to_agent(const Policy& policy, std::string_view agent) {
   return policy.agents.empty() || std::ranges::find(policy.agents, agent) != policy.agents.end();
 }
 
 // "`a`, `b`": the first five names.
-std::string sample_of(const std::vector<std::string>& names) {
+std::string quote_first_names(const std::vector<std::string>& names) {
   constexpr std::size_t kShown = 5;
   std::string text;
   for (std::size_t i = 0; i < names.size() && i < kShown; ++i) {
@@ -84,14 +84,14 @@ class PolicyCheck {
   }
 
   // A list of names.
-  template <class Take>
-  void names(const SourceNode& list, const Take& take) {
+  template <class Visit>
+  void names(const SourceNode& list, const Visit& visit) {
     if (!check_.list(list)) return;
     if (list->items.empty()) check_.report(list, "empty list; remove it or add a name");
     if (list->items.size() > kNamesMax) check_.report(list, "at most 256 names");
     for (std::size_t i = 0; i < list->items.size() && !check_.full(); ++i) {
       const SourceNode item = list.item(i);
-      if (const auto name = check_.text(item)) take(item, *name);
+      if (const auto name = check_.text(item)) visit(item, *name);
     }
   }
 
@@ -150,8 +150,8 @@ class PolicyCheck {
     if (known_ == nullptr) return;
     std::vector<ConditionTool> condition_tools;
     for (const auto& [name, tool] : *known_) {
-      if (!is_about_tool(policy_, name)) continue;
-      if (!tool.good || check_.may_be_unknown("*")) return;  // their arguments are unknown
+      if (!applies_to_tool(policy_, name)) continue;
+      if (!tool.is_valid || check_.may_be_unknown("*")) return;  // their arguments are unknown
       if (!has_capability(tool.policy["capabilities"], policy_.capability)) continue;
       condition_tools.push_back({.name = name,
                                  .args_schema = tool.policy.find("args_schema"),
@@ -233,7 +233,7 @@ std::vector<Value> rules_for(const std::vector<Policy>& policies, std::string_vi
                              std::string_view tool, const Value& capabilities) {
   std::vector<Value> rules;
   for (const Policy& policy : policies) {
-    if (is_about_tool(policy, tool) && is_about_agent(policy, agent) &&
+    if (applies_to_tool(policy, tool) && applies_to_agent(policy, agent) &&
         has_capability(capabilities, policy.capability)) {
       rules.push_back(policy.rule);
     }
@@ -252,7 +252,7 @@ std::string misspelt_argument(const Policy& policy, const std::vector<const Agen
   for (const AgentsFile* file : files) {
     for (const auto& [name, tool] : file->tools) {
       const auto& has = tool.policy.capabilities;
-      if (!is_about_tool(policy, name)) continue;
+      if (!applies_to_tool(policy, name)) continue;
       if (!policy.capability.empty() && std::ranges::find(has, policy.capability) == has.end()) {
         continue;
       }
@@ -304,25 +304,25 @@ std::vector<Note> unused_policies(const std::vector<Policy>& policies,
       return std::ranges::any_of(file->tools, [&](const auto& entry) {
         const auto& [name, tool] = entry;
         const auto& has_capability = tool.policy.capabilities;
-        return is_about_tool(policy, name) &&
+        return applies_to_tool(policy, name) &&
                (policy.capability.empty() ||
                 std::ranges::find(has_capability, policy.capability) != has_capability.end());
       });
     };
     const auto about_an_agent = [&](const AgentsFile* file) {
       return std::ranges::any_of(
-          file->agents, [&](const auto& agent) { return is_about_agent(policy, agent.first); });
+          file->agents, [&](const auto& agent) { return applies_to_agent(policy, agent.first); });
     };
     std::string names;
     if (!std::ranges::any_of(files, about_a_tool)) {
-      names = policy.tools.empty() ? "" : " named " + sample_of(policy.tools);
+      names = policy.tools.empty() ? "" : " named " + quote_first_names(policy.tools);
       if (!policy.capability.empty()) {
         names += (names.empty() ? " that has " : " and has ") + std::string("the capability ") +
                  quote(policy.capability);
       }
       names.insert(0, " tool");
     } else if (!std::ranges::any_of(files, about_an_agent)) {
-      names = "n agent named " + sample_of(policy.agents);
+      names = "n agent named " + quote_first_names(policy.agents);
     }
     if (names.empty()) {
       unused_names(policy, files, unused);
@@ -367,7 +367,7 @@ std::optional<Note> unsandboxed_programs(const AgentsFile& file) {
   }
   if (open.empty()) return std::nullopt;
   return Note{"tools",
-              "the programs of " + sample_of(open) +
+              "the programs of " + quote_first_names(open) +
                   " can write the store and this file and so bypass approvals and policies: "
                   "set `sandbox: { read, write }`, or run them as another user"};
 }
@@ -377,7 +377,7 @@ void check_capability_known(CheckContext& check, const SourceNode& source_node,
   if (check.may_be_unknown("*")) return;
   std::set<std::string, std::less<>> known;
   for (const auto& [tool, checked] : tools) {
-    if (!checked.good) return;
+    if (!checked.is_valid) return;
     const Value& has = checked.policy["capabilities"];
     if (!has.is_array()) continue;
     for (const Value& one : has.items()) known.insert(one.as_string());

@@ -19,11 +19,11 @@ constexpr std::string_view kRest =
     "  one: { plan: [ { id: a, tool: pay }, { id: b, tool: look }, { id: c, tool: s.put } ] }\n"
     "  two: { grants: [net, payments, net], plan: [ { id: a, tool: pay } ] }\n";
 
-testing::LoadedJob with(const std::string& policies) {
+testing::LoadedFile with(const std::string& policies) {
   return load_text("aetheris: 1\n" + policies + std::string(kRest));
 }
 
-std::string rules(const testing::LoadedJob& loaded, const char* agent, const char* tool) {
+std::string rules(const testing::LoadedFile& loaded, const char* agent, const char* tool) {
   return canonical(loaded.file.agents.at(agent).task_graph["tools"][tool]["rules"]);
 }
 
@@ -284,7 +284,7 @@ constexpr std::string_view kPlanner =
     "agents:\n"
     "  a: { grants: [GRANTS], planner: { model: m, tools: [TOOLS] } }\n";
 
-testing::LoadedJob plans(std::string_view grants, std::string_view tools) {
+testing::LoadedFile plans(std::string_view grants, std::string_view tools) {
   std::string text = "aetheris: 1\n" + std::string(kPlanner);
   text.replace(text.find("GRANTS"), 6, grants);
   text.replace(text.find("TOOLS"), 5, tools);

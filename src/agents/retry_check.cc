@@ -46,8 +46,9 @@ void check_entry(CheckContext& check, const SourceNode& source_node,
     if (entry == word) nearest = ClosestName("");
     nearest.consider(word);
   }
-  if (std::string meant = nearest.take(); !is_status && !meant.empty() && entry != meant) {
-    check.report(source_node, "unknown error " + quote(entry), std::move(meant));
+  if (std::string suggestion = nearest.best();
+      !is_status && !suggestion.empty() && entry != suggestion) {
+    check.report(source_node, "unknown error " + quote(entry), std::move(suggestion));
     return;
   }
   if (!may(entry)) {

@@ -70,10 +70,10 @@ class SettingsCheck {
     const auto counted = [&](std::string_view key, std::optional<std::uint64_t>& most) {
       const auto at = source_node.find(key);
       if (!at) return;
-      const Value& said = (*at)->scalar;
-      if (said.is_integer() && said.as_int() >= 0 &&
-          static_cast<std::uint64_t>(said.as_int()) <= engine::kBudgetMax) {
-        most = static_cast<std::uint64_t>(said.as_int());
+      const Value& scalar = (*at)->scalar;
+      if (scalar.is_integer() && scalar.as_int() >= 0 &&
+          static_cast<std::uint64_t>(scalar.as_int()) <= engine::kBudgetMax) {
+        most = static_cast<std::uint64_t>(scalar.as_int());
       } else {
         check_.report(*at, "must be a whole number, at most " + std::to_string(engine::kBudgetMax));
       }
@@ -82,10 +82,10 @@ class SettingsCheck {
     counted("model_calls", budget_.model_calls);
     counted("tool_calls", budget_.tool_calls);
     if (const auto cost = source_node.find("cost")) {
-      const Value& said = (*cost)->scalar;
-      const std::string text = said.is_string()   ? said.as_string()
-                               : said.is_number() ? canonical(said)
-                                                  : std::string();
+      const Value& scalar = (*cost)->scalar;
+      const std::string text = scalar.is_string()   ? scalar.as_string()
+                               : scalar.is_number() ? canonical(scalar)
+                                                    : std::string();
       if (auto micros = engine::cost_from_text(text)) {
         budget_.cost_micros = *micros;
       } else {
@@ -109,10 +109,10 @@ class SettingsCheck {
   void versions(const SourceNode& source_node) {
     if (!check_.mapping(source_node, {"policy", "execution"})) return;
     if (const auto policy = source_node.find("policy")) {
-      const auto said = check_.word(*policy, {"warn", "strict", "route"});
-      if (said && *said > 0) {
+      const auto chosen_policy = check_.word(*policy, {"warn", "strict", "route"});
+      if (chosen_policy && *chosen_policy > 0) {
         graph_.emplace_back("versions",
-                            Value::object({{"policy", *said == 1 ? "strict" : "route"}}));
+                            Value::object({{"policy", *chosen_policy == 1 ? "strict" : "route"}}));
       }
     }
     if (const auto execution = source_node.find("execution")) {
@@ -133,7 +133,7 @@ class SettingsCheck {
       const std::string& key = source_node->keys[i].text;
       const SourceNode value{&source_node->items[i], source_node.path_of(key)};
       if (key.empty() || key.size() > kLabelMax) {
-        check_.inject_at(source_node->keys[i].at, value.path,
+        check_.report_at(source_node->keys[i].at, value.path,
                          "a label name must have 1 to 256 bytes");
       }
       auto text = check_.text(value);

@@ -46,7 +46,7 @@ std::string_view kind_name(const SourceTree& value) {
   }
 }
 
-bool SourceTreeBuilder::wants_key() const {
+bool SourceTreeBuilder::expects_key() const {
   return !open_.empty() && open_.back().value.is_mapping() && !open_.back().after_key;
 }
 
@@ -66,7 +66,7 @@ bool SourceTreeBuilder::close() {
   SourceTree value = std::move(open_.back().value);
   open_.pop_back();
   if (value.is_mapping()) drop_duplicate_keys(value);
-  return put(std::move(value));
+  return add(std::move(value));
 }
 
 bool SourceTreeBuilder::scalar(Value value, SourceLocation at, bool is_invalid) {
@@ -74,7 +74,7 @@ bool SourceTreeBuilder::scalar(Value value, SourceLocation at, bool is_invalid) 
   located.at = at;
   located.scalar = std::move(value);
   located.is_invalid = is_invalid;
-  return put(std::move(located));
+  return add(std::move(located));
 }
 
 void SourceTreeBuilder::key(std::string text, SourceLocation at) {
@@ -82,7 +82,7 @@ void SourceTreeBuilder::key(std::string text, SourceLocation at) {
   open_.back().after_key = true;
 }
 
-bool SourceTreeBuilder::put(SourceTree value) {
+bool SourceTreeBuilder::add(SourceTree value) {
   if (++values_ > kValuesMax) {
     diagnostics_.add(value.at, {.path = {}, .message = "a file can have at most 1,000,000 values"});
     return false;

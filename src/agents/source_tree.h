@@ -58,10 +58,10 @@ class SourceTreeBuilder {
   bool open(SourceTree::Kind kind, SourceLocation at);
   bool close();
   bool scalar(Value value, SourceLocation at, bool is_invalid = false);
-  // REQUIRES: wants_key().
+  // REQUIRES: expects_key().
   void key(std::string text, SourceLocation at);
   // True if the next event must be the key of a mapping.
-  bool wants_key() const;
+  bool expects_key() const;
   bool done() const { return done_; }
   SourceTree take() { return std::move(root_); }
 
@@ -70,7 +70,7 @@ class SourceTreeBuilder {
     SourceTree value;
     bool after_key = false;
   };
-  bool put(SourceTree value);
+  bool add(SourceTree value);
   void drop_duplicate_keys(SourceTree& mapping);
 
   Diagnostics& diagnostics_;

@@ -14,14 +14,14 @@
 
 namespace ae::agents::testing {
 
-struct LoadedJob {
+struct LoadedFile {
   AgentsFile file;
   std::vector<Diagnostic> diagnostics;
 };
 
 // The environment is SHOP=http://shop:9000, SHOP_URL (the same), EMPTY= and BRACE=a${b}$; the
 // native functions are echo and fail.
-inline LoadedJob load_text(std::string_view text, std::string_view name = "agents.yaml") {
+inline LoadedFile load_text(std::string_view text, std::string_view name = "agents.yaml") {
   const auto env = [](std::string_view variable) -> std::optional<std::string> {
     if (variable == "SHOP" || variable == "SHOP_URL") return "http://shop:9000";
     if (variable == "EMPTY") return "";
@@ -31,7 +31,7 @@ inline LoadedJob load_text(std::string_view text, std::string_view name = "agent
   const auto native = [](std::string_view function) {
     return function == "echo" || function == "fail";
   };
-  LoadedJob loaded;
+  LoadedFile loaded;
   // Every MCP server has these tools.
   const auto server = [](std::string_view, const Value&) -> Result<Value> {
     return parse_json(R"([

@@ -20,7 +20,8 @@ using engine::OnInDoubt;
 
 constexpr std::uint64_t kOutputMax = 16u << 20;
 constexpr std::uint64_t kServerOutputMax = 4u << 20;  // the limit of an MCP message
-constexpr std::size_t kWordsMax = 1'000;  // entries of command, env, retry_on, definite_failures
+constexpr std::size_t kListEntriesMax =
+    1'000;  // entries of command, env, retry_on, definite_failures
 constexpr std::uint64_t kSandboxBytesMax = std::uint64_t{1} << 40;
 constexpr std::uint32_t kSandboxCountMax = 1'000'000;
 constexpr Duration kHeartbeatMin = std::chrono::milliseconds(100);
@@ -34,15 +35,15 @@ std::string lower(std::string_view text) {
 class ToolCheck {
  public:
   ToolCheck(CheckContext& check, std::string_view name, const SourceNode& source_node,
-            const ServerTool* of = nullptr)
-      : check_(check), text_(check), source_node_(source_node), of_(of) {
+            const ServerTool* server_tool = nullptr)
+      : check_(check), text_(check), source_node_(source_node), server_tool_(server_tool) {
     checked_.tool.name = name;
     checked_.tool.policy.name = name;
   }
 
   CheckedTool run() {
     const std::size_t before = check_.count();
-    if (of_ ||
+    if (server_tool_ ||
         check_.mapping(source_node_, {"description",      "http",         "command",
                                       "native",           "mcp",          "effect",
                                       "timeout",          "retry",        "on_in_doubt",
@@ -65,9 +66,9 @@ class ToolCheck {
       const bool reads = effect_known_ && checked_.tool.policy.effect == EffectClass::read;
       changes_ = check_changes(check_, source_node_, reads);
     }
-    if (check_.count() == before) approved_arguments();
-    checked_.good = check_.count() == before;
-    if (checked_.good) finish();
+    if (check_.count() == before) check_approval_arguments();
+    checked_.is_valid = check_.count() == before;
+    if (checked_.is_valid) finish();
     return std::move(checked_);
   }
 
@@ -126,7 +127,7 @@ class ToolCheck {
   // Functions whose value is recorded without a call: settings of calls do not apply to them.
   void check_recorded() {
     using engine::RecordedKind;
-    const auto source_node = of_ ? std::nullopt : source_node_.find("native");
+    const auto source_node = server_tool_ ? std::nullopt : source_node_.find("native");
     if (!source_node || !(*source_node)->is_string()) return;
     const std::string& name = (*source_node)->scalar.as_string();
     RecordedKind& records = checked_.tool.policy.records;
@@ -199,7 +200,7 @@ class ToolCheck {
       policy.args_schema = *std::move(schema);
     }
     approval();
-    if (const auto expires = of_ ? source_node_.find("ask_expires") : std::nullopt) {
+    if (const auto expires = server_tool_ ? source_node_.find("ask_expires") : std::nullopt) {
       if (const auto span = check_.duration(*expires, kDurationMin)) {
         approval_.emplace_back("ask_expires", to_text(*span));
       }
@@ -214,22 +215,22 @@ class ToolCheck {
   // Whether calls need an approval, and for how long it can be given.
   void approval() {
     const auto source_node = source_node_.find("approval");
-    bool asks = false;
+    bool needs_approval = false;
     if (source_node) {
       const bool text = (*source_node)->is_string();
       if (text && has_expression((*source_node)->scalar.as_string())) {
-        asks = condition(*source_node);
+        needs_approval = condition(*source_node);
       } else if (const auto word = check_.word(*source_node, {"never", "required"})) {
-        asks = *word == 1;
+        needs_approval = *word == 1;
       } else {
         return;
       }
-      if (asks) approval_.emplace_back("approval", (*source_node)->scalar);
+      if (needs_approval) approval_.emplace_back("approval", (*source_node)->scalar);
     }
     const auto expires = source_node_.find("approval_expires");
     if (!expires) return;
     if (!source_node) check_.report(*expires, "`approval_expires` needs `approval`");
-    if (const auto span = check_.duration(*expires, kDurationMin); span && asks) {
+    if (const auto span = check_.duration(*expires, kDurationMin); span && needs_approval) {
       approval_.emplace_back("approval_expires", to_text(*span));
     }
   }
@@ -253,11 +254,11 @@ class ToolCheck {
 
   // Checks that the tool has the arguments its own condition reads. For MCP
   // tools, mcp_check.cc does this.
-  void approved_arguments() {
+  void check_approval_arguments() {
     const auto condition = source_node_.find("approval");
     const auto schema = source_node_.find("args_schema");
     const bool records = !checked_.tool.policy.makes_call();
-    if (of_ != nullptr || !condition || (!schema && !records)) return;
+    if (server_tool_ != nullptr || !condition || (!schema && !records)) return;
     const Value taken =
         records ? engine::args_schema_of(checked_.tool.policy.records) : (*schema)->value();
     check_condition(check_, *condition, {{.name = checked_.tool.name, .args_schema = &taken}},
@@ -338,7 +339,8 @@ class ToolCheck {
       if (entry == word) return true;
     }
     if (checked_.tool.kind == "command") return entry.starts_with("exit_");
-    if (of_ && (entry == "tool_error" || entry == "rpc_refused" || entry == "input_required"))
+    if (server_tool_ &&
+        (entry == "tool_error" || entry == "rpc_refused" || entry == "input_required"))
       return true;
     if (checked_.tool.kind ==
         "native") {  // its own codes; whether one is definite is known at run time only
@@ -354,7 +356,7 @@ class ToolCheck {
   // ---- transports
 
   void transport() {
-    if (of_) return check_server_tool();
+    if (server_tool_) return check_server_tool();
     std::vector<std::string_view> kinds;
     for (const std::string_view kind : {"http", "command", "native"}) {
       if (source_node_->find(kind) != nullptr) kinds.push_back(kind);
@@ -400,10 +402,10 @@ class ToolCheck {
 
   void check_server_tool() {
     checked_.tool.kind = "mcp";
-    put("server", of_->server);
-    put("connection", of_->connection);
-    put("tool", of_->pinned["name"]);
-    put("digest", of_->pinned["digest"]);
+    put("server", server_tool_->server);
+    put("connection", server_tool_->connection);
+    put("tool", server_tool_->pinned["name"]);
+    put("digest", server_tool_->pinned["digest"]);
     if (const auto most = source_node_.find("output_max")) {
       if (const auto bytes = check_.size(*most, kServerOutputMax)) put("output_max", *bytes);
     }
@@ -419,14 +421,14 @@ class ToolCheck {
           "`heartbeat_timeout` is for command and native tools; for http tools use "
           "`timeout`");
     }
-    const auto silence = check_.duration(*source_node, kHeartbeatMin);
-    if (!silence) return;
+    const auto heartbeat = check_.duration(*source_node, kHeartbeatMin);
+    if (!heartbeat) return;
     const Duration timeout = checked_.tool.policy.timeout;
-    if (*silence >= timeout) {
+    if (*heartbeat >= timeout) {
       return check_.report(*source_node,
                            "must be shorter than `timeout` (" + to_text(timeout) + ")");
     }
-    put("heartbeat_timeout", to_text(*silence));
+    put("heartbeat_timeout", to_text(*heartbeat));
   }
 
   void require_kind(std::string_view kind, NameList keys) {
@@ -525,12 +527,12 @@ class ToolCheck {
       const SourceNode value{&source_node->items[i], source_node.path_of(key.text)};
       const std::string name = lower(key.text);
       if (!is_header_name(key.text)) {
-        check_.inject_at(key.at, value.path, quote(key.text) + " is not a valid header name");
+        check_.report_at(key.at, value.path, quote(key.text) + " is not a valid header name");
       } else if (is_reserved_header(name)) {
-        check_.inject_at(key.at, value.path,
+        check_.report_at(key.at, value.path,
                          "the header " + quote(key.text) + " is set by the runtime; remove it");
       } else if (std::ranges::find(names, name) != names.end()) {
-        check_.inject_at(key.at, value.path, "duplicate header " + quote(key.text));
+        check_.report_at(key.at, value.path, "duplicate header " + quote(key.text));
       }
       names.push_back(name);
       auto text = text_.resolved(value, Secrets::replaced);
@@ -682,9 +684,9 @@ class ToolCheck {
 
   void env_key(std::string_view name, SourceLocation at, const std::string& path) {
     if (!is_env_name(name)) {
-      check_.inject_at(at, path, quote(name) + " is not a valid environment variable name");
+      check_.report_at(at, path, quote(name) + " is not a valid environment variable name");
     } else if (name.starts_with("AETHERIS_")) {
-      check_.inject_at(at, path, "AETHERIS_… variables are set by the runtime; remove it");
+      check_.report_at(at, path, "AETHERIS_… variables are set by the runtime; remove it");
     }
   }
 
@@ -699,7 +701,7 @@ class ToolCheck {
   }
 
   bool is_within_limit(const SourceNode& source_node) {
-    if (source_node->items.size() <= kWordsMax) return true;
+    if (source_node->items.size() <= kListEntriesMax) return true;
     check_.report(source_node, "at most 1,000 entries");
     return false;
   }
@@ -773,7 +775,7 @@ class ToolCheck {
   CheckContext& check_;
   ToolText text_;
   const SourceNode& source_node_;
-  const ServerTool* of_;
+  const ServerTool* server_tool_;
   CheckedTool checked_;
   std::vector<Member> definition_, approval_, probe_, compensate_;
   std::vector<Value> capabilities_;
@@ -786,8 +788,8 @@ class ToolCheck {
 }  // namespace
 
 CheckedTool check_tool(CheckContext& check, std::string_view name, const SourceNode& source_node,
-                       const ServerTool* of) {
-  return ToolCheck(check, name, source_node, of).run();
+                       const ServerTool* server_tool) {
+  return ToolCheck(check, name, source_node, server_tool).run();
 }
 
 Value check_connection(CheckContext& check, const SourceNode& source_node) {
@@ -795,30 +797,30 @@ Value check_connection(CheckContext& check, const SourceNode& source_node) {
 }
 
 void check_side_calls(CheckContext& check, CheckedTools& tools) {
-  const auto look_up = [&](CheckedTool& tool, const SourceNode& named, bool probe) {
+  const auto lookup_node = [&](CheckedTool& tool, const SourceNode& named, bool probe) {
     const std::string& name = named->scalar.as_string();
     const auto found = tools.find(name);
     if (found == tools.end() && check.may_be_unknown(name)) {
-      tool.good = false;
+      tool.is_valid = false;
       return;
     }
     if (found == tools.end()) {
       check.report(
           named, check.describe_missing_tool(name),
           check.nearest(name, tools, [](const auto& one) { return std::string_view(one.first); }));
-      tool.good = false;
+      tool.is_valid = false;
       return;
     }
-    if (!found->second.good) return;  // its effect may be unknown
+    if (!found->second.is_valid) return;  // its effect may be unknown
     const bool reads = found->second.tool.policy.effect == EffectClass::read;
-    const bool asks = found->second.policy.find("approval") != nullptr;
+    const bool needs_approval = found->second.policy.find("approval") != nullptr;
     if (probe && !found->second.tool.policy.makes_call()) {
       check.report(named, quote(name) + " makes no call and cannot be a probe");
-      tool.good = false;
+      tool.is_valid = false;
       return;
     }
-    if (probe == reads && !asks) return;
-    if (asks) {
+    if (probe == reads && !needs_approval) return;
+    if (needs_approval) {
       check.report(
           named,
           "a probe or compensation cannot need approval; set `approval: never` on " + quote(name));
@@ -826,11 +828,11 @@ void check_side_calls(CheckContext& check, CheckedTools& tools) {
       check.report(named, probe ? "a probe must be `effect: read`; set it on " + quote(name)
                                 : quote(name) + " is `effect: read` and cannot compensate");
     }
-    tool.good = false;
+    tool.is_valid = false;
   };
   for (auto& [name, tool] : tools) {
-    if (tool.probe) look_up(tool, *tool.probe, true);
-    if (tool.compensate) look_up(tool, *tool.compensate, false);
+    if (tool.probe) lookup_node(tool, *tool.probe, true);
+    if (tool.compensate) lookup_node(tool, *tool.compensate, false);
   }
 }
 

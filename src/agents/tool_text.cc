@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kBodyDepthMax = 32;
 
 // True if the text contains `secret:NAME` as a separate word.
-bool names_secret(std::string_view text) {
+bool contains_secret_reference(std::string_view text) {
   const std::size_t at = text.find("secret:");
   if (at == text.npos || (at > 0 && (is_letter(text[at - 1]) || is_digit(text[at - 1])))) {
     return false;
@@ -47,7 +47,7 @@ std::string as_literal(std::string_view value, char next) {
   return out;
 }
 
-bool may_stand_in_url(char c) {
+bool is_url_char(char c) {
   constexpr std::string_view kMarks = "-._~%:/?[]@!$&'()*+,;=";
   return is_letter(c) || is_digit(c) || kMarks.find(c) != kMarks.npos || c == '#';
 }
@@ -96,7 +96,7 @@ bool is_env_name(std::string_view text) {
 std::optional<std::string> ToolText::resolved(const SourceNode& source_node, Secrets secrets) {
   auto text = check_.text(source_node);
   if (!text) return std::nullopt;
-  if (secrets == Secrets::refused && names_secret(*text)) {
+  if (secrets == Secrets::refused && contains_secret_reference(*text)) {
     check_.report(source_node, "secret:NAME is allowed in headers and env values only");
   }
   if (!has_expression(*text)) return text;
@@ -138,7 +138,7 @@ bool ToolText::env(const SourceNode& source_node, std::size_t at, std::string_vi
   if (!value || !is_utf8(*value)) {
     SourceLocation place = source_node.at();
     place.inside = static_cast<std::uint32_t>(at);
-    check_.inject_at(place, source_node.path,
+    check_.report_at(place, source_node.path,
                      "the environment variable " + std::string(name) +
                          (value ? " is not UTF-8" : " is not set"));
     return false;
@@ -170,7 +170,7 @@ std::optional<std::string> ToolText::checked(const SourceNode& source_node, std:
     check_.report_root(source_node, "." + root,
                        "a tool can read .args and .call, not ." + root +
                            (elsewhere ? "; pass the value in `args`" : ""),
-                       elsewhere ? "" : nearest.take(),
+                       elsewhere ? "" : nearest.best(),
                        elsewhere ? Code::unsupported : Code::plan_invalid);
   }
   check_members(check_, source_node, compiled.roots());
@@ -195,7 +195,7 @@ std::optional<Value> ToolText::below(const SourceNode& source_node, std::size_t 
       const SourceTree::Key& key = source_node->keys[i];
       inner.path = source_node.path_of(key.text);
       if (has_expression(key.text)) {
-        check_.inject_at(key.at, inner.path, "a key cannot contain ${ }");
+        check_.report_at(key.at, inner.path, "a key cannot contain ${ }");
       }
     }
     auto value = below(inner, depth + 1);
@@ -255,7 +255,7 @@ void ToolText::url(const SourceNode& source_node, const std::string& text) {
     if (words == nullptr) continue;
     if (words->find('#') != words->npos) {
       check_.report(source_node, "a fragment (#) is never sent; remove it");
-    } else if (!std::ranges::all_of(*words, may_stand_in_url)) {
+    } else if (!std::ranges::all_of(*words, is_url_char)) {
       check_.report(source_node, "percent-encode this character (a space is %20)");
     }
   }

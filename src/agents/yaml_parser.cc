@@ -90,7 +90,7 @@ class YamlParser {
         return false;
       }
       ended = event.raw.type == YAML_STREAM_END_EVENT;
-      if (!take(event.raw)) return false;
+      if (!handle_event(event.raw)) return false;
     }
     if (!builder_.done()) {
       diagnostics_.add({},
@@ -111,14 +111,15 @@ class YamlParser {
   }
 
   // False = stop parsing.
-  bool take(const yaml_event_t& event) {
+  bool handle_event(const yaml_event_t& event) {
     const SourceLocation at = location_of(event.start_mark);
     switch (event.type) {
       case YAML_DOCUMENT_START_EVENT:
         return document(event, at);
       case YAML_ALIAS_EVENT:
         report(at, "aliases (*name) are not supported; repeat the value");
-        return builder_.wants_key() ? (builder_.key("*", at), true) : builder_.scalar({}, at, true);
+        return builder_.expects_key() ? (builder_.key("*", at), true)
+                                      : builder_.scalar({}, at, true);
       case YAML_SCALAR_EVENT:
         return scalar(event, at);
       case YAML_SEQUENCE_START_EVENT:
@@ -149,7 +150,7 @@ class YamlParser {
   }
 
   bool open(SourceTree::Kind kind, SourceLocation at) {
-    if (builder_.wants_key()) {
+    if (builder_.expects_key()) {
       report(at, "a key must be a plain word or a string");
       return false;
     }
@@ -167,7 +168,7 @@ class YamlParser {
     reject_anchor_and_tag(raw.anchor, raw.tag, at);
     std::string text(reinterpret_cast<const char*>(raw.value), raw.length);
     const bool plain = raw.style == YAML_PLAIN_SCALAR_STYLE;
-    if (builder_.wants_key()) {
+    if (builder_.expects_key()) {
       if (plain && text.empty()) report(at, "a key is missing before the colon");
       if (plain && text == "<<") report(at, "merge keys (<<) are not supported; repeat the keys");
       builder_.key(std::move(text), at);

@@ -36,10 +36,11 @@ Status check_capacity(const store::Registry& registry, std::size_t agents, std::
   return {};
 }
 
-std::string first_fault_text(const std::vector<agents::Diagnostic>& faults) {
-  const agents::Diagnostic& first = faults.front();
+std::string first_diagnostic_text(const std::vector<agents::Diagnostic>& diagnostics) {
+  const agents::Diagnostic& first = diagnostics.front();
   return (first.path.empty() ? "" : first.path + ": ") + first.message +
-         (faults.size() > 1 ? " (and " + std::to_string(faults.size() - 1) + " more)" : "");
+         (diagnostics.size() > 1 ? " (and " + std::to_string(diagnostics.size() - 1) + " more)"
+                                 : "");
 }
 
 }  // namespace
@@ -51,7 +52,7 @@ const agents::Agent* Api::find_agent(std::string_view name) const {
   return found == offered_agents_.end() ? nullptr : found->second.agent.get();
 }
 
-Error Api::no_agent(std::string_view name) const {
+Error Api::missing_agent_error(std::string_view name) const {
   std::string names;
   for (const auto& [known, offer] : offered_agents_) {
     if (offer.agent) names += (names.empty() ? "; there is " : ", ") + known;
@@ -69,12 +70,12 @@ Status Api::compile(OfferedAgent& offer) {
 
 Result<Api::OfferedAgent*> Api::find_offered_agent(std::string_view name) {
   const auto found = offered_agents_.find(name);
-  if (found == offered_agents_.end()) return std::unexpected(no_agent(name));
+  if (found == offered_agents_.end()) return std::unexpected(missing_agent_error(name));
   OfferedAgent& offer = found->second;
   if (!offer.agent) {
     return fail(Code::needs_version, "version " + std::to_string(offer.version) + " of agent \"" +
                                          std::string(name) +
-                                         "\" is not available here: " + offer.refused);
+                                         "\" is not available here: " + offer.refusal_reason);
   }
   AE_TRY(compile(offer));
   return &offer;
@@ -89,7 +90,7 @@ Api::OfferedAgents Api::build_offered_agents(const Source& source, bool register
     for (const auto& [name, agent] : source.agents->agents) {
       // The first file is borrowed and outlives us.
       const std::shared_ptr<const agents::Agent> ours(source.owner, &agent);
-      offered_agents[name] = {.agent = ours, .refused = {}, .version = 0, .plan = nullptr};
+      offered_agents[name] = {.agent = ours, .refusal_reason = {}, .version = 0, .plan = nullptr};
     }
   }
   if (!registered) return offered_agents;
@@ -106,9 +107,9 @@ Api::OfferedAgents Api::build_offered_agents(const Source& source, bool register
     offer.version = newest.version;
     if (offer.agent && offer.agent->definition == newest.definition) continue;
     auto agent = std::make_shared<agents::Agent>();
-    const auto faults = source.read_agent(name, canonical(newest.definition), *agent);
-    offer.agent = faults.empty() ? std::move(agent) : nullptr;
-    if (!faults.empty()) offer.refused = first_fault_text(faults);
+    const auto diagnostics = source.read_agent(name, canonical(newest.definition), *agent);
+    offer.agent = diagnostics.empty() ? std::move(agent) : nullptr;
+    if (!diagnostics.empty()) offer.refusal_reason = first_diagnostic_text(diagnostics);
   }
   return offered_agents;
 }
@@ -142,7 +143,7 @@ void Api::set_offered_agents(OfferedAgents offered_agents) {
 
 void Api::with_fresh_agents(async::Task then) {
   registry_.refresh_if_older(
-      kKeysAge, [alive = std::weak_ptr(alive_), then = std::move(then)](Status) mutable {
+      kKeyCacheTtl, [alive = std::weak_ptr(alive_), then = std::move(then)](Status) mutable {
         if (alive.lock()) then();
       });
 }
@@ -185,11 +186,11 @@ void Api::register_agents(async::Done<Status> done) {
 }
 
 Result<std::vector<store::AgentVersion>> Api::agents_to_register(
-    const Source& source, const std::function<bool(const std::string&)>& ours) const {
+    const Source& source, const std::function<bool(const std::string&)>& is_ours) const {
   std::vector<store::AgentVersion> fresh;
   for (const bool registered : {false, true}) {
     for (auto& [name, offer] : build_offered_agents(source, registered, {})) {
-      const bool of_file = source.agents->agents.contains(name) && ours(name);
+      const bool of_file = source.agents->agents.contains(name) && is_ours(name);
       if (!offer.agent || of_file == registered) continue;
       AE_TRY(compile(offer));
       const std::string plan_hash = to_hex(offer.plan->hash);
@@ -308,18 +309,19 @@ void Api::poll_registry() {
 }
 
 void Api::put_agent(ContextPtr ctx) {
-  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   if (!registers_agents_) {
     return ctx->refuse(
         {Code::unsupported,
          "this process has no agents file: send the request to a server that has one"});
   }
   auto agent = std::make_shared<agents::Agent>();
-  const auto faults = options_.read_agent(ctx->id, ctx->request.body, *agent);
-  if (!faults.empty()) {
+  const auto diagnostics = options_.read_agent(ctx->id, ctx->request.body, *agent);
+  if (!diagnostics.empty()) {
     const Error error{Code::plan_invalid, "the agent has errors; nothing was registered"};
-    return ctx->answer(http_status(error.code),
-                       problem(error).with("faults", agents::diagnostics_json(faults)["faults"]));
+    return ctx->answer(
+        http_status(error.code),
+        problem(error).with("faults", agents::diagnostics_json(diagnostics)["faults"]));
   }
   const auto plan = engine::Plan::compile(agent->task_graph);
   if (!plan) return ctx->refuse(plan.error());
@@ -383,12 +385,12 @@ Value Api::agent_json(const std::string& name, const OfferedAgent& offer) {
   if (offer.agent && offer.agent->input_schema) {
     members.emplace_back("input_schema", *offer.agent->input_schema);
   }
-  if (!offer.agent) members.emplace_back("refused", offer.refused);
+  if (!offer.agent) members.emplace_back("refused", offer.refusal_reason);
   return Value::object(std::move(members));
 }
 
 void Api::agents(ContextPtr ctx) {
-  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   with_fresh_agents([this, ctx] {
     std::vector<Value> all;
     for (auto& [name, offer] : offered_agents_) {
@@ -403,13 +405,13 @@ void Api::agents(ContextPtr ctx) {
 
 void Api::agent(ContextPtr ctx) {
   const auto version = [&]() -> Result<std::optional<std::uint64_t>> {
-    AE_TRY(ctx->query.only({"version"}));
+    AE_TRY(ctx->query.check_names({"version"}));
     return ctx->query.number("version");
   }();
   if (!version) return ctx->refuse(version.error());
   with_fresh_agents([this, ctx, version = *version] {
     const auto found = offered_agents_.find(ctx->id);
-    if (found == offered_agents_.end()) return ctx->refuse(no_agent(ctx->id));
+    if (found == offered_agents_.end()) return ctx->refuse(missing_agent_error(ctx->id));
     OfferedAgent& offer = found->second;
     if (version && *version != offer.version) {
       const auto of = registry_.registry().agents().find(ctx->id);
@@ -447,7 +449,7 @@ void Api::message_agent(ContextPtr ctx) {
 
 void Api::create_job_from_message(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::NewJobRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields, Fields::parse(ctx->request.body, {"message"}));
     const Value* message = fields.find("message");
     if (message == nullptr) return fail(Code::input_invalid, "\"message\" is missing");

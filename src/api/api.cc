@@ -19,7 +19,7 @@ bool is_process_route(const Path& path) {
   return path == Path{"metrics"} || path == Path{"api", "health"} || path == Path{"api", "ready"};
 }
 
-Error no_route(const Path& path) {
+Error missing_route_error(const Path& path) {
   return {Code::not_found, "there is no route " + (path.empty() ? "/" : target(path, {})) +
                                "; /openapi.json lists what there is"};
 }
@@ -40,8 +40,8 @@ struct Api::Route {
 
   bool matches(const Path& requested) const {
     return std::ranges::equal(path, requested,
-                              [](const std::string& ours, const std::string& theirs) {
-                                return ours == "{id}" || ours == theirs;
+                              [](const std::string& pattern, const std::string& segment) {
+                                return pattern == "{id}" || pattern == segment;
                               });
   }
 };
@@ -113,7 +113,7 @@ Api::Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
       store_(store),
       runtime_(runtime),
       options_(std::move(options)),
-      read_limiter_(loop, kReadsMax),
+      read_limiter_(loop, kConcurrentReadsMax),
       registry_(steady, store, options_.warn),
       mcp_(std::make_unique<Mcp>(
           loop, steady,
@@ -135,12 +135,12 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
   auto ctx = std::make_shared<RequestContext>();
   ctx->request = std::move(request);
   ctx->done = std::move(done);
-  if (options_.refused) {
+  if (options_.on_refused) {
     ctx->done = [this, alive = std::weak_ptr(alive_),
                  requested = ApiRequest{.method = ctx->request.method, .path = ctx->request.path},
                  done = std::move(ctx->done)](ApiResponse answer) mutable {
       if (answer.status >= 400 && alive.lock())
-        options_.refused(requested, answer.status, answer.body.text("code"));
+        options_.on_refused(requested, answer.status, answer.body.text("code"));
       done(std::move(answer));
     };
   }
@@ -152,8 +152,8 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
   for (std::size_t i = 0; i < ctx->request.path.size(); ++i) {
     if ((*route)->path[i] == "{id}") ctx->id = ctx->request.path[i];
   }
-  loop_.post([this, alive = std::weak_ptr(alive_), ctx, act = (*route)->handle] {
-    if (alive.lock()) (this->*act)(ctx);
+  loop_.post([this, alive = std::weak_ptr(alive_), ctx, handler = (*route)->handle] {
+    if (alive.lock()) (this->*handler)(ctx);
   });
 }
 
@@ -184,7 +184,7 @@ std::expected<const Api::Route*, ApiResponse> Api::route_of(std::string_view met
     const Error missing = missing_role_error(role, roles_with(route.access));
     return refuse(missing, http_status(missing.code));
   }
-  if (allow.empty()) return refuse(no_route(path), 404);
+  if (allow.empty()) return refuse(missing_route_error(path), 404);
   return refuse({Code::method_not_allowed, "method not allowed; allowed: " + allow}, 405, allow);
 }
 
@@ -192,9 +192,9 @@ std::optional<ApiResponse> Api::refuse_before_body(std::string_view method, cons
                                                    Role role) const {
   auto route = route_of(method, path, role);
   if (route) return std::nullopt;
-  if (options_.refused) {
-    options_.refused(ApiRequest{.method = std::string(method), .path = path}, route.error().status,
-                     route.error().body.text("code"));
+  if (options_.on_refused) {
+    options_.on_refused(ApiRequest{.method = std::string(method), .path = path},
+                        route.error().status, route.error().body.text("code"));
   }
   return std::move(route.error());
 }
@@ -224,7 +224,7 @@ void Api::read(ContextPtr ctx, std::move_only_function<void(runtime::Runtime::Jo
                  [ctx, then = std::move(then)](Result<runtime::Runtime::JobSnapshot> read) mutable {
                    if (!read) {
                      if (read.error().code == Code::not_found) {
-                       return ctx->refuse(no_job(ctx->id));
+                       return ctx->refuse(missing_job_error(ctx->id));
                      }
                      return ctx->refuse(read.error());
                    }
@@ -234,7 +234,7 @@ void Api::read(ContextPtr ctx, std::move_only_function<void(runtime::Runtime::Jo
 
 // ---------------------------------------------------------------- waiting
 
-void Api::wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttempt look_once) {
+void Api::wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttempt try_answer) {
   // The body has been parsed; a waiting request releases its memory.
   ctx->request.body = std::string();
   ctx->request.body_quota.reset();
@@ -242,7 +242,7 @@ void Api::wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttem
   long_poll->job = job;
   long_poll->disconnected = ctx->request.disconnected;
   long_poll->until = steady_.since_start() + std::min(most, kWaitMax);
-  long_poll->attempt = std::move(look_once);
+  long_poll->attempt = std::move(try_answer);
   long_poll->keep_waiting = [this, alive = std::weak_ptr(alive_), weak = std::weak_ptr(long_poll)] {
     const auto self = weak.lock();
     if (!self || !alive.lock()) return;

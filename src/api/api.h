@@ -40,7 +40,7 @@ constexpr std::size_t kEventsDefault = 1'000;  // without ?limit
 constexpr std::size_t kJobsMax = 1'000;        // in one page
 constexpr std::size_t kSearchMax = 10'000;     // jobs examined for one page of a text search
 constexpr std::size_t kLogsMax = 2'000;  // logs read for one page, when the rows are not enough
-constexpr std::size_t kReadsMax = 2;     // concurrent reads of whole logs
+constexpr std::size_t kConcurrentReadsMax = 2;  // concurrent reads of whole logs
 constexpr Duration kWaitMax = std::chrono::minutes(5);
 
 struct ApiRequest {
@@ -93,7 +93,7 @@ struct ApiOptions {
   std::function<Result<std::shared_ptr<runtime::Archive>>(const std::string& folder)> archive{};
   bool health_only = false;  // serve health, ready and metrics only
   // Called for each refused request: method and path, status, code. May be empty.
-  std::function<void(const ApiRequest&, int, std::string_view)> refused = {};
+  std::function<void(const ApiRequest&, int, std::string_view)> on_refused = {};
   std::string version;
   std::string store;  // for health
   // What a call of a tool of our file would send (tools::Tool::preview); empty = unavailable here.
@@ -101,7 +101,7 @@ struct ApiOptions {
                               const Value& arguments, std::string_view blind,
                               std::string_view version)>
       preview = {};
-  async::RandomSource* chance = nullptr;  // generates keys; nullptr = none are created here
+  async::RandomSource* random_source = nullptr;  // generates keys; nullptr = none are created here
   std::function<void(const std::string&)> warn{};  // about invalid entries of the store; or empty
 };
 
@@ -256,8 +256,8 @@ class Api {
   // An agent of which jobs can be created here: from our file or the registry.
   struct OfferedAgent {
     std::shared_ptr<const agents::Agent>
-        agent;  // nullptr: `refused` is the reason that it cannot run here
-    std::string refused;
+        agent;  // nullptr: `refusal_reason` is the reason that it cannot run here
+    std::string refusal_reason;
     std::uint64_t version = 0;                 // 0 = not registered
     std::shared_ptr<const engine::Plan> plan;  // compiled on first use
   };
@@ -273,7 +273,7 @@ class Api {
   Result<OfferedAgent*> find_offered_agent(std::string_view name);
   // nullptr: not offered here.
   const agents::Agent* find_agent(std::string_view name) const;
-  Error no_agent(std::string_view name) const;
+  Error missing_agent_error(std::string_view name) const;
   static Status compile(OfferedAgent& offer);
   Value agent_json(const std::string& name, const OfferedAgent& offer);
   // Continues when the registry is fresh, or when it cannot be read.
@@ -282,10 +282,10 @@ class Api {
   OfferedAgents build_offered_agents(const Source& source, bool registered,
                                      const OfferedAgents& before) const;
   void set_offered_agents(OfferedAgents offered_agents);
-  // The agent versions to register: first the agents of the file that are `ours`, then the
+  // The agent versions to register: first the agents of the file that `is_ours` accepts, then the
   // registered ones whose plan changes with the rules of these tools. Fails with plan_invalid.
   Result<std::vector<store::AgentVersion>> agents_to_register(
-      const Source& source, const std::function<bool(const std::string&)>& ours) const;
+      const Source& source, const std::function<bool(const std::string&)>& is_ours) const;
   std::set<std::string> changed_agents(const agents::AgentsFile& file) const;
   std::vector<AgentChange> apply_reload(AgentsReload edited);
   void register_next(std::shared_ptr<std::vector<store::AgentVersion>> versions,
@@ -320,7 +320,7 @@ class Api {
   };
   void read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log>> done);
   // The number of waiting requests is limited at admission (Authenticator, connections).
-  void wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttempt check_long_poll);
+  void wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttempt try_answer);
   void check_long_poll(const std::shared_ptr<LongPoll>& long_poll);
 
   async::Loop& loop_;

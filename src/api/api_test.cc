@@ -65,12 +65,12 @@ class ApiFixture final : runtime::RuntimeObserver {
  public:
   explicit ApiFixture(bool runs = true, store::FaultScript faults_of = no_faults)
       : script(std::move(faults_of)) {
-    const auto faults = agents::load({.name = "agents.yaml",
-                                      .text = kAgents,
-                                      .env = [](std::string_view) { return std::nullopt; },
-                                      .native = [](std::string_view) { return true; }},
-                                     file);
-    AE_CHECK(faults.empty(), agents::diagnostics_text(faults));
+    const auto diagnostics = agents::load({.name = "agents.yaml",
+                                           .text = kAgents,
+                                           .env = [](std::string_view) { return std::nullopt; },
+                                           .native = [](std::string_view) { return true; }},
+                                          file);
+    AE_CHECK(diagnostics.empty(), agents::diagnostics_text(diagnostics));
     for (const auto& [name, tool] : file.tools) {
       const std::string function(tool.definition.text("function"));
       tool_registry.add(name, {std::make_unique<tools::NativeTool>(
@@ -81,21 +81,26 @@ class ApiFixture final : runtime::RuntimeObserver {
     options.may_claim = runs;
     runtime.emplace(runtime::World{.loop = loop,
                                    .steady = steady,
-                                   .random = chance,
+                                   .random = random,
                                    .store = store,
                                    .tool_registry = tool_registry},
                     options, static_cast<runtime::RuntimeObserver*>(this));
-    api.emplace(
-        loop, steady, store, *runtime,
-        ApiOptions{
-            .agents = &file, .runs = runs, .version = "0", .store = "memory:", .chance = &chance});
+    api.emplace(loop, steady, store, *runtime,
+                ApiOptions{.agents = &file,
+                           .runs = runs,
+                           .version = "0",
+                           .store = "memory:",
+                           .random_source = &random});
     if (runs) runtime->start();
   }
 
   // As `serve`: agents come from the registry.
   void serve() {
-    ApiOptions options{
-        .agents = &file, .runs = true, .version = "0", .store = "memory:", .chance = &chance};
+    ApiOptions options{.agents = &file,
+                       .runs = true,
+                       .version = "0",
+                       .store = "memory:",
+                       .random_source = &random};
     options.read_agent = [this](std::string_view name, std::string_view json, agents::Agent& out) {
       return agents::load_agent({.name = "agents.yaml",
                                  .text = text,
@@ -119,8 +124,8 @@ class ApiFixture final : runtime::RuntimeObserver {
                             .native = [](std::string_view) { return true; },
                             .usable = {}};
     };
-    const auto faults = agents::load(source(), *loaded);
-    AE_CHECK(faults.empty(), agents::diagnostics_text(faults));
+    const auto diagnostics = agents::load(source(), *loaded);
+    AE_CHECK(diagnostics.empty(), agents::diagnostics_text(diagnostics));
     Api::AgentsReload now{
         .file = loaded,
         .read_agent =
@@ -137,10 +142,10 @@ class ApiFixture final : runtime::RuntimeObserver {
     request.path = {"api", "agents", agent};
     request.body = body;
     request.by = "key:1 ada";
-    return ask(std::move(request));
+    return send(std::move(request));
   }
 
-  ApiResponse ask(ApiRequest request) {
+  ApiResponse send(ApiRequest request) {
     return loop.await<ApiResponse>(
         [&](auto done) { api->handle(std::move(request), std::move(done)); });
   }
@@ -148,7 +153,7 @@ class ApiFixture final : runtime::RuntimeObserver {
     ApiRequest request;
     request.path = std::move(path);
     request.query = std::move(query);
-    return ask(std::move(request));
+    return send(std::move(request));
   }
   ApiResponse post(Path path, std::string_view body, QueryPairs query = {}) {
     ApiRequest request;
@@ -157,7 +162,7 @@ class ApiFixture final : runtime::RuntimeObserver {
     request.query = std::move(query);
     request.body = body;
     request.by = "ada";
-    return ask(std::move(request));
+    return send(std::move(request));
   }
   // Creates a job and runs it until nothing is ready.
   std::string make(std::string_view body) {
@@ -177,7 +182,7 @@ class ApiFixture final : runtime::RuntimeObserver {
   std::string text{kAgents};  // the agents file as `serve` rereads it
   testing::TestLoop loop;
   testing::TestSteadyClock steady{loop};
-  testing::TestRandom chance;
+  testing::TestRandom random;
   store::MemoryStore memory{loop, loop};
   store::FaultScript script;
   store::FaultyStore store{loop, memory, store::FaultyStore::Options{.script = script}};
@@ -264,9 +269,9 @@ AE_TEST("registry/an agent is registered as a new version, or is the newest alre
   const ApiResponse begun = fixture.post({"api", "agents", "new", "message"}, R"({"message": 1})");
   EXPECT_EQ(begun.status, 202);
   // Older versions are still readable.
-  const ApiResponse told = fixture.get({"api", "agents", "new"}, {{"version", "1"}});
-  EXPECT_EQ(told.body.text("plan_hash"), made.body.text("plan_hash"));
-  EXPECT_EQ(canonical(told.body["source"]), canonical(*parse_json(source)));
+  const ApiResponse shown = fixture.get({"api", "agents", "new"}, {{"version", "1"}});
+  EXPECT_EQ(shown.body.text("plan_hash"), made.body.text("plan_hash"));
+  EXPECT_EQ(canonical(shown.body["source"]), canonical(*parse_json(source)));
   expect_problem(fixture.get({"api", "agents", "new"}, {{"version", "3"}}), 404, "not_found");
   expect_problem(fixture.get({"api", "agents", "new"}, {{"version", "0"}}), 404, "not_found");
   expect_problem(fixture.get({"api", "agents", "new"}, {{"version", "x"}}), 400, "input_invalid");
@@ -301,10 +306,10 @@ AE_TEST("registry/an agent whose tools are not here is told of, and makes no job
   const std::size_t at = fixture.text.find("  doubt:");
   fixture.text.erase(at, fixture.text.find('\n', at) + 1 - at);
   fixture.serve();
-  const ApiResponse told = fixture.get({"api", "agents", "new"});
-  EXPECT_EQ(told.status, 200);
-  EXPECT_EQ(told.body["runs_here"], Value(false));
-  EXPECT_NE(told.body.text("refused").find("doubt"), std::string_view::npos);
+  const ApiResponse shown = fixture.get({"api", "agents", "new"});
+  EXPECT_EQ(shown.status, 200);
+  EXPECT_EQ(shown.body["runs_here"], Value(false));
+  EXPECT_NE(shown.body.text("refused").find("doubt"), std::string_view::npos);
   expect_problem(fixture.post({"api", "jobs"}, R"({"agent": "new"})"), 409, "needs_version");
   EXPECT_EQ(fixture.get({"api", "jobs", job}).body["agent_version"], Value(1));
 }
@@ -579,20 +584,20 @@ AE_TEST("openapi/it names every route, and no other") {
   const auto document = parse_json(openapi_json(), {.depth_max = 100});
   ASSERT_TRUE(document) << document.error().message;
   EXPECT_EQ(document->text("openapi"), "3.1.0");
-  std::set<std::pair<std::string, std::string>> told;
+  std::set<std::pair<std::string, std::string>> documented;
   for (const auto& [path, item] : (*document)["paths"].members()) {
     for (const auto& [method, operation] : item.members()) {
       if (method == "parameters") continue;
       std::string upper = method;
       std::ranges::transform(upper, upper.begin(), [](char c) { return std::toupper(c); });
-      told.emplace(upper, path);
+      documented.emplace(upper, path);
       EXPECT_FALSE(operation.text("operationId").empty()) << method << " " << path;
       EXPECT_TRUE(operation["responses"].find("default")) << method << " " << path;
     }
   }
   std::set<std::pair<std::string, std::string>> routes;
   for (const Api::RouteShape& route : Api::routes()) routes.emplace(route.method, route.path);
-  EXPECT_EQ(told, routes);
+  EXPECT_EQ(documented, routes);
 }
 
 AE_TEST("openapi/it says of each route which roles may use it") {
@@ -654,7 +659,7 @@ AE_TEST("roles/each route is for the roles that its table says, and for no other
     roles.push_back(Role::none);
     for (const Role role : roles) {
       request.role = role;
-      const ApiResponse answer = fixture.ask(request);
+      const ApiResponse answer = fixture.send(request);
       const bool refused = answer.body.text("code") == "forbidden";
       EXPECT_EQ(refused, !has_access(role, route.access))
           << to_text(role) << " " << route.method << " " << route.path << canonical(answer.body);
@@ -713,15 +718,15 @@ AE_TEST("keys/one is made, shown once, listed without its secret, and revoked on
   revoke.method = "DELETE";
   revoke.path = {"api", "keys", id};
   revoke.by = "bob";
-  const ApiResponse revoked = fixture.ask(revoke);
+  const ApiResponse revoked = fixture.send(revoke);
   EXPECT_EQ(revoked.status, 200);
   EXPECT_EQ(revoked.body["live"], Value(false));
   EXPECT_EQ(revoked.body.text("revoked_by"), "bob");
   revoke.by = "eve";
-  EXPECT_EQ(canonical(fixture.ask(revoke).body), canonical(revoked.body));
+  EXPECT_EQ(canonical(fixture.send(revoke).body), canonical(revoked.body));
   EXPECT_EQ(fixture.get({"api", "audit"}).body["entries"].size(), 2u) << "said once";
   revoke.path.back() = "nobody";
-  expect_problem(fixture.ask(revoke), 404, "not_found");
+  expect_problem(fixture.send(revoke), 404, "not_found");
   const ApiResponse again = fixture.post({"api", "keys"}, R"({"role": "viewer"})");
   EXPECT_NE(again.body.text("key"), made.body.text("key"));
 }
@@ -751,7 +756,7 @@ AE_TEST("roles/who starts work does not answer for the people it asks, and the o
     request.body = body;
     request.role = role;
     request.by = "key:1";
-    const ApiResponse answer = fixture.ask(std::move(request));
+    const ApiResponse answer = fixture.send(std::move(request));
     fixture.loop.run_ready();
     return answer;
   };
@@ -772,14 +777,13 @@ AE_TEST("roles/who starts work does not answer for the people it asks, and the o
   EXPECT_EQ(signal(Role::approver, buys, own + yes).status, 200);
   EXPECT_EQ(fixture.status(buys), "completed");
   // A signal from a program.
-  const std::string asks = fixture.make(R"({"agent": "asks"})");
+  const std::string job = fixture.make(R"({"agent": "asks"})");
   const std::string go = R"({"correlation_key": "go", "payload": 1})";
-  expect_problem(signal(Role::approver, asks, go), 400, "wait_mismatch");
-  expect_problem(
-      signal(Role::approver, asks, R"({"correlation_key": "go", "wait_type": "signal"})"), 403,
-      "forbidden");
-  EXPECT_EQ(signal(Role::operator_, asks, go).status, 200);
-  EXPECT_EQ(fixture.status(asks), "completed");
+  expect_problem(signal(Role::approver, job, go), 400, "wait_mismatch");
+  expect_problem(signal(Role::approver, job, R"({"correlation_key": "go", "wait_type": "signal"})"),
+                 403, "forbidden");
+  EXPECT_EQ(signal(Role::operator_, job, go).status, 200);
+  EXPECT_EQ(fixture.status(job), "completed");
   // An early answer must not become the answer of a user when the wait opens.
   const std::string receives_commits = fixture.make(R"({"agent": "hears"})");
   const std::string early =
@@ -804,13 +808,13 @@ AE_TEST("roles/a plan of one's own, which says what people are asked about, is f
   request.role = Role::operator_;
   request.body =
       canonical(Value::object({{"task_graph", fixture.file.agents.at("hears").task_graph}}));
-  expect_problem(fixture.ask(request), 403, "forbidden");
+  expect_problem(fixture.send(request), 403, "forbidden");
   request.role = Role::admin;
-  EXPECT_EQ(fixture.ask(request).status, 202);
+  EXPECT_EQ(fixture.send(request).status, 202);
   request.path = {"api", "jobs", job, "retry"};
-  expect_problem(fixture.ask(request), 400, "input_invalid");  // it has not failed
+  expect_problem(fixture.send(request), 400, "input_invalid");  // it has not failed
   request.role = Role::operator_;
-  expect_problem(fixture.ask(request), 403, "forbidden");
+  expect_problem(fixture.send(request), 403, "forbidden");
 }
 
 AE_TEST("api/a retry or a plan with a tool that this process has otherwise is refused, unwritten") {
@@ -821,10 +825,10 @@ AE_TEST("api/a retry or a plan with a tool that this process has otherwise is re
   ASSERT_EQ(fixture.status(waits), "waiting");
   const std::string body =
       canonical(Value::object({{"task_graph", fixture.file.agents.at("maps").task_graph}}));
-  const std::string ours = fixture.tool_registry.find("echo")->version;
+  const std::string old_version = fixture.tool_registry.find("echo")->version;
   fixture.tool_registry.find("echo")->version = "ffffffffffffffff";
-  for (const auto& [job, act] : {std::pair(failed, "retry"), std::pair(waits, "plan")}) {
-    const auto refused = fixture.post({"api", "jobs", job, act}, body);
+  for (const auto& [job, action] : {std::pair(failed, "retry"), std::pair(waits, "plan")}) {
+    const auto refused = fixture.post({"api", "jobs", job, action}, body);
     expect_problem(refused, 409, "needs_version");
     EXPECT_NE(refused.body.text("detail").find("another version of tool \"echo\""),
               std::string_view::npos);
@@ -833,7 +837,7 @@ AE_TEST("api/a retry or a plan with a tool that this process has otherwise is re
   EXPECT_EQ(fixture.get({"api", "jobs", waits}).body["plan"], Value(0));
   // A retry under the origin's own plan uses the current tool.
   EXPECT_EQ(fixture.post({"api", "jobs", failed, "retry"}, "{}").status, 201);
-  fixture.tool_registry.find("echo")->version = ours;
+  fixture.tool_registry.find("echo")->version = old_version;
   EXPECT_EQ(fixture.post({"api", "jobs", failed, "retry"}, body).status, 201);
   EXPECT_EQ(fixture.post({"api", "jobs", waits, "plan"}, body).status, 202);
 }
@@ -846,7 +850,7 @@ AE_TEST("api/a process that runs no jobs takes a retry with any tools") {
                      .runs = false,
                      .version = "0",
                      .store = "memory:",
-                     .chance = &fixture.chance};
+                     .random_source = &fixture.random};
   fixture.api.emplace(fixture.loop, fixture.steady, fixture.store, *fixture.runtime,
                       std::move(options));
   const std::string body =
@@ -897,7 +901,7 @@ AE_TEST("api/the same idempotency key is the same job, with another input a conf
   two.path = {"api", "jobs"};
   two.body = R"({"agent":"echo","idempotency_key":"k"})";
   two.idempotency_key = "l";
-  expect_problem(fixture.ask(two), 400, "input_invalid");
+  expect_problem(fixture.send(two), 400, "input_invalid");
 }
 
 AE_TEST("api/the same key stands for the whole request, in whatever words it is asked") {
@@ -934,10 +938,10 @@ AE_TEST(
     "api/a job ends at the deadline that its request gave, or at its agent's if that is earlier") {
   ApiFixture fixture;
   const Instant now = fixture.loop.now();
-  const auto deadline = [&](std::string_view agent, std::string_view asked) {
+  const auto deadline = [&](std::string_view agent, std::string_view requested) {
     const auto made =
         fixture.post({"api", "jobs"}, "{\"agent\":\"" + std::string(agent) + "\",\"deadline\":\"" +
-                                          std::string(asked) + "\"}");
+                                          std::string(requested) + "\"}");
     EXPECT_EQ(made.status, 201) << canonical(made.body);
     return std::string(made.body.text("deadline"));
   };
@@ -1038,7 +1042,7 @@ AE_TEST("api/what cannot be created is refused before anything is written") {
     request.path = {"api", "jobs"};
     request.body = R"({"agent":"echo"})";
     request.idempotency_key = key;
-    expect_problem(fixture.ask(request), 400, "input_invalid");
+    expect_problem(fixture.send(request), 400, "input_invalid");
   }
   refused(R"({"agent":"echo","labels":{"a":"x\u0000"}})", 400, "input_invalid");
   refused(R"({"agent":"echo","labels":{"a\u0000":"x"}})", 400, "input_invalid");
@@ -1073,9 +1077,9 @@ AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   ApiRequest put;
   put.method = "PUT";
   put.path = {"api", "agents", "echo"};
-  expect_problem(fixture.ask(put), 400, "unsupported");
+  expect_problem(fixture.send(put), 400, "unsupported");
   put.path = {"api", "jobs"};
-  const ApiResponse refused = fixture.ask(put);
+  const ApiResponse refused = fixture.send(put);
   expect_problem(refused, 405, "method_not_allowed");
   EXPECT_EQ(refused.allow, "GET, HEAD, POST");
   EXPECT_EQ(fixture.get({"api", "health"}).body.text("status"), "ok");
@@ -1160,8 +1164,8 @@ AE_TEST("api/events are envelopes, in pages, by class and by type") {
 AE_TEST("api/effects are the events that record one, each with its kind, on any page") {
   ApiFixture fixture;
   const auto id = fixture.make(R"({"agent":"buys","input":{"n":250}})");
-  const Value asked = fixture.get({"api", "approvals"}).body["approvals"];
-  fixture.post({"api", "approvals", std::string(asked.items()[0].text("id"))},
+  const Value open = fixture.get({"api", "approvals"}).body["approvals"];
+  fixture.post({"api", "approvals", std::string(open.items()[0].text("id"))},
                R"({"decision":"approve"})");
   fixture.loop.run_ready();
   ASSERT_EQ(fixture.status(id), "completed");
@@ -1189,16 +1193,16 @@ AE_TEST("api/who follows a job hears of each commit at once") {
   ApiFixture fixture;
   const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
   const auto seen = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
-  std::optional<ApiResponse> heard;
+  std::optional<ApiResponse> received;
   ApiRequest request;
   request.path = {"api", "jobs", id, "events"};
   request.query = {{"after", std::to_string(seen)}, {"wait", "60s"}};
-  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  fixture.api->handle(request, [&](ApiResponse answer) { received = std::move(answer); });
   fixture.loop.run_ready();
-  EXPECT_FALSE(heard);
+  EXPECT_FALSE(received);
   fixture.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
-  ASSERT_TRUE(fixture.loop.run_until([&] { return heard.has_value(); }));
-  EXPECT_EQ(heard->body["events"].items()[0].text("type"), "wait_completed");
+  ASSERT_TRUE(fixture.loop.run_until([&] { return received.has_value(); }));
+  EXPECT_EQ(received->body["events"].items()[0].text("type"), "wait_completed");
 }
 
 AE_TEST("api/a transcript comes in pages, and its totals are those of the whole job") {
@@ -1225,42 +1229,42 @@ AE_TEST("api/a transcript with ?wait is answered when there is an entry") {
   const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
   const Value before = fixture.get({"api", "jobs", id, "transcript"}).body;
   const auto seen = std::to_string(before["entries"].items().back()["seq"].as_int());
-  std::optional<ApiResponse> heard;
+  std::optional<ApiResponse> received;
   ApiRequest request;
   request.path = {"api", "jobs", id, "transcript"};
   request.query = {{"after", seen}, {"wait", "60s"}};
-  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  fixture.api->handle(request, [&](ApiResponse answer) { received = std::move(answer); });
   fixture.loop.advance(std::chrono::seconds(10));
-  EXPECT_FALSE(heard);
+  EXPECT_FALSE(received);
   fixture.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
-  ASSERT_TRUE(fixture.loop.run_until([&] { return heard.has_value(); }));
-  EXPECT_EQ(heard->body["entries"].items()[0].text("kind"), "reply");
+  ASSERT_TRUE(fixture.loop.run_until([&] { return received.has_value(); }));
+  EXPECT_EQ(received->body["entries"].items()[0].text("kind"), "reply");
   request.query = {{"after", "100000"}, {"wait", "60s"}};
-  heard.reset();
+  received.reset();
   ASSERT_TRUE(fixture.loop.run_until(
       [&] { return fixture.get({"api", "jobs", id}).body.text("status") == "completed"; }));
-  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
-  ASSERT_TRUE(fixture.loop.run_until([&] { return heard.has_value(); }));
-  EXPECT_EQ(heard->body["entries"].size(), 0u);
-  EXPECT_EQ(heard->body["ended"], Value(true));
+  fixture.api->handle(request, [&](ApiResponse answer) { received = std::move(answer); });
+  ASSERT_TRUE(fixture.loop.run_until([&] { return received.has_value(); }));
+  EXPECT_EQ(received->body["entries"].size(), 0u);
+  EXPECT_EQ(received->body["ended"], Value(true));
 }
 
 AE_TEST("api/a waiting transcript reads the log at most twice a second, and in turn") {
   ApiFixture fixture;
   const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
   const Value before = fixture.get({"api", "jobs", id, "transcript"}).body;
-  std::optional<ApiResponse> heard;
+  std::optional<ApiResponse> received;
   ApiRequest request;
   request.path = {"api", "jobs", id, "transcript"};
   request.query = {{"after", std::to_string(before["seq"].as_int())}, {"wait", "60s"}};
-  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  fixture.api->handle(request, [&](ApiResponse answer) { received = std::move(answer); });
   fixture.loop.run_ready();
   fixture.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
   fixture.loop.advance(std::chrono::milliseconds(400));
-  EXPECT_FALSE(heard) << "it has just read the log";
+  EXPECT_FALSE(received) << "it has just read the log";
   fixture.loop.advance(std::chrono::milliseconds(200));
-  ASSERT_TRUE(heard);
-  EXPECT_EQ(heard->body["entries"].items()[0].text("kind"), "reply");
+  ASSERT_TRUE(received);
+  EXPECT_EQ(received->body["entries"].items()[0].text("kind"), "reply");
 }
 
 AE_TEST(
@@ -1330,14 +1334,14 @@ AE_TEST("api/nothing waits any more for whoever has gone") {
 AE_TEST("api/who asks for events is told whether the job has ended, whatever is left out") {
   ApiFixture fixture;
   const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
-  const auto ask = [&](QueryPairs query) {
+  const auto read_events = [&](QueryPairs query) {
     return fixture.get({"api", "jobs", id, "events"}, std::move(query)).body;
   };
-  EXPECT_EQ(ask({})["ended"], Value(false));
+  EXPECT_EQ(read_events({})["ended"], Value(false));
   fixture.post({"api", "jobs", id, "cancel"}, "{}");
   ASSERT_TRUE(fixture.loop.run_until([&] { return fixture.status(id) == "cancelled"; }));
-  EXPECT_EQ(ask({})["ended"], Value(true));
-  const Value hidden = ask({{"type", "progress"}, {"wait", "60s"}});
+  EXPECT_EQ(read_events({})["ended"], Value(true));
+  const Value hidden = read_events({{"type", "progress"}, {"wait", "60s"}});
   EXPECT_EQ(hidden["ended"], Value(true));
   EXPECT_EQ(hidden["events"].size(), 0u);
 }
@@ -1346,17 +1350,17 @@ AE_TEST("api/who follows a silent job is answered with nothing when the time is 
   ApiFixture fixture;
   const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
   const auto seen = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
-  std::optional<ApiResponse> heard;
+  std::optional<ApiResponse> received;
   ApiRequest request;
   request.path = {"api", "jobs", id, "events"};
   request.query = {{"after", std::to_string(seen)}, {"wait", "3s"}};
-  fixture.api->handle(request, [&](ApiResponse answer) { heard = std::move(answer); });
+  fixture.api->handle(request, [&](ApiResponse answer) { received = std::move(answer); });
   fixture.loop.advance(std::chrono::seconds(2));
-  EXPECT_FALSE(heard);
+  EXPECT_FALSE(received);
   fixture.loop.advance(std::chrono::seconds(2));
-  ASSERT_TRUE(heard);
-  EXPECT_EQ(heard->status, 200);
-  EXPECT_EQ(heard->body["events"].size(), 0u);
+  ASSERT_TRUE(received);
+  EXPECT_EQ(received->status, 200);
+  EXPECT_EQ(received->body["events"].size(), 0u);
 }
 
 AE_TEST("api/a signal is delivered once, and says so again") {
@@ -1407,16 +1411,16 @@ AE_TEST("api/a call in doubt is shown, resolved once, and not before it is settl
   ASSERT_EQ(job["in_doubt"].size(), 1u) << canonical(job);
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
   const Path path{"api", "jobs", id, "resolve"};
-  const auto say = [&](const std::string& of, const std::string& rest) {
+  const auto resolve = [&](const std::string& of, const std::string& rest) {
     return fixture.post(path, R"({"idempotency_key":")" + of + "\"," + rest + "}");
   };
-  expect_problem(say(std::string(64, '0'), R"("resolution":"happened")"), 409, "not_in_doubt");
-  expect_problem(say(key, R"("resolution":"perhaps")"), 400, "input_invalid");
-  expect_problem(say(key, R"("resolution":"accept")"), 409, "not_in_doubt");
-  expect_problem(say(key, R"("resolution":"not_happened")"), 409, "not_settled");
-  expect_problem(say(key, R"("resolution":"happened","try":2)"), 409, "not_in_doubt");
-  expect_problem(say(key, R"("resolution":"happened","try":0)"), 400, "input_invalid");
-  const auto done = say(key, R"("resolution":"happened","result":9,"note":"looked","try":1)");
+  expect_problem(resolve(std::string(64, '0'), R"("resolution":"happened")"), 409, "not_in_doubt");
+  expect_problem(resolve(key, R"("resolution":"perhaps")"), 400, "input_invalid");
+  expect_problem(resolve(key, R"("resolution":"accept")"), 409, "not_in_doubt");
+  expect_problem(resolve(key, R"("resolution":"not_happened")"), 409, "not_settled");
+  expect_problem(resolve(key, R"("resolution":"happened","try":2)"), 409, "not_in_doubt");
+  expect_problem(resolve(key, R"("resolution":"happened","try":0)"), 400, "input_invalid");
+  const auto done = resolve(key, R"("resolution":"happened","result":9,"note":"looked","try":1)");
   EXPECT_EQ(done.status, 200) << canonical(done.body);
   fixture.loop.run_ready();
   EXPECT_EQ(fixture.status(id), "completed");
@@ -1449,13 +1453,14 @@ AE_TEST("api/who answers again is told who did before, and when: the same is no 
                             R"("resolution":"fail")", R"("resolution":"not_happened")"}) {
     const auto refused = resolve(other);
     expect_problem(refused, 409, "not_in_doubt");
-    const std::string said(refused.body.text("detail"));
-    EXPECT_NE(said.find("happened by ada at " + to_text(fixture.loop.now())), said.npos) << said;
+    const std::string detail(refused.body.text("detail"));
+    EXPECT_NE(detail.find("happened by ada at " + to_text(fixture.loop.now())), detail.npos)
+        << detail;
   }
   expect_problem(resolve(R"("resolution":"happened","result":9,"try":2)"), 409, "job_terminal");
 
-  const auto asks = fixture.make(R"({"agent":"asks"})");
-  const Path signal{"api", "jobs", asks, "signal"};
+  const auto waiting = fixture.make(R"({"agent":"asks"})");
+  const Path signal{"api", "jobs", waiting, "signal"};
   EXPECT_EQ(fixture.post(signal, R"({"correlation_key":"go","payload":1})").status, 200);
   EXPECT_EQ(fixture.post(signal, R"({"correlation_key":"go","payload":1})").body["answered"], who);
   EXPECT_EQ(fixture.post(signal, R"({"correlation_key":"go","payload":2})").body["answered"], who);
@@ -1479,10 +1484,10 @@ AE_TEST("api/what became of a call is noted after the end, once, and the job sta
   const Value doubt = fixture.get({"api", "jobs", id}).body["in_doubt"].items()[0];
   const std::string key(doubt.text("idempotency_key"));
   const Path path{"api", "jobs", id, "resolve"};
-  const auto say = [&](const std::string& rest) {
+  const auto resolve = [&](const std::string& rest) {
     return fixture.post(path, R"({"idempotency_key":")" + key + "\"," + rest + "}");
   };
-  EXPECT_EQ(say(R"("resolution":"fail")").status, 200);
+  EXPECT_EQ(resolve(R"("resolution":"fail")").status, 200);
   fixture.loop.run_ready();
   ASSERT_EQ(fixture.status(id), "failed");
   fixture.loop.advance(std::chrono::hours(1));
@@ -1491,17 +1496,17 @@ AE_TEST("api/what became of a call is noted after the end, once, and the job sta
   EXPECT_TRUE(before["in_doubt"].items()[0]["noted"].is_null());
 
   const std::string happened = R"("resolution":"happened","result":{"id":7},"note":"looked")";
-  const auto noted = say(happened);
+  const auto noted = resolve(happened);
   EXPECT_EQ(noted.status, 200) << canonical(noted.body);
   EXPECT_EQ(noted.body["noted"], Value(true));
   EXPECT_EQ(noted.body.find("duplicate"), nullptr);
-  const auto again = say(happened);
+  const auto again = resolve(happened);
   EXPECT_EQ(again.status, 200) << canonical(again.body);
   EXPECT_EQ(again.body["duplicate"], Value(true));
   EXPECT_EQ(again.body["applied"], Value(true));
   EXPECT_EQ(again.body["noted"], Value(true));
   EXPECT_EQ(again.body["answered"].text("by"), "ada");
-  const auto other = say(R"("resolution":"not_happened")");
+  const auto other = resolve(R"("resolution":"not_happened")");
   expect_problem(other, 409, "not_in_doubt");
   EXPECT_NE(other.body.text("detail").find("happened by ada at "), std::string::npos)
       << other.body.text("detail");
@@ -1521,17 +1526,17 @@ AE_TEST("api/what a call is said to have given must be what its tool gives") {
   ASSERT_EQ(fixture.status(id), "parked");
   const Value job = fixture.get({"api", "jobs", id}).body;
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
-  const auto say = [&](const std::string& rest) {
+  const auto resolve = [&](const std::string& rest) {
     return fixture.post(
         {"api", "jobs", id, "resolve"},
         R"({"idempotency_key":")" + key + R"(","resolution":"happened")" + rest + "}");
   };
   const std::size_t before = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
-  expect_problem(say(R"(,"result":{"no":1})"), 400, "input_invalid");
-  expect_problem(say(R"(,"result":7)"), 400, "input_invalid");
-  expect_problem(say(""), 400, "input_invalid");
+  expect_problem(resolve(R"(,"result":{"no":1})"), 400, "input_invalid");
+  expect_problem(resolve(R"(,"result":7)"), 400, "input_invalid");
+  expect_problem(resolve(""), 400, "input_invalid");
   EXPECT_EQ(fixture.get({"api", "jobs", id, "events"}).body["events"].size(), before);
-  EXPECT_EQ(say(R"(,"result":{"id":1})").status, 200);
+  EXPECT_EQ(resolve(R"(,"result":{"id":1})").status, 200);
   fixture.loop.run_ready();
   EXPECT_EQ(fixture.status(id), "completed");
 }
@@ -1541,19 +1546,19 @@ AE_TEST("api/a call that is said to have happened and gave nothing is read again
   const auto id = fixture.make(R"({"agent":"doubts"})");
   const Value job = fixture.get({"api", "jobs", id}).body;
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
-  const ApiResponse said =
+  const ApiResponse response =
       fixture.post({"api", "jobs", id, "resolve"},
                    R"({"idempotency_key":")" + key + R"(","resolution":"happened"})");
-  EXPECT_EQ(said.status, 200);
-  ASSERT_NE(said.body.find("result"), nullptr) << canonical(said.body);
-  EXPECT_TRUE(said.body["result"].is_null()) << "what is recorded for it is said";
+  EXPECT_EQ(response.status, 200);
+  ASSERT_NE(response.body.find("result"), nullptr) << canonical(response.body);
+  EXPECT_TRUE(response.body["result"].is_null()) << "what is recorded for it is said";
   fixture.loop.run_ready();
   EXPECT_EQ(fixture.status(id), "completed");
   EXPECT_EQ(fixture.get({"api", "jobs", id, "verify"}).body["ok"], Value(true));
 }
 
 // Each reading is later than the previous one by more than a time slice.
-class HastySteady final : public async::SteadyClock {
+class FastClock final : public async::SteadyClock {
  public:
   Duration since_start() override { return now_ += 2 * async::kTimeSlice; }
 
@@ -1567,16 +1572,16 @@ AE_TEST("api/a log is folded, replayed and verified in portions, and other tasks
   ASSERT_EQ(fixture.status(id), "completed");
   const std::size_t events = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
   ASSERT_GT(events, 50u);
-  HastySteady hasty;
+  FastClock fast_clock;
   runtime::RuntimeOptions options;
   options.may_claim = false;
-  runtime::Runtime looks(runtime::World{.loop = fixture.loop,
-                                        .steady = hasty,
-                                        .random = fixture.chance,
-                                        .store = fixture.store,
-                                        .tool_registry = fixture.tool_registry},
-                         options, nullptr);
-  Api api(fixture.loop, hasty, fixture.store, looks, ApiOptions{.agents = &fixture.file});
+  runtime::Runtime reader(runtime::World{.loop = fixture.loop,
+                                         .steady = fast_clock,
+                                         .random = fixture.random,
+                                         .store = fixture.store,
+                                         .tool_registry = fixture.tool_registry},
+                          options, nullptr);
+  Api api(fixture.loop, fast_clock, fixture.store, reader, ApiOptions{.agents = &fixture.file});
   for (const char* what : {"", "trace", "transcript", "replay", "verify"}) {
     ApiRequest request;
     request.path = {"api", "jobs", id};
@@ -1606,17 +1611,17 @@ AE_TEST("api/who says that a call in doubt did not happen may say when they look
   const std::string key(job["in_doubt"].items()[0].text("idempotency_key"));
   const Instant before = fixture.loop.now();
   fixture.loop.advance(std::chrono::minutes(10));
-  const auto say = [&](std::string_view looked_at) {
+  const auto resolve_step = [&](std::string_view looked_at) {
     return fixture.post({"api", "jobs", id, "resolve"},
                         R"({"resolution":"not_happened","idempotency_key":")" + key +
                             R"(","looked_at":)" + std::string(looked_at) + "}");
   };
-  expect_problem(say("7"), 400, "input_invalid");
-  expect_problem(say(R"("yesterday")"), 400, "input_invalid");
-  expect_problem(say("\"" + to_text(before) + "\""), 409, "not_settled");
+  expect_problem(resolve_step("7"), 400, "input_invalid");
+  expect_problem(resolve_step(R"("yesterday")"), 400, "input_invalid");
+  expect_problem(resolve_step("\"" + to_text(before) + "\""), 409, "not_settled");
   EXPECT_EQ(fixture.status(id), "parked");
   const auto ahead = fixture.loop.now() + std::chrono::minutes(3);
-  EXPECT_EQ(say("\"" + to_text(ahead) + "\"").status, 200) << "a clock ahead means now";
+  EXPECT_EQ(resolve_step("\"" + to_text(ahead) + "\"").status, 200) << "a clock ahead means now";
 }
 
 AE_TEST("api/what people are asked is listed over all jobs, in pages, and answered by id") {
@@ -1629,16 +1634,16 @@ AE_TEST("api/what people are asked is listed over all jobs, in pages, and answer
   const Value all = fixture.get({"api", "approvals"}).body;
   ASSERT_EQ(all["approvals"].size(), 2u) << canonical(all);
   EXPECT_TRUE(all["next_cursor"].is_null());
-  for (const Value& asked : all["approvals"].items()) {
-    EXPECT_EQ(asked["kind"], "call");
-    EXPECT_EQ(asked["tool"], "buy");
-    EXPECT_EQ(asked["arguments_hash"].as_string().size(), 64u);
+  for (const Value& approval : all["approvals"].items()) {
+    EXPECT_EQ(approval["kind"], "call");
+    EXPECT_EQ(approval["tool"], "buy");
+    EXPECT_EQ(approval["arguments_hash"].as_string().size(), 64u);
   }
   std::vector<std::string> ids;
   QueryPairs query{{"limit", "1"}};
   for (int page = 0; page < 10; ++page) {
     const Value one = fixture.get({"api", "approvals"}, query).body;
-    for (const Value& asked : one["approvals"].items()) ids.emplace_back(asked.text("id"));
+    for (const Value& approval : one["approvals"].items()) ids.emplace_back(approval.text("id"));
     if (one["next_cursor"].is_null()) break;
     query = {{"limit", "1"}, {"cursor", std::string(one.text("next_cursor"))}};
   }
@@ -1646,10 +1651,10 @@ AE_TEST("api/what people are asked is listed over all jobs, in pages, and answer
   EXPECT_TRUE(ids[0].starts_with("j3.") && ids[1].starts_with("j1.")) << ids[0];
   expect_problem(fixture.get({"api", "approvals"}, {{"cursor", "x"}}), 400, "input_invalid");
 
-  const auto said =
+  const auto response =
       fixture.post({"api", "approvals", ids[1]}, R"({"decision":"approve","note":"ok"})");
-  EXPECT_EQ(said.status, 200) << canonical(said.body);
-  EXPECT_EQ(said.body["delivered"], Value(true));
+  EXPECT_EQ(response.status, 200) << canonical(response.body);
+  EXPECT_EQ(response.body["delivered"], Value(true));
   fixture.loop.run_ready();
   EXPECT_EQ(fixture.status(call), "completed");
   const auto again = fixture.post({"api", "approvals", ids[1]}, R"({"decision":"reject"})");
@@ -1680,24 +1685,24 @@ AE_TEST("api/what people are asked is listed over all jobs, in pages, and answer
 AE_TEST("api/a call is approved with other arguments, and who saw the earlier ones is told so") {
   ApiFixture fixture;
   const auto job = fixture.make(R"({"agent":"buys","id":"j1","input":{"n":250}})");
-  const Value asked = fixture.get({"api", "approvals"}).body["approvals"].items()[0];
-  EXPECT_EQ(asked["editable"], Value(true));
-  EXPECT_NE(asked.find("sends"), nullptr);
-  EXPECT_NE(asked.find("reason"), nullptr);
-  EXPECT_NE(asked.find("labels"), nullptr);
-  const std::string id(asked.text("id"));
+  const Value approval = fixture.get({"api", "approvals"}).body["approvals"].items()[0];
+  EXPECT_EQ(approval["editable"], Value(true));
+  EXPECT_NE(approval.find("sends"), nullptr);
+  EXPECT_NE(approval.find("reason"), nullptr);
+  EXPECT_NE(approval.find("labels"), nullptr);
+  const std::string id(approval.text("id"));
   const auto answer = [&](const char* body) {
     return fixture.post({"api", "approvals", id}, body);
   };
   expect_problem(answer(R"({"decision":"approve","arguments":[1]})"), 400, "input_invalid");
   expect_problem(answer(R"({"decision":"reject","arguments":{"n":1}})"), 400, "input_invalid");
   const std::string signal = R"({"correlation_key":")" +
-                             std::string(asked.text("correlation_key")) +
+                             std::string(approval.text("correlation_key")) +
                              R"(","payload":{"decision":"approve","arguments":{"n":1}}})";
   expect_problem(fixture.post({"api", "jobs", job, "signal"}, signal), 400, "input_invalid");
-  const auto said = answer(R"({"decision":"approve","arguments":{"n":120},"note":"less"})");
-  EXPECT_EQ(said.status, 200) << canonical(said.body);
-  EXPECT_EQ(said.body["outcome"], "edited");
+  const auto response = answer(R"({"decision":"approve","arguments":{"n":120},"note":"less"})");
+  EXPECT_EQ(response.status, 200) << canonical(response.body);
+  EXPECT_EQ(response.body["outcome"], "edited");
   fixture.loop.run_ready();
   EXPECT_EQ(fixture.status(job), "completed");
   EXPECT_EQ(canonical(fixture.get({"api", "jobs", job}).body["result"]), R"({"n":120})");
@@ -1717,12 +1722,12 @@ AE_TEST("api/an approval of a call whose tool has changed since says that it is 
   const std::string first(
       fixture.get({"api", "approvals"}).body["approvals"].items()[0].text("id"));
   fixture.tool_registry.find("buy")->version = "ffffffffffffffff";
-  const auto said = fixture.post({"api", "approvals", first}, R"({"decision":"approve"})");
-  EXPECT_EQ(said.status, 200);
-  EXPECT_EQ(said.body["delivered"], Value(true));
-  EXPECT_EQ(said.body["applied"], Value(false)) << canonical(said.body);
-  EXPECT_NE(said.body.text("reason").find("\"buy\" has changed"), std::string_view::npos)
-      << canonical(said.body);
+  const auto response = fixture.post({"api", "approvals", first}, R"({"decision":"approve"})");
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.body["delivered"], Value(true));
+  EXPECT_EQ(response.body["applied"], Value(false)) << canonical(response.body);
+  EXPECT_NE(response.body.text("reason").find("\"buy\" has changed"), std::string_view::npos)
+      << canonical(response.body);
   fixture.loop.run_ready();
   ASSERT_EQ(fixture.status(job), "waiting");
   const Value list = fixture.get({"api", "approvals"}).body["approvals"];
@@ -1908,10 +1913,10 @@ AE_TEST("api/a fork is a new job; what it would do again is listed until somebod
   fixture.make(R"({"agent":"buys","id":"j","input":{"n":1}})");
   ASSERT_EQ(fixture.status("j"), "completed");
   const Path path{"api", "jobs", "j", "fork"};
-  const auto asked = fixture.post(path, R"({"at_seq":2})");
-  expect_problem(asked, 409, "effects_repeated");
-  ASSERT_EQ(asked.body["effects"].size(), 1u);
-  const Value& effect = asked.body["effects"].items()[0];
+  const auto refused = fixture.post(path, R"({"at_seq":2})");
+  expect_problem(refused, 409, "effects_repeated");
+  ASSERT_EQ(refused.body["effects"].size(), 1u);
+  const Value& effect = refused.body["effects"].items()[0];
   EXPECT_EQ(effect["node_id"], Value("buy"));
   EXPECT_EQ(effect["state"], Value("committed"));
   const std::string key(effect.text("idempotency_key"));
@@ -1956,10 +1961,10 @@ AE_TEST("api/another plan is taken by a job that waits, and the one it has chang
   EXPECT_EQ(same.status, 202) << canonical(same.body);
   EXPECT_EQ(same.body["unchanged"], Value(true));
   const Value graph = fixture.file.agents.find("asks")->second.task_graph.with("output", "fixed");
-  const auto said = fixture.post(path, canonical(Value::object({{"task_graph", graph}})));
-  EXPECT_EQ(said.status, 202) << canonical(said.body);
-  EXPECT_EQ(said.body["plan"], Value(1));
-  EXPECT_EQ(said.body["carried"].size(), 1u);
+  const auto response = fixture.post(path, canonical(Value::object({{"task_graph", graph}})));
+  EXPECT_EQ(response.status, 202) << canonical(response.body);
+  EXPECT_EQ(response.body["plan"], Value(1));
+  EXPECT_EQ(response.body["carried"].size(), 1u);
   fixture.loop.advance(std::chrono::seconds(2));
   EXPECT_EQ(fixture.status("j"), "waiting");
   fixture.post({"api", "jobs", "j", "signal"}, R"({"correlation_key":"go","payload":1})");

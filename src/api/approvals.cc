@@ -35,13 +35,13 @@ struct Api::ApprovalWalk {
 // The open requests of a job; a call with the request that it would send. Expired ones are left
 // out, also when their expiry is not recorded yet.
 std::vector<Value> Api::open_approvals(const engine::State& state) const {
-  std::vector<Value> asked = engine::approvals_view(state);
+  std::vector<Value> approvals = engine::approvals_view(state);
   const Instant now = store_.now();
-  std::erase_if(asked, [&](const Value& one) {
+  std::erase_if(approvals, [&](const Value& one) {
     const auto expires = instant_from_text(one.text("expires_at"));
     return expires && *expires <= now;
   });
-  for (Value& one : asked) {
+  for (Value& one : approvals) {
     Value sends;
     if (options_.preview && one.text("kind") == "call") {
       std::string_view version;  // a job keeps its tools when the file is reloaded
@@ -58,12 +58,12 @@ std::vector<Value> Api::open_approvals(const engine::State& state) const {
     }
     one = one.with("sends", sends);
   }
-  return asked;
+  return approvals;
 }
 
 // The open requests of one job: only its log is read.
 void Api::approvals_of_job(ContextPtr ctx) {
-  if (auto known = ctx->query.only({"job"}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({"job"}); !known) return ctx->refuse(known.error());
   ctx->id = *ctx->query.find("job");
   read(ctx, [this, ctx](runtime::Runtime::JobSnapshot& read) {
     ctx->answer(200, Value::object({{"approvals", Value::array(open_approvals(read.state))},
@@ -75,7 +75,7 @@ void Api::approvals(ContextPtr ctx) {
   if (ctx->query.find("job")) return approvals_of_job(std::move(ctx));
   auto walk = std::make_shared<ApprovalWalk>();
   const auto params = [&]() -> Status {
-    AE_TRY(ctx->query.only({"cursor", "limit"}));
+    AE_TRY(ctx->query.check_names({"cursor", "limit"}));
     AE_ASSIGN(walk->wanted, ctx->query.limit(kApprovalsDefault, kJobsMax));
     const std::string* cursor = ctx->query.find("cursor");
     if (!cursor) return {};
@@ -129,8 +129,8 @@ void Api::read_next_log(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
         if (!alive.lock()) return;
         if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
         if (read) {  // an unreadable log must not hide other jobs
-          for (Value& asked : open_approvals(read->state)) {
-            walk->found.push_back(std::move(asked));
+          for (Value& approval : open_approvals(read->state)) {
+            walk->found.push_back(std::move(approval));
           }
         }
         read_next_log(ctx, walk);
@@ -149,7 +149,7 @@ void Api::answer_approvals(const ContextPtr& ctx, ApprovalWalk& walk) {
 // The id is `<job id>.<16 hex digits>` (inspect/view.h).
 void Api::answer_approval(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body, {"arguments", "decision", "note"}));
     AE_ASSIGN(const std::string decision, fields.text("decision"));

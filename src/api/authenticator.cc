@@ -91,8 +91,8 @@ Authenticator::Authenticator(async::Loop& loop, async::SteadyClock& steady, stor
                            .type = "streams",
                            .too_many = "too many open streams; close one, or use ?wait="})),
       waits_(std::make_shared<ConcurrencyLimit>(ConcurrencyLimit{
-          .all_max = kWaitsMax,
-          .each_max = kWaitsPerCaller,
+          .all_max = kLongPollsMax,
+          .each_max = kLongPollsPerCaller,
           .type = "waits",
           .too_many = "too many long-poll requests; retry later, or without ?wait="})) {}
 
@@ -102,14 +102,14 @@ Authenticator::~Authenticator() {
 
 ApiResponse Authenticator::rate_limited_response(std::string_view type, const std::string& what,
                                                  Duration wait) const {
-  if (options_.rejected) options_.rejected(type);
+  if (options_.on_rejected) options_.on_rejected(type);
   ApiResponse response = problem_response({Code::rate_limited, what});
   response.retry_after = wait;
   return response;
 }
 
 void Authenticator::with_fresh_keys(StatusCallback then) {
-  if (const auto age = registry_.age(); age && *age <= kKeysAge) return then({});
+  if (const auto age = registry_.age(); age && *age <= kKeyCacheTtl) return then({});
   // The store's response or the timeout, whichever comes first.
   struct KeyWait {
     StatusCallback then;
@@ -121,16 +121,16 @@ void Authenticator::with_fresh_keys(StatusCallback then) {
     if (!key_wait->then) return;
     if (key_wait->timer) loop_.cancel(*std::exchange(key_wait->timer, std::nullopt));
     const auto age = registry_.age();
-    const bool known = read || (age && *age <= kKeysAgeMax);
-    auto go_on = std::exchange(key_wait->then, nullptr);
-    if (known) return go_on({});
-    go_on(fail(Code::unavailable, "API keys cannot be loaded: " + read.error().message));
+    const bool known = read || (age && *age <= kKeyCacheTtlMax);
+    auto when_loaded = std::exchange(key_wait->then, nullptr);
+    if (known) return when_loaded({});
+    when_loaded(fail(Code::unavailable, "API keys cannot be loaded: " + read.error().message));
   };
-  key_wait->timer = loop_.after(kKeysWait, [key_wait, answer] {
+  key_wait->timer = loop_.after(kKeyLoadTimeout, [key_wait, answer] {
     key_wait->timer.reset();
     answer(fail(Code::unavailable, "the store timed out"));
   });
-  registry_.refresh_if_older(kKeysAge, answer);
+  registry_.refresh_if_older(kKeyCacheTtl, answer);
 }
 
 void Authenticator::authenticate(Credentials credentials, Then then) {
@@ -200,13 +200,13 @@ std::expected<std::shared_ptr<void>, ApiResponse> Authenticator::acquire_slot(
     const std::shared_ptr<ConcurrencyLimit>& open, const Principal& principal) {
   // Without a key the client is our own user: it has no share of its own.
   const bool has_share = !principal.key.empty() || options_.limit_keyless;
-  std::size_t& theirs = open->of[principal.caller];
-  if (open->all >= open->all_max || (has_share && theirs >= open->each_max)) {
-    if (theirs == 0) open->of.erase(principal.caller);
+  std::size_t& caller_slots = open->of[principal.caller];
+  if (open->all >= open->all_max || (has_share && caller_slots >= open->each_max)) {
+    if (caller_slots == 0) open->of.erase(principal.caller);
     return std::unexpected(
         rate_limited_response(open->type, open->too_many, std::chrono::seconds(1)));
   }
-  ++theirs;
+  ++caller_slots;
   ++open->all;
   return std::shared_ptr<void>(nullptr, [open, caller = principal.caller](void*) {
     --open->all;
@@ -240,7 +240,7 @@ void Authenticator::revalidate(const Principal& principal, StatusCallback then) 
 
 bool Authenticator::is_valid_now(const Principal& principal) {
   const auto age = registry_.age();
-  return age && *age <= kKeysAgeMax && check_principal(principal);
+  return age && *age <= kKeyCacheTtlMax && check_principal(principal);
 }
 
 Status Authenticator::check_principal(const Principal& principal) {
@@ -266,9 +266,9 @@ void Authenticator::schedule_watch() {
   std::erase_if(watched_, [](const auto& weak) { return weak.expired(); });
   if (watching_ || watched_.empty()) return;
   watching_ = true;
-  watch_timer_ = loop_.after(kWatchEvery, [this] {
+  watch_timer_ = loop_.after(kRevocationPoll, [this] {
     watch_timer_.reset();
-    registry_.refresh_if_older(kWatchEvery,
+    registry_.refresh_if_older(kRevocationPoll,
                                [this, alive = std::weak_ptr(alive_)](const Status& read) {
                                  if (!alive.lock()) return;
                                  watching_ = false;

@@ -2,9 +2,9 @@
 //
 // Without API keys every client is trusted, so the server listens on loopback only. Once a key
 // exists, every request must carry one, also after all keys are revoked. A revoked key stops
-// working within kKeysAge in every process. If the store does not respond, cached keys are used for
-// at most kKeysAgeMax; then requests are rejected (health and ready stay open). Clients over the
-// rate limit get 429; the number of tracked clients is bounded.
+// working within kKeyCacheTtl in every process. If the store does not respond, cached keys are used
+// for at most kKeyCacheTtlMax; then requests are rejected (health and ready stay open). Clients
+// over the rate limit get 429; the number of tracked clients is bounded.
 // Threads: the loop's. See docs/security.md.
 #pragma once
 
@@ -25,24 +25,24 @@
 namespace ae::api {
 
 // Cached keys are reloaded after this.
-constexpr Duration kKeysAge = std::chrono::milliseconds(500);
+constexpr Duration kKeyCacheTtl = std::chrono::milliseconds(500);
 // Cached keys are used for at most this long while the store does not respond.
-constexpr Duration kKeysAgeMax = std::chrono::seconds(1);
+constexpr Duration kKeyCacheTtlMax = std::chrono::seconds(1);
 // How long a request waits for the store to load the keys.
-constexpr Duration kKeysWait = std::chrono::seconds(5);
+constexpr Duration kKeyLoadTimeout = std::chrono::seconds(5);
 
 // How often the keys of open streams are rechecked: a revoked key is detected by the second check
 // at the latest.
-constexpr Duration kWatchEvery = std::chrono::milliseconds(400);
+constexpr Duration kRevocationPoll = std::chrono::milliseconds(400);
 
 // Invalid keys from one address: this burst, then one a second.
 constexpr double kFailedKeysBurst = 20;
-constexpr std::size_t kStreamsMax = 512;       // concurrent live streams
-constexpr std::size_t kStreamsPerCaller = 64;  // … of one key or address
-constexpr std::size_t kWaitsMax = 1'000;       // concurrent requests with ?wait=
-constexpr std::size_t kWaitsPerCaller = 256;   // … of one key or address
-constexpr std::size_t kCallersMax = 10'000;    // keys and addresses with a rate limit
-constexpr double kRateDefault = 200;           // requests a second, per key
+constexpr std::size_t kStreamsMax = 512;          // concurrent live streams
+constexpr std::size_t kStreamsPerCaller = 64;     // … of one key or address
+constexpr std::size_t kLongPollsMax = 1'000;      // concurrent requests with ?wait=
+constexpr std::size_t kLongPollsPerCaller = 256;  // … of one key or address
+constexpr std::size_t kCallersMax = 10'000;       // keys and addresses with a rate limit
+constexpr double kRateDefault = 200;              // requests a second, per key
 
 // `aek_<id>_<secret>`: 12 and 64 hex digits.
 struct KeyText {
@@ -77,7 +77,7 @@ class Authenticator {
     bool allow_without_keys = false;  // while no key ever existed, every client is admin
     double rate = kRateDefault;       // requests a second, per caller; 0 = no limit
     bool limit_keyless = false;       // rate-limit clients without a key, too
-    std::function<void(std::string_view type)> rejected = {};  // counts rejections; may be empty
+    std::function<void(std::string_view type)> on_rejected = {};  // counts rejections; may be empty
   };
   using Then = std::move_only_function<void(std::expected<Principal, ApiResponse>)>;
   using StatusCallback = std::move_only_function<void(Status)>;
@@ -93,7 +93,7 @@ class Authenticator {
   void authenticate(Credentials credentials, Then then);
   // Rechecks a principal after its request has waited. Fails with unauthorized, unavailable.
   void revalidate(const Principal& principal, StatusCallback then);
-  // The same without a read, by keys loaded within kKeysAgeMax. False also when they are older:
+  // The same without a read, by keys loaded within kKeyCacheTtlMax. False also when they are older:
   // `revalidate` reloads them.
   bool is_valid_now(const Principal& principal);
   // Calls `on_revoked` once, within a second after the key is revoked in the store; not while the

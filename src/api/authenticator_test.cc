@@ -49,7 +49,7 @@ struct AuthFixture {
       steady,
       store,
       registry,
-      {.allow_without_keys = true, .rate = 10, .rejected = [this](std::string_view type) {
+      {.allow_without_keys = true, .rate = 10, .on_rejected = [this](std::string_view type) {
          ++rejected[std::string(type)];
        }}};
 
@@ -114,7 +114,7 @@ AE_TEST(
   AuthFixture fixture;
   EXPECT_EQ(fixture.authenticate()->role, Role::admin);
   const std::string key = fixture.make("000000000001", "viewer");
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   EXPECT_EQ(fixture.status(), 401);
   const auto principal = fixture.authenticate(key);
   ASSERT_TRUE(principal);
@@ -144,7 +144,7 @@ AE_TEST("gate/whatever is wrong with a key is told in the same words") {
   EXPECT_EQ(fixture.status(good), 200);
   std::string other_secret = good;
   other_secret.back() = 'b';
-  std::optional<std::string> said;
+  std::optional<std::string> first_body;
   for (const std::string& bad : {expired, revoked, newer, other_secret,
                                  std::string("Bearer ") + to_text(KeyText{"00000000000f", kSecret}),
                                  std::string("Bearer nonsense")}) {
@@ -152,8 +152,8 @@ AE_TEST("gate/whatever is wrong with a key is told in the same words") {
     ASSERT_FALSE(answer) << bad;
     EXPECT_EQ(answer.error().status, 401) << bad;
     const std::string body = canonical(answer.error().body);
-    if (!said) said = body;
-    EXPECT_EQ(body, *said) << bad;
+    if (!first_body) first_body = body;
+    EXPECT_EQ(body, *first_body) << bad;
     EXPECT_EQ(body.find("aaaa"), std::string::npos);
   }
   EXPECT_EQ(fixture.status("bearer  " + good.substr(7)), 200) << "the scheme's case means nothing";
@@ -238,9 +238,9 @@ AE_TEST("gate/a revoked key counts for a second at most, and the gate stays clos
 AE_TEST("gate/a key expires by the store's clock, without a word of the store") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "admin", std::chrono::milliseconds(300));
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   const std::string other = fixture.make("000000000002", "admin", std::chrono::milliseconds(300));
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   EXPECT_EQ(fixture.status(key), 401);
   fixture.make("000000000003", "admin");
   EXPECT_EQ(fixture.status(other), 401);
@@ -250,7 +250,7 @@ AE_TEST(
     "gate/questions that come together share one reading, and those that follow soon need none") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "admin");
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   const std::size_t before = fixture.reads;
   int in = 0;
   for (int i = 0; i < 15; ++i) {
@@ -267,12 +267,12 @@ AE_TEST(
     "in") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "admin");
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   ASSERT_EQ(fixture.status(key), 200);
   fixture.fault = store::Fault::fail_before;
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   EXPECT_EQ(fixture.status(key), 200);
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   const auto closed = fixture.authenticate(key);
   ASSERT_FALSE(closed);
   EXPECT_EQ(closed.error().status, 503);
@@ -288,11 +288,11 @@ AE_TEST(
     "away") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "viewer");
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   ASSERT_EQ(fixture.status(key), 200);
   fixture.fault = store::Fault::fail_before;
-  fixture.loop.advance(2 * kKeysAgeMax);
-  const auto asks = [&](std::optional<std::string> shows) {
+  fixture.loop.advance(2 * kKeyCacheTtlMax);
+  const auto authenticate = [&](std::optional<std::string> shows) {
     return fixture.loop.await<AuthFixture::Answer>([&](auto done) {
       fixture.authenticator.authenticate(
           {.authorization = std::move(shows), .address = "127.0.0.1", .is_process_route = true},
@@ -300,19 +300,19 @@ AE_TEST(
     });
   };
   EXPECT_EQ(fixture.status(key), 503);
-  EXPECT_TRUE(asks(key));
-  EXPECT_EQ(asks({}).error().status, 401);
+  EXPECT_TRUE(authenticate(key));
+  EXPECT_EQ(authenticate({}).error().status, 401);
 }
 
 AE_TEST("gate/a store that is silent is waited for, not for ever") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "admin");
   fixture.fault = store::Fault::crash_before;  // every read fails from here on
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   std::optional<AuthFixture::Answer> answer;
   fixture.authenticator.authenticate({.authorization = key, .address = "127.0.0.1"},
                                      [&](AuthFixture::Answer a) { answer = std::move(a); });
-  fixture.loop.advance(kKeysWait - kMoment);
+  fixture.loop.advance(kKeyLoadTimeout - kMoment);
   EXPECT_FALSE(answer);
   fixture.loop.advance(2 * kMoment);
   ASSERT_TRUE(answer);
@@ -323,7 +323,7 @@ AE_TEST("gate/a store that is silent is waited for, not for ever") {
 AE_TEST("gate/who came in is looked at again before the answer goes out") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "viewer");
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   const auto principal = fixture.authenticate(key);
   ASSERT_TRUE(principal);
   const auto again = [&](const Principal& of) {
@@ -343,11 +343,11 @@ AE_TEST("gate/who came in is looked at again before the answer goes out") {
 AE_TEST("gate/what asks no store is told for a second at most by keys that were read before") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "viewer");
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   const auto principal = fixture.authenticate(key);
   ASSERT_TRUE(principal);
   EXPECT_TRUE(fixture.authenticator.is_valid_now(*principal));
-  fixture.loop.advance(kKeysAgeMax);
+  fixture.loop.advance(kKeyCacheTtlMax);
   EXPECT_TRUE(fixture.authenticator.is_valid_now(*principal));
   fixture.loop.advance(kMoment);
   EXPECT_FALSE(fixture.authenticator.is_valid_now(*principal))
@@ -359,7 +359,7 @@ AE_TEST("gate/what asks no store is told for a second at most by keys that were 
   EXPECT_TRUE(again());
   EXPECT_TRUE(fixture.authenticator.is_valid_now(*principal));
   fixture.revoke("000000000001");
-  fixture.loop.advance(kKeysAgeMax + kMoment);
+  fixture.loop.advance(kKeyCacheTtlMax + kMoment);
   EXPECT_FALSE(again());
   EXPECT_FALSE(fixture.authenticator.is_valid_now(*principal));
 }
@@ -368,7 +368,7 @@ AE_TEST("gate/an open route tells whoever shows a good key more, and refuses nob
   AuthFixture fixture;
   EXPECT_EQ(fixture.authenticate({}, true)->role, Role::admin);
   const std::string key = fixture.make("000000000001", "viewer");
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   EXPECT_EQ(fixture.status(key), 200);
   EXPECT_EQ(fixture.authenticate({}, true)->role, Role::none);
   EXPECT_EQ(fixture.authenticate("Bearer nonsense", true)->role, Role::none);
@@ -380,7 +380,7 @@ AE_TEST(
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "viewer");
   const std::string other = fixture.make("000000000002", "viewer");
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   for (int i = 0; i < 20; ++i) EXPECT_EQ(fixture.status(key), 200) << i;
   const auto answer = fixture.authenticate(key);
   ASSERT_FALSE(answer);
@@ -397,7 +397,7 @@ AE_TEST(
 AE_TEST("limits/strangers who ask whether we are there are counted by their address") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "viewer");
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   ASSERT_EQ(fixture.status(key), 200);
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(fixture.authenticate({}, true)) << i;
   const auto refused = fixture.authenticate("Bearer nonsense", true);
@@ -411,14 +411,14 @@ AE_TEST("limits/strangers who ask whether we are there are counted by their addr
 AE_TEST("limits/without keys we are not limited, unless it was said") {
   AuthFixture fixture;
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(fixture.status(), 200);
-  Authenticator said(fixture.loop, fixture.steady, fixture.store, fixture.registry,
-                     {.allow_without_keys = true, .rate = 1, .limit_keyless = true});
+  Authenticator limited(fixture.loop, fixture.steady, fixture.store, fixture.registry,
+                        {.allow_without_keys = true, .rate = 1, .limit_keyless = true});
   Authenticator none(fixture.loop, fixture.steady, fixture.store, fixture.registry,
                      {.allow_without_keys = true, .rate = 0, .limit_keyless = true});
   int in = 0, all = 0;
   for (int i = 0; i < 10; ++i) {
-    said.authenticate({.authorization = {}, .address = "a"},
-                      [&](auto principal) { in += principal ? 1 : 0; });
+    limited.authenticate({.authorization = {}, .address = "a"},
+                         [&](auto principal) { in += principal ? 1 : 0; });
     none.authenticate({.authorization = {}, .address = "a"},
                       [&](auto principal) { all += principal ? 1 : 0; });
   }
@@ -429,7 +429,7 @@ AE_TEST("limits/without keys we are not limited, unless it was said") {
 AE_TEST("limits/who tries keys is soon told to wait; a good key from the same address comes in") {
   AuthFixture fixture;
   const std::string key = fixture.make("000000000001", "viewer");
-  fixture.loop.advance(kKeysAge + kMoment);
+  fixture.loop.advance(kKeyCacheTtl + kMoment);
   const std::string wrong = "Bearer " + to_text(KeyText{"00000000000f", kSecret});
   int refused = 0;
   for (int i = 0; i < 100; ++i) refused += fixture.status(wrong) == 401 ? 1 : 0;
@@ -450,28 +450,28 @@ Principal numbered_key(std::size_t i) {
 }
 
 // Up to the limit per caller, then up to the total; all are released.
-void expect_shares(AuthFixture& fixture, const std::function<Right(const Principal&)>& ask,
+void expect_shares(AuthFixture& fixture, const std::function<Right(const Principal&)>& acquire,
                    std::size_t each, std::size_t all, std::string_view type) {
   std::vector<std::shared_ptr<void>> open;
   for (std::size_t i = 0; i < each; ++i) {
-    auto right = ask(numbered_key(0));
+    auto right = acquire(numbered_key(0));
     ASSERT_TRUE(right);
     open.push_back(*right);
   }
-  const auto refused = ask(numbered_key(0));
+  const auto refused = acquire(numbered_key(0));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, 429);
-  EXPECT_TRUE(ask(numbered_key(1)));
+  EXPECT_TRUE(acquire(numbered_key(1)));
   open.pop_back();
-  EXPECT_TRUE(ask(numbered_key(0)));
+  EXPECT_TRUE(acquire(numbered_key(0)));
   for (std::size_t i = 0; open.size() < all; ++i) {
-    auto right = ask(numbered_key(1 + i));
+    auto right = acquire(numbered_key(1 + i));
     ASSERT_TRUE(right);
     open.push_back(*right);
   }
-  EXPECT_FALSE(ask(numbered_key(100'000)));
+  EXPECT_FALSE(acquire(numbered_key(100'000)));
   open.clear();
-  EXPECT_TRUE(ask(numbered_key(100'000)));
+  EXPECT_TRUE(acquire(numbered_key(100'000)));
   EXPECT_EQ(fixture.rejected[std::string(type)], 2);
 }
 
@@ -488,13 +488,13 @@ AE_TEST("limits/requests that wait are counted for each key and in all, and give
   expect_shares(
       fixture,
       [&](const Principal& principal) { return fixture.authenticator.acquire_wait(principal); },
-      kWaitsPerCaller, kWaitsMax, "waits");
+      kLongPollsPerCaller, kLongPollsMax, "waits");
 }
 
 AE_TEST("limits/streams take no wait's place, and waits no stream's") {
   AuthFixture fixture;
   std::vector<std::shared_ptr<void>> open;
-  for (std::size_t i = 0; i < kWaitsMax; ++i) {
+  for (std::size_t i = 0; i < kLongPollsMax; ++i) {
     auto right = fixture.authenticator.acquire_wait(numbered_key(i));
     ASSERT_TRUE(right);
     open.push_back(*right);

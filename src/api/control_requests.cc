@@ -11,9 +11,9 @@ void Api::submit_request(ContextPtr ctx, engine::ControlRequest control, int sta
   const auto job = job_id_from_text(ctx->id);
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
   control.by = ctx->request.by;
-  const bool says = control.kind == engine::ControlRequest::Kind::signal ||
-                    control.kind == engine::ControlRequest::Kind::message;
-  if (const auto context = trace_context(ctx->request.traceparent, {}); context && says) {
+  const bool sends_data = control.kind == engine::ControlRequest::Kind::signal ||
+                          control.kind == engine::ControlRequest::Kind::message;
+  if (const auto context = trace_context(ctx->request.traceparent, {}); context && sends_data) {
     control.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
   }
   auto kept = std::make_shared<const engine::ControlRequest>(control);
@@ -29,7 +29,8 @@ void Api::on_request_done(const ContextPtr& ctx, const engine::ControlRequest& c
   if (!answer && may_be_duplicate_answer(control, answer.error().code)) {
     return answer_duplicate(ctx, control, std::move(answer));
   }
-  if (!answer && answer.error().code == Code::not_found) return ctx->refuse(no_job(ctx->id));
+  if (!answer && answer.error().code == Code::not_found)
+    return ctx->refuse(missing_job_error(ctx->id));
   if (control.kind == engine::ControlRequest::Kind::budget && !answer)
     return answer_with_shortfall(ctx, std::move(answer));
   if (!answer) return ctx->refuse(answer.error());
@@ -46,7 +47,8 @@ void Api::answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& 
                            Result<Value> answer) {
   auto log = [ctx, control,
               answer = std::move(answer)](Result<runtime::Runtime::JobSnapshot> read) mutable {
-    if (!read && read.error().code == Code::not_found) return ctx->refuse(no_job(ctx->id));
+    if (!read && read.error().code == Code::not_found)
+      return ctx->refuse(missing_job_error(ctx->id));
     if (read) {
       answer = answer ? add_previous_answerer(*std::move(answer), control, read->events)
                       : find_previous_answer(control, read->events, std::move(answer).error());
@@ -59,20 +61,20 @@ void Api::answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& 
 
 // After a budget raise that is refused or too low: adds all limits that are still exceeded.
 void Api::answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer) {
-  auto told = [ctx,
-               answer = std::move(answer)](Result<runtime::Runtime::JobSnapshot> read) mutable {
+  auto on_state = [ctx,
+                   answer = std::move(answer)](Result<runtime::Runtime::JobSnapshot> read) mutable {
     const bool held = !read || read->row.claim;
     if (answer) {
       return ctx->answer(200, held ? *answer : add_remaining_shortfall(read->state, *answer));
     }
     ctx->refuse(held ? answer.error() : add_shortfall(read->state, answer.error()));
   };
-  runtime_.read_state(*job_id_from_text(ctx->id), std::move(told));
+  runtime_.read_state(*job_id_from_text(ctx->id), std::move(on_state));
 }
 
 void Api::signal(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body,
                             {"correlation_key", "wait_type", "payload", "message_id", "buffer"}));
@@ -133,7 +135,7 @@ void Api::signal_as_operator(ContextPtr ctx, engine::ControlRequest control) {
 
 void Api::cancel(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields, Fields::parse(ctx->request.body, {"reason", "compensate"}));
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::cancel};
     AE_ASSIGN(params.reason, fields.text("reason"));
@@ -150,7 +152,7 @@ void Api::cancel(ContextPtr ctx) {
 
 void Api::message(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body, {"channel", "payload", "message_id"}));
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::message};
@@ -166,7 +168,7 @@ void Api::message(ContextPtr ctx) {
 
 void Api::pause(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields, Fields::parse(ctx->request.body, {"reason"}));
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::pause};
     AE_ASSIGN(params.reason, fields.text("reason"));
@@ -178,7 +180,7 @@ void Api::pause(ContextPtr ctx) {
 
 void Api::resume(ContextPtr ctx) {
   auto known = [&]() -> Status {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_TRY(Fields::parse(ctx->request.body, {"reason"}));
     return {};
   }();
@@ -188,17 +190,17 @@ void Api::resume(ContextPtr ctx) {
 
 void Api::raise_budget(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body,
                             {"tokens", "cost", "model_calls", "tool_calls", "wall", "note"}));
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::budget};
     AE_ASSIGN(params.reason, fields.text("note"));
-    std::vector<Member> asked;
+    std::vector<Member> members;
     for (const auto& [name, value] : fields.object().members()) {
-      if (name != "note" && !value.is_null()) asked.emplace_back(name, value);
+      if (name != "note" && !value.is_null()) members.emplace_back(name, value);
     }
-    AE_ASSIGN(const engine::Limits limits, engine::parse_limits(Value::object(std::move(asked))));
+    AE_ASSIGN(const engine::Limits limits, engine::parse_limits(Value::object(std::move(members))));
     params.payload = to_json(limits);
     return params;
   }();
@@ -208,7 +210,7 @@ void Api::raise_budget(ContextPtr ctx) {
 
 void Api::resolve(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body, {"idempotency_key", "resolution", "result", "note",
                                                 "try", "looked_at", "step_id"}));

@@ -10,7 +10,7 @@ constexpr std::size_t kTextMax = 256;  // of names, keys and ids (store.h)
 }
 
 Result<Fields> Fields::parse(const std::string& body, std::initializer_list<std::string_view> known,
-                             std::initializer_list<UnsupportedField> later) {
+                             std::initializer_list<UnsupportedField> unsupported) {
   if (body.size() > kBodyMax) {
     return fail(Code::payload_too_large, "a request body can have at most 4 MiB");
   }
@@ -26,7 +26,7 @@ Result<Fields> Fields::parse(const std::string& body, std::initializer_list<std:
   }
   for (const auto& [name, value] : fields.object_.members()) {
     if (std::ranges::find(known, std::string_view(name)) != known.end()) continue;
-    for (const UnsupportedField& word : later) {
+    for (const UnsupportedField& word : unsupported) {
       if (word.name == name) {
         return fail(Code::unsupported, "\"" + name + "\": " + std::string(word.why));
       }

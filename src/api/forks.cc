@@ -8,7 +8,7 @@
 namespace ae::api {
 namespace {
 
-constexpr std::size_t kNamedMax = 5;  // effects named in a sentence; the list has all
+constexpr std::size_t kEffectsNamedMax = 5;  // effects named in a sentence; the list has all
 
 // The nodes whose committed effects the new plan may abandon.
 Result<std::vector<std::string>> drop_of(const Fields& fields) {
@@ -73,14 +73,14 @@ std::string outcome_words(std::string_view state) {
 Error effects_repeated_error(const std::string& origin, const std::vector<Value>& effects,
                              std::string_view instead) {
   std::string names;
-  for (std::size_t i = 0; i < effects.size() && i < kNamedMax; ++i) {
+  for (std::size_t i = 0; i < effects.size() && i < kEffectsNamedMax; ++i) {
     const Value& item = effects[i]["item"];
     names += (i == 0 ? "" : ", ") + std::string(effects[i].text("node_id")) +
              (item.is_integer() ? "[" + std::to_string(item.as_int()) + "]" : "") + " (" +
              std::string(effects[i].text("tool")) + ", " + outcome_words(effects[i].text("state")) +
              ")";
   }
-  if (effects.size() > kNamedMax) names += ", …";
+  if (effects.size() > kEffectsNamedMax) names += ", …";
   return {Code::effects_repeated, "job " + origin +
                                       " has effects that the new job would repeat: " + names +
                                       "; allow it with repeat_effects" + std::string(instead)};
@@ -90,7 +90,7 @@ Error effects_repeated_error(const std::string& origin, const std::vector<Value>
 
 void Api::fork(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::ForkRequest> {
-    AE_TRY(ctx->query.only({"wait"}));
+    AE_TRY(ctx->query.check_names({"wait"}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body,
                             {"at_seq", "id", "idempotency_key", "input", "repeat_effects"},
@@ -111,7 +111,7 @@ void Api::fork(ContextPtr ctx) {
 
 void Api::retry(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::ForkRequest> {
-    AE_TRY(ctx->query.only({"wait"}));
+    AE_TRY(ctx->query.check_names({"wait"}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body,
                             {"drop", "id", "idempotency_key", "repeat_effects", "task_graph"}));
@@ -187,35 +187,35 @@ void Api::fork_new(ContextPtr ctx, runtime::ForkRequest params) {
 
 void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
   const bool named = !params.job.empty();
-  runtime::ForkRequest again = params;
-  runtime_.fork(
-      std::move(params), [this, alive = std::weak_ptr(alive_), ctx, named,
-                          again = std::move(again)](Result<runtime::ForkResult> made) mutable {
-        if (!alive.lock()) return;
-        if (!made && made.error().code == Code::not_found) {
-          return ctx->refuse(no_job(ctx->id));
-        }
-        if (!made && made.error().code == Code::already_exists && named) {
-          return find_or_fork(ctx, std::move(again));  // a concurrent request created it
-        }
-        if (!made) return ctx->refuse(made.error());
-        if (!made->repeated.empty()) {
-          const Error error = effects_repeated_error(
-              ctx->id, made->repeated, again.at == 0 ? "" : ", or fork at a later event");
-          return ctx->answer(http_status(error.code),
-                             problem(error).with("effects", Value::array(made->repeated)));
-        }
-        std::vector<Member> more;
-        if (made->changes.is_array()) more.emplace_back("plan_changes", made->changes);
-        answer_created(ctx, made->created.job, made->created.existing ? 200 : 201, std::move(more));
-      });
+  runtime::ForkRequest retry_params = params;
+  runtime_.fork(std::move(params), [this, alive = std::weak_ptr(alive_), ctx, named,
+                                    retry_params = std::move(retry_params)](
+                                       Result<runtime::ForkResult> made) mutable {
+    if (!alive.lock()) return;
+    if (!made && made.error().code == Code::not_found) {
+      return ctx->refuse(missing_job_error(ctx->id));
+    }
+    if (!made && made.error().code == Code::already_exists && named) {
+      return find_or_fork(ctx, std::move(retry_params));  // a concurrent request created it
+    }
+    if (!made) return ctx->refuse(made.error());
+    if (!made->repeated.empty()) {
+      const Error error = effects_repeated_error(
+          ctx->id, made->repeated, retry_params.at == 0 ? "" : ", or fork at a later event");
+      return ctx->answer(http_status(error.code),
+                         problem(error).with("effects", Value::array(made->repeated)));
+    }
+    std::vector<Member> more;
+    if (made->changes.is_array()) more.emplace_back("plan_changes", made->changes);
+    answer_created(ctx, made->created.job, made->created.existing ? 200 : 201, std::move(more));
+  });
 }
 
 // The plan is in the request, or is the current one of the job's agent in this process' agents
 // file.
 void Api::plan(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body, {"drop", "reason", "task_graph"}));
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::plan};

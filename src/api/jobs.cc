@@ -93,9 +93,10 @@ Status is_event_type(const std::string& name) {
   if (event_kind(name) != nullptr) return {};
   agents::ClosestName nearest(name);
   for (const EventKind& kind : event_kinds()) nearest.consider(kind.name);
-  const std::string meant = nearest.take();
-  return fail(Code::input_invalid, "\"type\" is not an event type: \"" + name.substr(0, 64) + "\"" +
-                                       (meant.empty() ? "" : " (did you mean " + meant + "?)"));
+  const std::string suggestion = nearest.best();
+  return fail(Code::input_invalid,
+              "\"type\" is not an event type: \"" + name.substr(0, 64) + "\"" +
+                  (suggestion.empty() ? "" : " (did you mean " + suggestion + "?)"));
 }
 
 EventClass class_of(const Event& event) {
@@ -130,19 +131,19 @@ Result<Deadline> deadline_of(std::string_view text, Instant now) {
 Value normalized_request(const Value& body, const runtime::NewJobRequest& params,
                          const agents::Agent& agent, const std::string& deadline,
                          const engine::Limits& budget) {
-  std::vector<Member> asked;
-  if (budget.any()) asked.emplace_back("budget", to_json(budget));
-  if (!deadline.empty()) asked.emplace_back("deadline", deadline);
-  if (params.priority != 0) asked.emplace_back("priority", params.priority);
+  std::vector<Member> requested;
+  if (budget.any()) requested.emplace_back("budget", to_json(budget));
+  if (!deadline.empty()) requested.emplace_back("deadline", deadline);
+  if (params.priority != 0) requested.emplace_back("priority", params.priority);
   if (!body["queue"].is_null() && !(params.queue.empty() && agent.queue.empty())) {
-    asked.emplace_back("queue", body["queue"]);
+    requested.emplace_back("queue", body["queue"]);
   }
   if (auto needed = params.required_capabilities; !needed.empty()) {
     sort_each_once(needed);
-    asked.emplace_back("required_capabilities",
-                       Value::array(std::vector<Value>(needed.begin(), needed.end())));
+    requested.emplace_back("required_capabilities",
+                           Value::array(std::vector<Value>(needed.begin(), needed.end())));
   }
-  return asked.empty() ? Value() : Value::object(std::move(asked));
+  return requested.empty() ? Value() : Value::object(std::move(requested));
 }
 
 // The budget in a request. Fails with input_invalid.
@@ -176,15 +177,15 @@ Status parse_job_options(const Value& body, const agents::Agent& agent, Instant 
   AE_ASSIGN(params.required_capabilities, capabilities_of(body["required_capabilities"]));
   std::string deadline;
   if (!body["deadline"].is_null()) {
-    AE_ASSIGN(Deadline asked, deadline_of(body.text("deadline"), now));
+    AE_ASSIGN(Deadline requested, deadline_of(body.text("deadline"), now));
     // With a key or id it may be the retry of a request that was in time: then its job must be
     // found.
     const bool may_repeat = !params.idempotency_key.empty() || !params.job.empty();
-    if (asked.at <= now && !may_repeat) {
-      return fail(Code::input_invalid, "the \"deadline\" " + asked.text + " has passed");
+    if (requested.at <= now && !may_repeat) {
+      return fail(Code::input_invalid, "the \"deadline\" " + requested.text + " has passed");
     }
-    params.deadline = asked.at;
-    deadline = std::move(asked.text);
+    params.deadline = requested.at;
+    deadline = std::move(requested.text);
   }
   engine::Limits budget;
   if (!body["budget"].is_null()) {
@@ -203,10 +204,10 @@ bool is_terminal(std::string_view status) {
 }
 
 // Contains the text in its id, agent, key or labels.
-bool holds_text(const store::JobRow& row, const std::string& text) {
-  const auto holds = [&](const std::string& in) { return in.find(text) != in.npos; };
-  return holds(row.id.text) || holds(row.agent) || holds(row.idempotency_key) ||
-         std::ranges::any_of(row.labels, [&](const auto& l) { return holds(l.second); });
+bool matches_text(const store::JobRow& row, const std::string& text) {
+  const auto contains = [&](const std::string& in) { return in.find(text) != in.npos; };
+  return contains(row.id.text) || contains(row.agent) || contains(row.idempotency_key) ||
+         std::ranges::any_of(row.labels, [&](const auto& l) { return contains(l.second); });
 }
 
 }  // namespace
@@ -262,7 +263,7 @@ void Api::jobs(ContextPtr ctx) {
   if (ctx->query.find("stuck")) return stuck_jobs(std::move(ctx));
   if (ctx->query.find("in_doubt")) return in_doubt_jobs(std::move(ctx));
   const auto filter = [&]() -> Result<store::Filter> {
-    AE_TRY(ctx->query.only({"status", "agent", "label", "q", "cursor", "limit"}));
+    AE_TRY(ctx->query.check_names({"status", "agent", "label", "q", "cursor", "limit"}));
     store::Filter wanted;
     if (const auto* status = ctx->query.find("status")) {
       if (std::ranges::find(kStatuses, std::string_view(*status)) == std::end(kStatuses)) {
@@ -305,7 +306,7 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
     for (store::JobRow& row : *rows) {
       search->filter.after = row.id.text;
       search->filter.after_number = row.number;
-      if (holds_text(row, search->text)) search->found.push_back(std::move(row));
+      if (matches_text(row, search->text)) search->found.push_back(std::move(row));
     }
     const bool more = search->found.size() > search->wanted;
     const bool enough = more || search->examined >= kSearchMax;
@@ -385,7 +386,7 @@ void Api::create(ContextPtr ctx) {
 
 void Api::make_job(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::NewJobRequest> {
-    AE_TRY(ctx->query.only({"wait"}));
+    AE_TRY(ctx->query.check_names({"wait"}));
     AE_TRY(wait_parameter(ctx->query));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body,
@@ -444,9 +445,11 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
                                     "the job " + ctx->id +
                                         " exists but cannot be read now: " + read.error().message});
               }
-              const engine::JobStatus stands = read->state.status;
-              const bool rests = engine::is_terminal(stands) || engine::is_blocked(stands);
-              if (most.count() > 0 && !rests && !long_poll->last) return long_poll->keep_waiting();
+              const engine::JobStatus job_status = read->state.status;
+              const bool is_idle_now =
+                  engine::is_terminal(job_status) || engine::is_blocked(job_status);
+              if (most.count() > 0 && !is_idle_now && !long_poll->last)
+                return long_poll->keep_waiting();
               long_poll->is_done = true;
               Value shown = job_json(*read);
               for (const auto& [name, value] : more) shown = shown.with(name, value);
@@ -461,7 +464,7 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
 // ---------------------------------------------------------------- one job
 
 void Api::job(ContextPtr ctx) {
-  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   with_fresh_agents([this, ctx] { show_job(ctx); });
 }
 
@@ -484,12 +487,12 @@ void Api::show_job(ContextPtr ctx) {
 }
 
 void Api::trace(ContextPtr ctx) {
-  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   read(ctx, [ctx](runtime::Runtime::JobSnapshot& read) { ctx->answer(200, trace_body(read)); });
 }
 
 void Api::verify(ContextPtr ctx) {
-  if (auto known = ctx->query.only({"key"}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({"key"}); !known) return ctx->refuse(known.error());
   const auto job = job_id_from_text(ctx->id);
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
   std::vector<PublicKey> keys;
@@ -505,7 +508,7 @@ void Api::verify(ContextPtr ctx) {
                 [this, alive = std::weak_ptr(alive_), ctx, id, slot = std::move(slot),
                  keys = std::move(keys)](Result<store::LoadedJob> loaded) mutable {
                   if (!loaded && loaded.error().code == Code::not_found) {
-                    return ctx->refuse(no_job(id.text));
+                    return ctx->refuse(missing_job_error(id.text));
                   }
                   if (!loaded) return ctx->refuse(loaded.error());
                   if (!alive.lock()) return;
@@ -519,7 +522,7 @@ void Api::verify(ContextPtr ctx) {
 }
 
 void Api::replay(ContextPtr ctx) {
-  if (auto known = ctx->query.only({"at"}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({"at"}); !known) return ctx->refuse(known.error());
   const auto at = ctx->query.number("at");
   if (!at) return ctx->refuse(at.error());
   read(ctx, [this, alive = std::weak_ptr(alive_), ctx,
@@ -555,7 +558,7 @@ void Api::events(ContextPtr ctx) {
   };
   auto params = [&]() -> Result<EventsParams> {
     EventsParams w;
-    AE_TRY(ctx->query.only({"after", "limit", "class", "type", "wait"}));
+    AE_TRY(ctx->query.check_names({"after", "limit", "class", "type", "wait"}));
     AE_ASSIGN(const auto after, ctx->query.number("after"));
     w.after = after.value_or(0);
     AE_ASSIGN(w.limit, ctx->query.limit(kEventsDefault, kEventsMax));
@@ -628,7 +631,7 @@ void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log
               [this, alive = std::weak_ptr(alive_), job, from, after,
                done = std::move(done)](Result<store::LoadedJob> loaded) mutable {
                 if (!loaded && loaded.error().code == Code::not_found) {
-                  return done(std::unexpected(no_job(job.text)));
+                  return done(std::unexpected(missing_job_error(job.text)));
                 }
                 if (!loaded) return done(std::unexpected(loaded.error()));
                 const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {

@@ -68,11 +68,11 @@ Result<KeyParams> parse_key_params(const std::string& body) {
   return params;
 }
 
-std::string random_hex(async::RandomSource& chance, std::size_t digits) {
+std::string random_hex(async::RandomSource& random, std::size_t digits) {
   std::string hex;
   while (hex.size() < digits) {
     std::string bytes;
-    for (std::uint64_t word = chance.next(); bytes.size() < sizeof word; word >>= 8) {
+    for (std::uint64_t word = random.next(); bytes.size() < sizeof word; word >>= 8) {
       bytes += static_cast<char>(word & 0xff);
     }
     append_hex(bytes, hex);
@@ -84,7 +84,7 @@ std::string random_hex(async::RandomSource& chance, std::size_t digits) {
 }  // namespace
 
 void Api::keys(ContextPtr ctx) {
-  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   registry_.refresh_if_older(Duration(0), [this, ctx](Status read) {
     if (!read) return ctx->refuse(read.error());
     std::vector<const store::ApiKey*> keys;
@@ -100,10 +100,10 @@ void Api::keys(ContextPtr ctx) {
 }
 
 void Api::create_key(ContextPtr ctx) {
-  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   const auto params = parse_key_params(ctx->request.body);
   if (!params) return ctx->refuse(params.error());
-  AE_CHECK(options_.chance != nullptr, "nothing to draw a key from");
+  AE_CHECK(options_.random_source != nullptr, "nothing to draw a key from");
   registry_.refresh_if_older(Duration(0), [this, alive = std::weak_ptr(alive_), ctx,
                                            params = *params](Status read) {
     if (!read) return ctx->refuse(read.error());
@@ -113,9 +113,9 @@ void Api::create_key(ContextPtr ctx) {
     }
     KeyText text;
     do {
-      text.id = random_hex(*options_.chance, 12);
+      text.id = random_hex(*options_.random_source, 12);
     } while (registry_.registry().key(text.id) != nullptr);
-    text.secret = random_hex(*options_.chance, 64);
+    text.secret = random_hex(*options_.random_source, 64);
     store::ApiKey key{.id = text.id,
                       .secret_hash = hash_of_secret(text.secret),
                       .role = std::string(to_text(params.role)),
@@ -144,7 +144,7 @@ void Api::create_key(ContextPtr ctx) {
 
 // Revoking is idempotent.
 void Api::revoke_key(ContextPtr ctx) {
-  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   registry_.refresh_if_older(Duration(0), [this, alive = std::weak_ptr(alive_), ctx](Status read) {
     if (!read) return ctx->refuse(read.error());
     const store::ApiKey* const key = registry_.registry().key(ctx->id);

@@ -125,8 +125,8 @@ void Mcp::answer(ApiRequest request, async::Done<ApiResponse> done) {
 void Mcp::handle_batch(const ApiRequest& request, const Value& all, async::Done<ApiResponse> done) {
   std::optional<mcp::Revision> revision = request.mcp_revision;
   if (request.mcp_headers) {
-    const auto& said = request.mcp_headers->version;
-    revision = said ? mcp::revision_from_text(*said) : mcp::kAssumedRevision;
+    const auto& version = request.mcp_headers->version;
+    revision = version ? mcp::revision_from_text(*version) : mcp::kAssumedRevision;
   }
   const bool known = revision && *revision <= mcp::Revision::r2025_03_26;
   if (!known || all.size() == 0 || all.size() > mcp::kBatchMax) {
@@ -204,33 +204,33 @@ std::expected<void, mcp::RpcError> Mcp::resolve_revision(Call& call) const {
   const auto refused = [&](int code, std::string what, Value data = {}) {
     return std::unexpected(mcp::RpcError{code, std::move(what), std::move(data), call.message.id});
   };
-  const auto unknown = [&](const std::string& asked) {
-    return refused(
-        mcp::kUnsupportedVersion, "Unsupported protocol version",
-        Value::object({{"requested", mcp::clip_text(asked)}, {"supported", mcp::all_revisions()}}));
+  const auto unknown = [&](const std::string& requested) {
+    return refused(mcp::kUnsupportedVersion, "Unsupported protocol version",
+                   Value::object({{"requested", mcp::clip_text(requested)},
+                                  {"supported", mcp::all_revisions()}}));
   };
   const auto& headers = call.caller.mcp_headers;
-  const Value* const said = call.meta().find(mcp::kProtocolVersion);
+  const Value* const version = call.meta().find(mcp::kProtocolVersion);
   const bool is_request = call.message.kind == mcp::Message::Kind::request;
   if (headers && headers->version) {
     const auto revision = mcp::revision_from_text(*headers->version);
     // A client that is about to negotiate a revision has none yet.
-    const bool agrees = call.message.method == "initialize" && said == nullptr;
+    const bool agrees = call.message.method == "initialize" && version == nullptr;
     if (!revision && !agrees) return unknown(*headers->version);
     if (revision) call.revision = *revision;
   } else if (call.caller.mcp_revision) {
     call.revision = *call.caller.mcp_revision;
   }
-  if (said == nullptr && call.modern() && is_request && call.message.method != "initialize") {
+  if (version == nullptr && call.modern() && is_request && call.message.method != "initialize") {
     return refused(mcp::kInvalidParams, "\"_meta\" must contain \"" +
                                             std::string(mcp::kProtocolVersion) + "\" and \"" +
                                             std::string(mcp::kClientCapabilities) + "\"");
   }
-  if (said == nullptr || !is_request) {
+  if (version == nullptr || !is_request) {
     if (call.modern()) call.revision = is_request ? mcp::kNewestLegacy : call.revision;
     return {};
   }
-  if (!said->is_string()) {
+  if (!version->is_string()) {
     return refused(mcp::kInvalidParams,
                    "\"" + std::string(mcp::kProtocolVersion) + "\" must be a string");
   }
@@ -238,8 +238,8 @@ std::expected<void, mcp::RpcError> Mcp::resolve_revision(Call& call) const {
     call.revision = mcp::Revision::r2026_07_28;
     if (auto same = mcp::check_headers(*headers, call.message); !same) return same;
   }
-  const auto revision = mcp::revision_from_text(said->as_string());
-  if (!revision || !mcp::is_modern(*revision)) return unknown(said->as_string());
+  const auto revision = mcp::revision_from_text(version->as_string());
+  if (!revision || !mcp::is_modern(*revision)) return unknown(version->as_string());
   call.revision = *revision;
   if (!call.client().is_object()) {
     return refused(mcp::kInvalidParams,
@@ -286,9 +286,9 @@ void Mcp::call_route(const CallPtr& call, std::string_view method, Path path, Qu
 // ---------------------------------------------------------------- server info
 
 void Mcp::initialize(CallPtr call) {
-  const Value& asked = call->params()["protocolVersion"];
-  if (!asked.is_string()) return call->refuse_params("\"protocolVersion\" must be a string");
-  const auto known = mcp::revision_from_text(asked.as_string());
+  const Value& requested = call->params()["protocolVersion"];
+  if (!requested.is_string()) return call->refuse_params("\"protocolVersion\" must be a string");
+  const auto known = mcp::revision_from_text(requested.as_string());
   const mcp::Revision agreed = known && !mcp::is_modern(*known) ? *known : mcp::kNewestLegacy;
   call->revision = agreed;
   Value offers = Value::object({{"resources", empty()}, {"tools", empty()}});

@@ -72,12 +72,12 @@ class Mcp {
   void call_tool(CallPtr call);
   void call_agent(CallPtr call);
   void start_job(const CallPtr& call, const Value& agent);
-  void started(const CallPtr& call, const ApiResponse& made);
+  void on_job_created(const CallPtr& call, const ApiResponse& created);
   void continue_call(const CallPtr& call, const std::string& job);
   void end_call(const CallPtr& call, const Value& job);
   void read_job(CallPtr call);
   void answer_wait(CallPtr call);
-  void answer_question(const CallPtr& call, const Value& asked);
+  void answer_question(const CallPtr& call, const Value& question);
   void answer_closed_question(const CallPtr& call);
   void signal_job(CallPtr call);
   void cancel_job(CallPtr call);
@@ -89,7 +89,7 @@ class Mcp {
   void list_tasks(CallPtr call);
   void task_result(CallPtr call);
   void with_task(const CallPtr& call, WithJob then);
-  void answer_with_task(const CallPtr& call, const Value& job, bool made);
+  void answer_with_task(const CallPtr& call, const Value& job, bool is_new);
   void apply_answers(const CallPtr& call, const std::string& job, async::Task then);
   void apply_next_answer(const CallPtr& call, std::shared_ptr<std::vector<ApiRequest>> requests,
                          async::Task then);

@@ -264,9 +264,9 @@ void Mcp::follow(const CallPtr& call, const Value& job, WithJob then) {
       {{"after", std::to_string(job["seq"].as_int())},
        {"limit", "1"},
        {"wait", in_milliseconds(wait)}},
-      {}, [this, call, id, then = std::move(then)](const ApiResponse& seen) mutable {
-        if (seen.status != 200) return call->refuse(seen);
-        const bool silent = seen.body["events"].size() == 0;
+      {}, [this, call, id, then = std::move(then)](const ApiResponse& response) mutable {
+        if (response.status != 200) return call->refuse(response);
+        const bool silent = response.body["events"].size() == 0;
         if (silent && call->caller.on_notification && !call->progress_token.is_null())
           call->caller.on_notification({});
         const Duration pause = silent ? kPauseSilent : kPause;
@@ -282,9 +282,9 @@ void Mcp::follow(const CallPtr& call, const Value& job, WithJob then) {
 
 void Mcp::reread_job(const CallPtr& call, const std::string& job, WithJob then) {
   call_route(call, "GET", {"api", "jobs", job}, {}, {},
-             [this, call, then = std::move(then)](const ApiResponse& seen) mutable {
-               if (seen.status != 200) return call->refuse(seen);
-               follow(call, seen.body, std::move(then));
+             [this, call, then = std::move(then)](const ApiResponse& response) mutable {
+               if (response.status != 200) return call->refuse(response);
+               follow(call, response.body, std::move(then));
              });
 }
 

@@ -65,26 +65,26 @@ void Mcp::list_resources(CallPtr call) {
     return call->refuse_params("\"cursor\" must be one that a response returned");
   }
   if (cursor.is_string()) query.emplace_back("cursor", cursor.as_string());
-  call_route(
-      call, "GET", {"api", "jobs"}, std::move(query), {}, [this, call](const ApiResponse& seen) {
-        if (seen.status != 200) return call->refuse(seen);
-        std::vector<Value> all;
-        for (const Value& row : items_of(seen.body["jobs"])) {
-          const std::string id(row.text("id"));
-          all.push_back(
-              Value::object({{"description", "A job of " + std::string(row.text("agent")) + ", " +
-                                                 std::string(row.text("status")) + ", made " +
-                                                 std::string(row.text("created_at"))},
-                             {"mimeType", kJson},
-                             {"name", id},
-                             {"uri", std::string(kJobs) + id}}));
-        }
-        Value result = Value::object({{"resources", Value::array(std::move(all))}});
-        if (const Value& next = seen.body["next_cursor"]; next.is_string()) {
-          result = result.with("nextCursor", next);
-        }
-        finish(call, with_age(result, call->modern()));
-      });
+  call_route(call, "GET", {"api", "jobs"}, std::move(query), {},
+             [this, call](const ApiResponse& response) {
+               if (response.status != 200) return call->refuse(response);
+               std::vector<Value> all;
+               for (const Value& row : items_of(response.body["jobs"])) {
+                 const std::string id(row.text("id"));
+                 all.push_back(Value::object(
+                     {{"description", "A job of " + std::string(row.text("agent")) + ", " +
+                                          std::string(row.text("status")) + ", made " +
+                                          std::string(row.text("created_at"))},
+                      {"mimeType", kJson},
+                      {"name", id},
+                      {"uri", std::string(kJobs) + id}}));
+               }
+               Value result = Value::object({{"resources", Value::array(std::move(all))}});
+               if (const Value& next = response.body["next_cursor"]; next.is_string()) {
+                 result = result.with("nextCursor", next);
+               }
+               finish(call, with_age(result, call->modern()));
+             });
 }
 
 void Mcp::list_templates(CallPtr call) {
@@ -117,11 +117,12 @@ void Mcp::read_resource(CallPtr call) {
   if (!found->part.empty()) path.push_back(found->part);
   call_route(
       call, "GET", std::move(path), std::move(found->query), {},
-      [this, call, missing](const ApiResponse& seen) {
-        if (seen.status == 404) return missing();
-        if (seen.status != 200) return call->refuse(seen);
-        const Value text = Value::object(
-            {{"mimeType", kJson}, {"text", canonical(seen.body)}, {"uri", call->params()["uri"]}});
+      [this, call, missing](const ApiResponse& response) {
+        if (response.status == 404) return missing();
+        if (response.status != 200) return call->refuse(response);
+        const Value text = Value::object({{"mimeType", kJson},
+                                          {"text", canonical(response.body)},
+                                          {"uri", call->params()["uri"]}});
         finish(call, with_age(Value::object({{"contents", Value::array({text})}}), call->modern()));
       });
 }

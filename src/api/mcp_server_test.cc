@@ -69,12 +69,12 @@ constexpr std::string_view kModernMeta =
 class McpServerFixture final : runtime::RuntimeObserver {
  public:
   McpServerFixture() {
-    const auto faults = agents::load({.name = "agents.yaml",
-                                      .text = kAgents,
-                                      .env = [](std::string_view) { return std::nullopt; },
-                                      .native = [](std::string_view) { return true; }},
-                                     file);
-    AE_CHECK(faults.empty(), agents::diagnostics_text(faults));
+    const auto diagnostics = agents::load({.name = "agents.yaml",
+                                           .text = kAgents,
+                                           .env = [](std::string_view) { return std::nullopt; },
+                                           .native = [](std::string_view) { return true; }},
+                                          file);
+    AE_CHECK(diagnostics.empty(), agents::diagnostics_text(diagnostics));
     for (const auto& [name, tool] : file.tools) {
       const std::string function(tool.definition.text("function"));
       tool_registry.add(name, {std::make_unique<tools::NativeTool>(
@@ -83,14 +83,16 @@ class McpServerFixture final : runtime::RuntimeObserver {
     }
     runtime.emplace(runtime::World{.loop = loop,
                                    .steady = steady,
-                                   .random = chance,
+                                   .random = random,
                                    .store = memory,
                                    .tool_registry = tool_registry},
                     runtime::RuntimeOptions(), static_cast<runtime::RuntimeObserver*>(this));
-    api.emplace(
-        loop, steady, memory, *runtime,
-        ApiOptions{
-            .agents = &file, .runs = true, .version = "7", .store = "memory:", .chance = &chance});
+    api.emplace(loop, steady, memory, *runtime,
+                ApiOptions{.agents = &file,
+                           .runs = true,
+                           .version = "7",
+                           .store = "memory:",
+                           .random_source = &random});
     runtime->start();
   }
 
@@ -101,14 +103,14 @@ class McpServerFixture final : runtime::RuntimeObserver {
   };
   // Sends, and runs what is ready without advancing the clock.
   std::shared_ptr<SentRequest> send(ApiRequest request) {
-    auto asked = std::make_shared<SentRequest>();
+    auto sent = std::make_shared<SentRequest>();
     request.method = "POST";
     request.path = {"mcp"};
-    request.disconnected = asked->gone;
-    request.on_notification = [asked](const Value& message) { asked->notes.push_back(message); };
-    api->handle(std::move(request), [asked](ApiResponse answer) { asked->answer = answer; });
+    request.disconnected = sent->gone;
+    request.on_notification = [sent](const Value& message) { sent->notes.push_back(message); };
+    api->handle(std::move(request), [sent](ApiResponse answer) { sent->answer = answer; });
     for (int i = 0; i < 20; ++i) loop.run_ready();
-    return asked;
+    return sent;
   }
   std::shared_ptr<SentRequest> send(std::string body, Revision revision, Role role = Role::admin) {
     ApiRequest request;
@@ -134,11 +136,11 @@ class McpServerFixture final : runtime::RuntimeObserver {
   }
   Value ask(Revision revision, std::string_view method, std::string params = "",
             std::string_view client = "{}", Role role = Role::admin, std::string_view meta = "") {
-    const auto asked = start(revision, method, std::move(params), client, role, meta);
+    const auto sent = start(revision, method, std::move(params), client, role, meta);
     // There is a pause between two reads of a job.
-    for (int i = 0; i < 3 && !asked->answer; ++i) loop.advance(std::chrono::seconds(1));
-    AE_CHECK(asked->answer.has_value(), "it waits: " + std::string(method));
-    return asked->answer->body;
+    for (int i = 0; i < 3 && !sent->answer; ++i) loop.advance(std::chrono::seconds(1));
+    AE_CHECK(sent->answer.has_value(), "it waits: " + std::string(method));
+    return sent->answer->body;
   }
   Value result(Revision revision, std::string_view method, std::string params = "",
                std::string_view client = "{}", Role role = Role::admin,
@@ -173,7 +175,7 @@ class McpServerFixture final : runtime::RuntimeObserver {
 
   testing::TestLoop loop;
   testing::TestSteadyClock steady{loop};
-  testing::TestRandom chance;
+  testing::TestRandom random;
   store::MemoryStore memory{loop, loop};
   runtime::ToolRegistry tool_registry;
   agents::AgentsFile file;
@@ -206,19 +208,19 @@ std::string job_in(const Value& result) {
 
 AE_TEST("mcp/a handshake agrees on the revision asked for, or on the newest that has one") {
   McpServerFixture fixture;
-  for (const auto& [asked, agreed] :
+  for (const auto& [requested, agreed] :
        {std::pair{"2024-11-05", "2024-11-05"}, std::pair{"2025-03-26", "2025-03-26"},
         std::pair{"2025-06-18", "2025-06-18"}, std::pair{"2025-11-25", "2025-11-25"},
         std::pair{"2026-07-28", "2025-11-25"}, std::pair{"2099-01-01", "2025-11-25"}}) {
-    const Value said =
+    const Value info =
         fixture.result(mcp::kAssumedRevision, "initialize",
-                       R"("protocolVersion":")" + std::string(asked) +
+                       R"("protocolVersion":")" + std::string(requested) +
                            R"(","capabilities":{},"clientInfo":{"name":"t","version":"1"})");
-    EXPECT_EQ(said.text("protocolVersion"), agreed) << asked;
-    EXPECT_EQ(said["serverInfo"].text("version"), "7");
-    EXPECT_TRUE(said["capabilities"]["tools"].is_object());
-    EXPECT_TRUE(said["capabilities"]["resources"].is_object());
-    EXPECT_EQ(said["capabilities"]["tasks"].is_object(), agreed == std::string("2025-11-25"));
+    EXPECT_EQ(info.text("protocolVersion"), agreed) << requested;
+    EXPECT_EQ(info["serverInfo"].text("version"), "7");
+    EXPECT_TRUE(info["capabilities"]["tools"].is_object());
+    EXPECT_TRUE(info["capabilities"]["resources"].is_object());
+    EXPECT_EQ(info["capabilities"]["tasks"].is_object(), agreed == std::string("2025-11-25"));
   }
   EXPECT_EQ(fixture.error(mcp::kAssumedRevision, "initialize", R"("protocolVersion":1)"),
             mcp::kInvalidParams);
@@ -227,12 +229,12 @@ AE_TEST("mcp/a handshake agrees on the revision asked for, or on the newest that
 
 AE_TEST("mcp/a modern client discovers us without a handshake, and each result says who we are") {
   McpServerFixture fixture;
-  const Value said = fixture.result(kModern, "server/discover");
-  EXPECT_EQ(said["supportedVersions"], mcp::all_revisions());
-  EXPECT_TRUE(said["capabilities"]["extensions"][mcp::kTasks].is_object());
-  EXPECT_EQ(said.text("cacheScope"), "private");
-  EXPECT_TRUE(said["ttlMs"].is_integer());
-  EXPECT_EQ(said["_meta"][mcp::kServerInfo].text("name"), "aetheris");
+  const Value info = fixture.result(kModern, "server/discover");
+  EXPECT_EQ(info["supportedVersions"], mcp::all_revisions());
+  EXPECT_TRUE(info["capabilities"]["extensions"][mcp::kTasks].is_object());
+  EXPECT_EQ(info.text("cacheScope"), "private");
+  EXPECT_TRUE(info["ttlMs"].is_integer());
+  EXPECT_EQ(info["_meta"][mcp::kServerInfo].text("name"), "aetheris");
   EXPECT_EQ(fixture.error(kLegacy, "server/discover"), mcp::kMethodNotFound);
 }
 
@@ -257,11 +259,11 @@ AE_TEST("mcp/over HTTP a missing method is 404 in the modern era, and what is no
     ApiRequest request;
     request.body = std::move(body);
     request.mcp_headers = std::move(headers);
-    const auto asked = fixture.send(std::move(request));
-    EXPECT_TRUE(asked->answer->rpc);
-    return std::pair(asked->answer->status,
-                     asked->answer->body["error"]["code"].is_integer()
-                         ? static_cast<int>(asked->answer->body["error"]["code"].as_int())
+    const auto sent = fixture.send(std::move(request));
+    EXPECT_TRUE(sent->answer->rpc);
+    return std::pair(sent->answer->status,
+                     sent->answer->body["error"]["code"].is_integer()
+                         ? static_cast<int>(sent->answer->body["error"]["code"].as_int())
                          : 0);
   };
   const auto message = [](std::string_view method, std::string_view version, std::string params) {
@@ -322,10 +324,10 @@ AE_TEST("mcp/notifications and responses are taken, and answered with nothing") 
        {R"({"jsonrpc":"2.0","method":"notifications/initialized"})",
         R"({"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":9}})",
         R"({"jsonrpc":"2.0","id":3,"result":{}})"}) {
-    const auto asked = fixture.send(text, kLegacy);
-    EXPECT_EQ(asked->answer->status, 202) << text;
-    EXPECT_TRUE(asked->answer->body.is_null());
-    EXPECT_TRUE(asked->answer->rpc);
+    const auto sent = fixture.send(text, kLegacy);
+    EXPECT_EQ(sent->answer->status, 202) << text;
+    EXPECT_TRUE(sent->answer->body.is_null());
+    EXPECT_TRUE(sent->answer->rpc);
   }
 }
 
@@ -334,9 +336,9 @@ AE_TEST("mcp/arrays of messages are taken by the revisions that have them, and r
   const std::string two =
       R"([{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","method":"notifications/x"},)"
       R"({"jsonrpc":"2.0","id":2,"method":"no"},5])";
-  const auto asked = fixture.send(two, Revision::r2025_03_26);
-  ASSERT_EQ(asked->answer->status, 200);
-  ASSERT_EQ(asked->answer->body.size(), 3u) << "a notification has no answer";
+  const auto sent = fixture.send(two, Revision::r2025_03_26);
+  ASSERT_EQ(sent->answer->status, 200);
+  ASSERT_EQ(sent->answer->body.size(), 3u) << "a notification has no answer";
   EXPECT_EQ(
       fixture.send(R"([{"jsonrpc":"2.0","method":"n"}])", Revision::r2025_03_26)->answer->status,
       202);
@@ -450,9 +452,9 @@ AE_TEST("mcp/a job that fails is an error of the tool, with its code") {
   EXPECT_EQ(result["isError"], Value(true));
   EXPECT_EQ(result["structuredContent"].text("status"), "failed");
   EXPECT_NE(text_of(result).find("no_money"), std::string::npos);
-  const Value looked =
+  const Value view =
       fixture.call(kModern, "aetheris_job", R"({"job_id":")" + job_in(result) + "\"}");
-  EXPECT_EQ(looked["isError"], Value(false)) << "to look is no failure";
+  EXPECT_EQ(view["isError"], Value(false)) << "to look is no failure";
 }
 
 AE_TEST("mcp/a job that waits answers at once, with what it waits for and what answers it") {
@@ -525,17 +527,17 @@ AE_TEST(
   const Value seen = fixture.call(kLegacy, "aetheris_job", R"({"job_id":")" + job + "\"}");
   const std::string id(seen["structuredContent"]["waits"].items()[0].text("approval_id"));
   ASSERT_FALSE(id.empty()) << canonical(seen);
-  const auto say = [&](const std::string& of, const std::string& decision) {
+  const auto answer = [&](const std::string& of, const std::string& decision) {
     return fixture.call(kLegacy, "aetheris_answer",
                         R"({"job_id":")" + of + R"(","approval_id":")" + id + R"(","decision":")" +
                             decision + "\"}");
   };
-  EXPECT_EQ(say(other, "approve")["isError"], Value(true)) << "of another job";
-  EXPECT_EQ(say(job, "reject")["isError"], Value(false));
-  const Value again = say(job, "reject");
+  EXPECT_EQ(answer(other, "approve")["isError"], Value(true)) << "of another job";
+  EXPECT_EQ(answer(job, "reject")["isError"], Value(false));
+  const Value again = answer(job, "reject");
   EXPECT_EQ(again["isError"], Value(false)) << canonical(again);
   EXPECT_EQ(again["structuredContent"]["duplicate"], Value(true));
-  EXPECT_EQ(say(job, "approve")["isError"], Value(true));
+  EXPECT_EQ(answer(job, "approve")["isError"], Value(true));
 }
 
 AE_TEST(
@@ -575,12 +577,12 @@ AE_TEST("mcp/a call waits for time to pass, and after a while answers that the j
   const std::string job = job_in(left->answer->body["result"]);
   EXPECT_NE(text_of(left->answer->body["result"]).find("continues in the background"),
             std::string::npos);
-  const auto look = fixture.start(
+  const auto sent = fixture.start(
       kLegacy, "tools/call",
       R"("name":"aetheris_job","arguments":{"wait_seconds":45,"job_id":")" + job + "\"}");
   fixture.loop.advance(std::chrono::seconds(12));
-  ASSERT_TRUE(look->answer);
-  EXPECT_EQ(text_of(look->answer->body["result"]), "done") << "the job went on";
+  ASSERT_TRUE(sent->answer);
+  EXPECT_EQ(text_of(sent->answer->body["result"]), "done") << "the job went on";
 }
 
 AE_TEST("mcp/a call that waits gives back the room of its body, and is answered all the same") {
@@ -605,13 +607,13 @@ AE_TEST("mcp/a call that waits gives back the room of its body, and is answered 
     auto room = std::make_shared<int>();
     const std::weak_ptr<int> weak = room;
     fixture.room = std::move(room);
-    const auto asked =
+    const auto sent =
         fixture.start(one.revision, one.method, params, one.client, Role::admin, one.meta);
-    EXPECT_FALSE(asked->answer) << one.method << params << one.meta;
+    EXPECT_FALSE(sent->answer) << one.method << params << one.meta;
     EXPECT_TRUE(weak.expired()) << one.method << params << one.meta;
     fixture.loop.advance(std::chrono::seconds(12));
-    ASSERT_TRUE(asked->answer);
-    EXPECT_NE(asked->answer->body.find("result"), nullptr) << canonical(asked->answer->body);
+    ASSERT_TRUE(sent->answer);
+    EXPECT_NE(sent->answer->body.find("result"), nullptr) << canonical(sent->answer->body);
   }
   const auto over_long =
       fixture.start(kLegacy, "tools/call", R"("name":"sleeps","arguments":{})", "{}", Role::admin,
@@ -622,22 +624,22 @@ AE_TEST("mcp/a call that waits gives back the room of its body, and is answered 
 
 AE_TEST("mcp/progress is told to who asks for it, and never goes back") {
   McpServerFixture fixture;
-  const auto asked = fixture.start(kModern, "tools/call", R"("name":"sleeps","arguments":{})", "{}",
-                                   Role::admin, R"("progressToken":"p")");
+  const auto sent = fixture.start(kModern, "tools/call", R"("name":"sleeps","arguments":{})", "{}",
+                                  Role::admin, R"("progressToken":"p")");
   fixture.loop.advance(std::chrono::seconds(40));
-  ASSERT_TRUE(asked->answer);
+  ASSERT_TRUE(sent->answer);
   double last = -1;
-  std::size_t told = 0;
-  for (const Value& note : asked->notes) {
+  std::size_t reports = 0;
+  for (const Value& note : sent->notes) {
     if (note.is_null()) continue;
-    ++told;
+    ++reports;
     EXPECT_EQ(note.text("method"), "notifications/progress");
     EXPECT_EQ(note["params"]["progressToken"], Value("p"));
     EXPECT_GT(note["params"]["progress"].as_number(), last);
     last = note["params"]["progress"].as_number();
     EXPECT_EQ(note["params"]["total"], Value(2));
   }
-  EXPECT_GE(told, 2u);
+  EXPECT_GE(reports, 2u);
   EXPECT_TRUE(
       fixture.start(kModern, "tools/call", R"("name":"echo","arguments":{})")->notes.empty());
 }
@@ -647,15 +649,16 @@ AE_TEST("mcp/progress is told to who asks for it, and never goes back") {
 AE_TEST(
     "mcp/a client whose user can be asked is given the question, and calls again with the answer") {
   McpServerFixture fixture;
-  const Value asks = fixture.call(kModern, "buys", R"({"n": 7})", kWithPeople);
-  ASSERT_EQ(asks.text("resultType"), "input_required") << canonical(asks);
-  ASSERT_EQ(asks["inputRequests"].size(), 1u);
-  const auto& [key, question] = asks["inputRequests"].members()[0];
+  const Value input_required = fixture.call(kModern, "buys", R"({"n": 7})", kWithPeople);
+  ASSERT_EQ(input_required.text("resultType"), "input_required") << canonical(input_required);
+  ASSERT_EQ(input_required["inputRequests"].size(), 1u);
+  const auto& [key, question] = input_required["inputRequests"].members()[0];
   EXPECT_EQ(question.text("method"), "elicitation/create");
   EXPECT_NE(question["params"].text("message").find("{\"n\":7}"), std::string_view::npos);
   const auto again = [&](const std::string& answer) {
     return R"("name":"buys","arguments":{"n":7},"requestState":)" +
-           canonical(asks["requestState"]) + R"(,"inputResponses":{")" + key + "\":" + answer + "}";
+           canonical(input_required["requestState"]) + R"(,"inputResponses":{")" + key +
+           "\":" + answer + "}";
   };
   EXPECT_EQ(fixture.error(kModern, "tools/call", again(R"({"action":"yes"})"), kWithPeople),
             mcp::kInvalidParams);
@@ -671,22 +674,22 @@ AE_TEST(
                      again(R"({"action":"accept","content":{"decision":"approve"}})"), kWithPeople);
   EXPECT_EQ(done["structuredContent"]["n"], Value(7)) << canonical(done);
   EXPECT_EQ(fixture.jobs(), 1u) << "it is the same job";
-  EXPECT_EQ(fixture.error(
-                kModern, "tools/call",
-                R"("name":"echo","arguments":{},"requestState":)" + canonical(asks["requestState"]),
-                kWithPeople),
+  EXPECT_EQ(fixture.error(kModern, "tools/call",
+                          R"("name":"echo","arguments":{},"requestState":)" +
+                              canonical(input_required["requestState"]),
+                          kWithPeople),
             mcp::kInvalidParams)
       << "it is another agent's";
 }
 
 AE_TEST("mcp/a question has the key of its wait, and each round of a call a state of its own") {
   McpServerFixture fixture;
-  const auto again = [&](const Value& asks, const std::string& answers) {
+  const auto again = [&](const Value& input_required, const std::string& answers) {
     return R"("name":"interview","arguments":{},"requestState":)" +
-           canonical(asks["requestState"]) + R"(,"inputResponses":{)" + answers + "}";
+           canonical(input_required["requestState"]) + R"(,"inputResponses":{)" + answers + "}";
   };
-  const auto wrong = [&](const Value& asks, const std::string& answers) {
-    return fixture.error(kModern, "tools/call", again(asks, answers), kWithPeople);
+  const auto wrong = [&](const Value& input_required, const std::string& answers) {
+    return fixture.error(kModern, "tools/call", again(input_required, answers), kWithPeople);
   };
   const Value first = fixture.call(kModern, "interview", "{}", kWithPeople);
   ASSERT_NE(first["inputRequests"].find("user_name"), nullptr) << canonical(first);
@@ -778,11 +781,11 @@ AE_TEST("mcp/a task asks for people's answers, takes them once, and is cancelled
   McpServerFixture fixture;
   const std::string id(fixture.call(kModern, "buys", R"({"n": 2})", kWithBoth).text("taskId"));
   const std::string of = R"("taskId":")" + id + "\"";
-  const Value asks = fixture.result(kModern, "tasks/get", of, kWithBoth);
-  ASSERT_EQ(asks.text("status"), "input_required") << canonical(asks);
+  const Value input_required = fixture.result(kModern, "tasks/get", of, kWithBoth);
+  ASSERT_EQ(input_required.text("status"), "input_required") << canonical(input_required);
   EXPECT_EQ(fixture.result(kModern, "tasks/get", of, kWithTasks).text("status"), "working")
       << "a client that cannot ask is not asked";
-  const std::string key = asks["inputRequests"].members()[0].first;
+  const std::string key = input_required["inputRequests"].members()[0].first;
   const std::string answer = of + R"(,"inputResponses":{"other":{"action":"accept"},")" + key +
                              R"(":{"action":"decline"}})";
   EXPECT_EQ(fixture.result(kModern, "tasks/update", answer, kWithBoth).text("resultType"),

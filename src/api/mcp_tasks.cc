@@ -16,20 +16,20 @@ namespace {
 constexpr int kPollEvery = 1'000;                 // milliseconds, as recommended to clients
 constexpr std::size_t kQuestionShownMax = 2'000;  // bytes of arguments in a question
 
-// `asks`: the job has questions that this client can put to its user.
-std::string_view task_status(const Value& job, bool modern, bool asks) {
+// `has_questions`: the job has questions that this client can put to its user.
+std::string_view task_status(const Value& job, bool modern, bool has_questions) {
   const std::string_view status = job.text("status");
   if (status == "cancelled") return "cancelled";
   if (status == "completed") return "completed";
   // The extension reserves "failed" for protocol errors.
   if (status == "failed") return modern ? "completed" : "failed";
-  return asks ? "input_required" : "working";
+  return has_questions ? "input_required" : "working";
 }
 
-Value task_of(const Value& job, bool modern, bool asks) {
+Value task_of(const Value& job, bool modern, bool has_questions) {
   std::vector<Member> members{{"createdAt", job["created_at"]},
                               {"lastUpdatedAt", job["updated_at"]},
-                              {"status", task_status(job, modern, asks)},
+                              {"status", task_status(job, modern, has_questions)},
                               {"taskId", job["id"]},
                               {modern ? "ttlMs" : "ttl", Value()},
                               {modern ? "pollIntervalMs" : "pollInterval", kPollEvery}};
@@ -156,10 +156,10 @@ void Mcp::with_questions(const CallPtr& call, const Value& job, QuestionsCallbac
   }
   call_route(
       call, "GET", {"api", "approvals"}, {{"job", std::string(job.text("id"))}}, {},
-      [call, then = std::move(then)](const ApiResponse& seen) mutable {
-        if (seen.status != 200) return call->refuse(seen);
+      [call, then = std::move(then)](const ApiResponse& response) mutable {
+        if (response.status != 200) return call->refuse(response);
         std::vector<Value> questions;
-        for (const Value& one : items_of(seen.body["approvals"])) {
+        for (const Value& one : items_of(response.body["approvals"])) {
           // A verification can be asked again under its id: it is answered on the command line.
           if (one.text("kind") == "confirmation") continue;
           questions.push_back(Value::object({{"key", wait_key(one)}, {"request", question(one)}}));
@@ -176,10 +176,10 @@ void Mcp::apply_answers(const CallPtr& call, const std::string& job, async::Task
     return call->refuse_params("\"inputResponses\" must be an object of at most 100 answers");
   }
   call_route(call, "GET", {"api", "approvals"}, {{"job", job}}, {},
-             [this, call, then = std::move(then)](const ApiResponse& seen) mutable {
-               if (seen.status != 200) return call->refuse(seen);
+             [this, call, then = std::move(then)](const ApiResponse& response) mutable {
+               if (response.status != 200) return call->refuse(response);
                auto requests = std::make_shared<std::vector<ApiRequest>>();
-               for (const Value& one : items_of(seen.body["approvals"])) {
+               for (const Value& one : items_of(response.body["approvals"])) {
                  const Value* const answer = call->params()["inputResponses"].find(wait_key(one));
                  if (answer == nullptr || one.text("kind") == "confirmation") continue;
                  auto request = to_request(one, *answer);
@@ -225,30 +225,30 @@ void Mcp::with_task(const CallPtr& call, WithJob then) {
   const auto job = job_of(call->params()["taskId"]);
   if (!job) return call->refuse_params("\"taskId\" must be a task id");
   call_route(call, "GET", {"api", "jobs", *job}, {}, {},
-             [call, then = std::move(then)](const ApiResponse& seen) mutable {
-               if (seen.status == 404) return call->refuse_params("Task not found");
-               if (seen.status != 200) return call->refuse(seen);
-               then(seen.body);
+             [call, then = std::move(then)](const ApiResponse& response) mutable {
+               if (response.status == 404) return call->refuse_params("Task not found");
+               if (response.status != 200) return call->refuse(response);
+               then(response.body);
              });
 }
 
-// `made`: the response to the call that created the job.
-void Mcp::answer_with_task(const CallPtr& call, const Value& job, bool made) {
+// `is_new`: the response to the call that created the job.
+void Mcp::answer_with_task(const CallPtr& call, const Value& job, bool is_new) {
   if (!call->modern()) {
     const Value task = task_of(job, false, false);
-    return finish(call, made ? Value::object({{"task", task}}) : task);
+    return finish(call, is_new ? Value::object({{"task", task}}) : task);
   }
-  if (made) return finish(call, task_of(job, true, false).with("resultType", "task"));
+  if (is_new) return finish(call, task_of(job, true, false).with("resultType", "task"));
   with_questions(call, job, [this, call, job](const std::vector<Value>& questions) {
     Value task = task_of(job, true, !questions.empty());
     if (task.text("status") == "completed") {
       task = task.with("result", job_result(call->revision, job).with("resultType", "complete"));
     }
     if (!questions.empty()) {
-      std::vector<Member> asked;
-      asked.reserve(questions.size());
-      for (const Value& one : questions) asked.emplace_back(one.text("key"), one["request"]);
-      task = task.with("inputRequests", Value::object(std::move(asked)));
+      std::vector<Member> requests;
+      requests.reserve(questions.size());
+      for (const Value& one : questions) requests.emplace_back(one.text("key"), one["request"]);
+      task = task.with("inputRequests", Value::object(std::move(requests)));
     }
     finish(call, task);
   });
@@ -279,9 +279,9 @@ void Mcp::cancel_task(CallPtr call) {
                  if (done.status >= 400 && !over) return call->refuse(done);
                  if (call->modern()) return finish(call, Value::object({}));
                  call_route(call, "GET", {"api", "jobs", id}, {}, {},
-                            [this, call](const ApiResponse& seen) {
-                              if (seen.status != 200) return call->refuse(seen);
-                              answer_with_task(call, seen.body, false);
+                            [this, call](const ApiResponse& response) {
+                              if (response.status != 200) return call->refuse(response);
+                              answer_with_task(call, response.body, false);
                             });
                });
   });
@@ -300,13 +300,13 @@ void Mcp::list_tasks(CallPtr call) {
   }
   if (cursor.is_string()) query.emplace_back("cursor", cursor.as_string());
   call_route(call, "GET", {"api", "jobs"}, std::move(query), {},
-             [this, call](const ApiResponse& seen) {
-               if (seen.status != 200) return call->refuse(seen);
+             [this, call](const ApiResponse& response) {
+               if (response.status != 200) return call->refuse(response);
                std::vector<Value> tasks;
-               for (const Value& row : items_of(seen.body["jobs"]))
+               for (const Value& row : items_of(response.body["jobs"]))
                  tasks.push_back(task_of(row, false, false));
                Value result = Value::object({{"tasks", Value::array(std::move(tasks))}});
-               if (const Value& next = seen.body["next_cursor"]; next.is_string()) {
+               if (const Value& next = response.body["next_cursor"]; next.is_string()) {
                  result = result.with("nextCursor", next);
                }
                finish(call, result);

@@ -77,9 +77,9 @@ std::optional<std::string> job_of_state(const Value& state) {
   const std::string& text = state.as_string();
   const std::size_t dot = std::min(text.rfind('.'), text.size());
   const std::string_view seq = std::string_view(text).substr(std::min(dot + 1, text.size()));
-  const bool sound =
+  const bool is_valid =
       !seq.empty() && seq.size() <= 16 && seq.find_first_not_of("0123456789") == seq.npos;
-  return sound ? job_of(Value(text.substr(0, dot))) : std::nullopt;
+  return is_valid ? job_of(Value(text.substr(0, dot))) : std::nullopt;
 }
 
 // It was answered before with another answer. Notes of a decision are not compared.
@@ -171,11 +171,11 @@ void Mcp::list_tools(CallPtr call) {
   if (!cursor.is_null() && !(cursor.is_string() && cursor.as_string().starts_with(kCursor))) {
     return call->refuse_params("\"cursor\" must be one that a response returned");
   }
-  call_route(call, "GET", {"api", "agents"}, {}, {}, [this, call](const ApiResponse& seen) {
-    if (seen.status != 200) return call->refuse(seen);
+  call_route(call, "GET", {"api", "agents"}, {}, {}, [this, call](const ApiResponse& response) {
+    if (response.status != 200) return call->refuse(response);
     std::vector<Value> all;
     for (const BuiltinTool& own : kTools) all.push_back(own.shown(call->revision));
-    for (const Value& agent : items_of(seen.body["agents"])) {
+    for (const Value& agent : items_of(response.body["agents"])) {
       if (is_offered(agent)) all.push_back(agent_tool(agent, call->revision));
     }
     std::ranges::sort(all, {}, [](const Value& tool) { return tool.text("name"); });
@@ -239,9 +239,9 @@ void Mcp::call_agent(CallPtr call) {
   const auto unknown = [name] { return "Unknown tool: " + mcp::clip_text(name); };
   if (name.empty() || name.size() > 256) return call->refuse_params(unknown());
   call_route(call, "GET", {"api", "agents"}, {}, {},
-             [this, call, name, unknown](const ApiResponse& seen) {
-               if (seen.status != 200) return call->refuse(seen);
-               for (const Value& agent : items_of(seen.body["agents"])) {
+             [this, call, name, unknown](const ApiResponse& response) {
+               if (response.status != 200) return call->refuse(response);
+               for (const Value& agent : items_of(response.body["agents"])) {
                  if (agent.text("name") == name && is_offered(agent)) return start_job(call, agent);
                }
                call->refuse_params(unknown());
@@ -261,8 +261,9 @@ void Mcp::start_job(const CallPtr& call, const Value& agent) {
     }
     return call_route(
         call, "GET", {"api", "jobs", *job}, {}, {},
-        [this, call, id = *job, name = std::string(agent.text("name"))](const ApiResponse& seen) {
-          if (seen.status != 200 || seen.body.text("agent") != name) {
+        [this, call, id = *job,
+         name = std::string(agent.text("name"))](const ApiResponse& response) {
+          if (response.status != 200 || response.body.text("agent") != name) {
             return call->refuse_params("\"requestState\" does not match a job of this agent");
           }
           apply_answers(call, id, [this, call, id] { continue_call(call, id); });
@@ -271,8 +272,8 @@ void Mcp::start_job(const CallPtr& call, const Value& agent) {
   const Value& arguments = call->params()["arguments"];
   Value input = arguments.is_null() ? Value::object({}) : arguments;
   if (!takes_object(agent["input_schema"])) {
-    const bool sound = input.size() == 1 && input.find(kWrappedInput) != nullptr;
-    if (!sound) {
+    const bool is_valid = input.size() == 1 && input.find(kWrappedInput) != nullptr;
+    if (!is_valid) {
       return finish(
           call, tool_error(call->revision, problem({Code::input_invalid,
                                                     "this agent takes one argument, \"input\""})));
@@ -294,27 +295,29 @@ void Mcp::start_job(const CallPtr& call, const Value& agent) {
     request.query.emplace_back("wait", in_milliseconds(wait));
   }
   call->drop_params();
-  send(std::move(request), [this, call](const ApiResponse& made) { started(call, made); });
+  send(std::move(request),
+       [this, call](const ApiResponse& created) { on_job_created(call, created); });
 }
 
-void Mcp::started(const CallPtr& call, const ApiResponse& made) {
-  if (made.status >= 400) {
-    const Error error = error_of_problem(made.body, made.status);
+void Mcp::on_job_created(const CallPtr& call, const ApiResponse& created) {
+  if (created.status >= 400) {
+    const Error error = error_of_problem(created.body, created.status);
     // Errors that the caller can correct go to the model, others to the client.
-    const bool theirs = made.status == 400 || made.status == 409 || made.status == 413;
-    if (theirs && error.code != Code::not_found) {
-      return finish(call, tool_error(call->revision, made.body));
+    const bool is_caller_error =
+        created.status == 400 || created.status == 409 || created.status == 413;
+    if (is_caller_error && error.code != Code::not_found) {
+      return finish(call, tool_error(call->revision, created.body));
     }
-    return call->refuse(made);
+    return call->refuse(created);
   }
-  if (call->requests_task) return answer_with_task(call, made.body, true);
-  follow(call, made.body, [this, call](const Value& job) { end_call(call, job); });
+  if (call->requests_task) return answer_with_task(call, created.body, true);
+  follow(call, created.body, [this, call](const Value& job) { end_call(call, job); });
 }
 
 void Mcp::continue_call(const CallPtr& call, const std::string& job) {
-  call_route(call, "GET", {"api", "jobs", job}, {}, {}, [this, call](const ApiResponse& seen) {
-    if (seen.status != 200) return call->refuse(seen);
-    follow(call, seen.body, [this, call](const Value& one) { end_call(call, one); });
+  call_route(call, "GET", {"api", "jobs", job}, {}, {}, [this, call](const ApiResponse& response) {
+    if (response.status != 200) return call->refuse(response);
+    follow(call, response.body, [this, call](const Value& one) { end_call(call, one); });
   });
 }
 
@@ -322,12 +325,12 @@ void Mcp::end_call(const CallPtr& call, const Value& job) {
   if (call->supports_tasks && !has_ended(job)) return answer_with_task(call, job, true);
   with_questions(call, job, [this, call, job](const std::vector<Value>& questions) {
     if (questions.empty()) return finish(call, job_result(call->revision, job));
-    std::vector<Member> asked;
-    asked.reserve(questions.size());
+    std::vector<Member> requests;
+    requests.reserve(questions.size());
     for (const Value& one : questions) {
-      asked.emplace_back(one.text("key"), one["request"]);
+      requests.emplace_back(one.text("key"), one["request"]);
     }
-    finish(call, Value::object({{"inputRequests", Value::object(std::move(asked))},
+    finish(call, Value::object({{"inputRequests", Value::object(std::move(requests))},
                                 {"requestState", state_of(job)},
                                 {"resultType", "input_required"}}));
   });
@@ -338,9 +341,9 @@ void Mcp::end_call(const CallPtr& call, const Value& job) {
 void Mcp::read_job(CallPtr call) {
   const Value& arguments = call->params()["arguments"];
   const Value& wait = arguments["wait_seconds"];
-  const bool sound = wait.is_null() || (wait.is_integer() && wait.as_int() >= 0 &&
-                                        wait.as_int() <= std::int64_t{kWaitSecondsMax});
-  if (!sound) {
+  const bool is_valid = wait.is_null() || (wait.is_integer() && wait.as_int() >= 0 &&
+                                           wait.as_int() <= std::int64_t{kWaitSecondsMax});
+  if (!is_valid) {
     return finish(call, tool_error(call->revision,
                                    problem({Code::input_invalid,
                                             "\"wait_seconds\" must be an integer from 0 to 45"})));
@@ -348,10 +351,11 @@ void Mcp::read_job(CallPtr call) {
   const std::int64_t seconds = wait.is_null() ? 0 : wait.as_int();
   call->until = steady_.since_start() + std::chrono::seconds(seconds);
   call_route(call, "GET", {"api", "jobs", *job_of(arguments["job_id"])}, {}, {},
-             [this, call](const ApiResponse& seen) {
-               if (seen.status == 403) return call->refuse(seen);
-               if (seen.status != 200) return finish(call, tool_error(call->revision, seen.body));
-               follow(call, seen.body, [this, call](const Value& job) {
+             [this, call](const ApiResponse& response) {
+               if (response.status == 403) return call->refuse(response);
+               if (response.status != 200)
+                 return finish(call, tool_error(call->revision, response.body));
+               follow(call, response.body, [this, call](const Value& job) {
                  // Here the failed job is the requested result, not an error.
                  const Value shown = job_result(call->revision, job);
                  finish(call,
@@ -390,27 +394,27 @@ void Mcp::answer_wait(CallPtr call) {
   const std::string job = call->params()["arguments"]["job_id"].as_string();
   call_route(
       call, "GET", {"api", "approvals"}, {{"job", job}}, {},
-      [this, call, job](const ApiResponse& seen) {
+      [this, call, job](const ApiResponse& response) {
         const Value& given = call->params()["arguments"];
         const auto refuse = [&](std::string what) {
           finish(call, tool_error(call->revision, problem({Code::input_invalid, std::move(what)})));
         };
-        if (seen.status == 403) return call->refuse(seen);
-        if (seen.status != 200) return finish(call, tool_error(call->revision, seen.body));
-        const Value* asked = nullptr;
+        if (response.status == 403) return call->refuse(response);
+        if (response.status != 200) return finish(call, tool_error(call->revision, response.body));
+        const Value* open_question = nullptr;
         std::string ids;
-        for (const Value& one : items_of(seen.body["approvals"])) {
+        for (const Value& one : items_of(response.body["approvals"])) {
           ids.append(ids.empty() ? "" : ", ").append(one.text("id"));
-          if (given["approval_id"] == one["id"]) asked = &one;
+          if (given["approval_id"] == one["id"]) open_question = &one;
         }
-        if (given["approval_id"].is_null() && seen.body["approvals"].size() == 1) {
-          asked = &items_of(seen.body["approvals"])[0];
+        if (given["approval_id"].is_null() && response.body["approvals"].size() == 1) {
+          open_question = &items_of(response.body["approvals"])[0];
         }
         const bool decides = !given["decision"].is_null();
         if (decides == (given.find("payload") != nullptr)) {
           return refuse("set either \"decision\" or, if data is requested, \"payload\"");
         }
-        if (asked != nullptr) return answer_question(call, *asked);
+        if (open_question != nullptr) return answer_question(call, *open_question);
         const bool of_job = given.text("approval_id").starts_with(job + ".");
         if (given["approval_id"].is_null() ? ids.empty() : of_job)
           return answer_closed_question(call);
@@ -419,26 +423,26 @@ void Mcp::answer_wait(CallPtr call) {
       });
 }
 
-void Mcp::answer_question(const CallPtr& call, const Value& asked) {
+void Mcp::answer_question(const CallPtr& call, const Value& question) {
   const Value& given = call->params()["arguments"];
-  const Path approval{"api", "approvals", std::string(asked.text("id"))};
+  const Path approval{"api", "approvals", std::string(question.text("id"))};
   if (!given["decision"].is_null()) {
     return post_request(call, approval,
                         Value::object({{"decision", given["decision"]}, {"note", given["note"]}}));
   }
-  if (asked.text("kind") == "question") {
+  if (question.text("kind") == "question") {
     return post_request(
         call, approval,
         Value::object({{"arguments", form_of(given["payload"])}, {"decision", "approve"}}));
   }
-  if (asked.text("answer") != "data") {
+  if (question.text("answer") != "data") {
     return finish(
         call, tool_error(call->revision, problem({Code::input_invalid,
                                                   "this question takes a \"decision\": approve or "
                                                   "reject"})));
   }
   post_request(call, {"api", "jobs", given["job_id"].as_string(), "signal"},
-               Value::object({{"correlation_key", asked["correlation_key"]},
+               Value::object({{"correlation_key", question["correlation_key"]},
                               {"payload", given["payload"]},
                               {"wait_type", "human"}}));
 }
@@ -457,12 +461,12 @@ void Mcp::answer_closed_question(const CallPtr& call) {
   const std::string job = given["job_id"].as_string();
   call_route(
       call, "GET", {"api", "jobs", job, "events"}, {{"limit", "1000"}, {"type", "wait_completed"}},
-      {}, [this, call, job](const ApiResponse& seen) {
-        if (seen.status == 403) return call->refuse(seen);
-        if (seen.status != 200) return finish(call, tool_error(call->revision, seen.body));
+      {}, [this, call, job](const ApiResponse& response) {
+        if (response.status == 403) return call->refuse(response);
+        if (response.status != 200) return finish(call, tool_error(call->revision, response.body));
         const Value& arguments = call->params()["arguments"];
         std::vector<Value> keys;
-        for (const Value& event : items_of(seen.body["events"])) {
+        for (const Value& event : items_of(response.body["events"])) {
           const Value& p = event["payload"];
           const bool asked_people =
               p.text("wait_type") == "human" && !p.text("correlation_key").starts_with("resolve/");

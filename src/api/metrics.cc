@@ -126,7 +126,7 @@ Metrics::Metrics() {
 void Metrics::Histogram::add(const std::array<double, 12>& bounds, double seconds) {
   std::size_t i = 0;
   while (i < bounds.size() && seconds > bounds.at(i)) ++i;
-  ++in[i];
+  ++buckets[i];
   sum += seconds;
 }
 
@@ -137,7 +137,7 @@ void Metrics::Histogram::append_to(std::string& out, const std::string& name,
   const std::string before = label.empty() ? "{" : label.substr(0, label.size() - 1) + ",";
   std::uint64_t so_far = 0;
   for (std::size_t i = 0; i <= bounds.size(); ++i) {
-    so_far += in.at(i);
+    so_far += buckets.at(i);
     const std::string bound = i < bounds.size() ? number(bounds.at(i)) : "+Inf";
     out.append(name).append("_bucket").append(before).append("le=\"").append(bound);
     out.append("\"} ").append(std::to_string(so_far)).append("\n");
@@ -161,7 +161,7 @@ void Metrics::count_finished(const JobId& job, const ToolInvocationFinished& eve
   calls_.erase(call);
 }
 
-void Metrics::committed(const CommandCommitted& event) {
+void Metrics::count_committed(const CommandCommitted& event) {
   for (const auto& [name, direction] :
        {std::pair{"input_tokens", "input"}, {"output_tokens", "output"}}) {
     const Value& tokens = event.usage[name];
@@ -171,7 +171,7 @@ void Metrics::committed(const CommandCommitted& event) {
   }
 }
 
-void Metrics::decided(const DecisionRecorded& event) {
+void Metrics::count_decision(const DecisionRecorded& event) {
   const bool requested = event.state == "requested";
   if (event.kind == "retry") count("aetheris_step_retries_total");
   if (requested) count("aetheris_approval_requests_total");
@@ -236,7 +236,7 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
         count_finished(job, std::get<ToolInvocationFinished>(event.body));
         break;
       case EventType::command_committed:
-        committed(std::get<CommandCommitted>(event.body));
+        count_committed(std::get<CommandCommitted>(event.body));
         break;
       case EventType::node_finished:
         count(labelled("aetheris_node_execution_total", "status",
@@ -267,7 +267,7 @@ void Metrics::on_events(const JobId& job, const std::vector<Event>& events) {
         }
         break;
       case EventType::decision_recorded:
-        decided(std::get<DecisionRecorded>(event.body));
+        count_decision(std::get<DecisionRecorded>(event.body));
         break;
       default:
         break;

@@ -42,7 +42,7 @@ class Metrics {
                                                      300, 1800, 3600, 6 * 3600, 86'400, 7 * 86'400};
   static constexpr std::size_t kJobsMax = 100'000;  // with a remembered start
   struct Histogram {
-    std::array<std::uint64_t, kCallBounds.size() + 1> in{};
+    std::array<std::uint64_t, kCallBounds.size() + 1> buckets{};
     double sum = 0;
     void add(const std::array<double, 12>& bounds, double seconds);
     void append_to(std::string& out, const std::string& name, const std::string& label,
@@ -56,8 +56,8 @@ class Metrics {
   };
   void count(std::string name, std::uint64_t by = 1) { counters_[std::move(name)] += by; }
   void count_finished(const JobId& job, const ToolInvocationFinished& event);
-  void committed(const CommandCommitted& event);
-  void decided(const DecisionRecorded& event);
+  void count_committed(const CommandCommitted& event);
+  void count_decision(const DecisionRecorded& event);
   void count_ended(const JobId& job, const Event& event);
   void count_unparked(const JobId& job, const Event& event);
   TrackedJob* track_job(const JobId& job);  // nullptr: too many jobs

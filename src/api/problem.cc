@@ -161,7 +161,7 @@ std::string replaced(std::string_view text, std::string_view Phrase::* from,
 }
 
 // The first request that a message names, or "".
-std::string_view act_of(std::string_view detail) {
+std::string_view request_in(std::string_view detail) {
   for (const std::string_view method : {"GET /api/", "POST /api/"}) {
     const std::size_t at = detail.find(method);
     if (at == detail.npos) continue;
@@ -195,11 +195,11 @@ Value problem(const Error& error, int status) {
                               {"status", status == 0 ? http_status(error.code) : status},
                               {"title", title},
                               {"type", "urn:aetheris:error:" + code}});
-  const std::string_view act = act_of(detail);
-  return act.empty() ? body : body.with("act", std::string(act));
+  const std::string_view request = request_in(detail);
+  return request.empty() ? body : body.with("act", std::string(request));
 }
 
-Error no_job(std::string_view id) {
+Error missing_job_error(std::string_view id) {
   return {Code::not_found,
           "there is no job " + std::string(id) + " in this store; GET /api/jobs lists them"};
 }

@@ -19,7 +19,7 @@ Value problem(const Error& error, int status = 0);
 // for the command line.
 std::string with_requests(std::string_view message);
 std::string with_commands(std::string_view message);
-Error no_job(std::string_view id);
+Error missing_job_error(std::string_view id);
 // The reverse of `problem`, for a response body. An unknown code becomes `unavailable`; the detail
 // is kept.
 Error error_of_problem(const Value& body, int status);

@@ -35,12 +35,12 @@ Result<runtime::RedactRequest> parse_redact_params(const Fields& fields) {
   for (const auto& [name, flag] :
        {std::pair("keep_blind", &params.keep_blind), std::pair("tree", &params.tree),
         std::pair("keep_forks", &params.keep_forks)}) {
-    const Value& said = fields[name];
-    if (said.is_null()) continue;
-    if (!said.is_bool()) {
+    const Value& field = fields[name];
+    if (field.is_null()) continue;
+    if (!field.is_bool()) {
       return fail(Code::input_invalid, "\"" + std::string(name) + "\" must be true or false");
     }
-    *flag = said.as_bool();
+    *flag = field.as_bool();
   }
   if (params.tree && (!params.all || params.keep_forks)) {
     return fail(Code::input_invalid,
@@ -173,7 +173,7 @@ Value pruned_json(const runtime::PruneResult& pruned) {
 
 void Api::prune(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::PruneRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body, {"older_than", "status", "agent", "labels",
                                                 "archive", "dry_run", "after"}));
@@ -193,20 +193,21 @@ void Api::prune(ContextPtr ctx) {
   }();
   if (!params) return ctx->refuse(params.error());
   params->by = ctx->request.by;
-  const auto gone = [this, alive = std::weak_ptr(alive_)](const JobId& job) {
+  const auto on_deleted = [this, alive = std::weak_ptr(alive_)](const JobId& job) {
     if (!alive.lock()) return;
     runtime_.drop_cached(job);
     read_positions_.erase(job);
   };
-  runtime::prune(store_, *std::move(params), gone, [ctx](Result<runtime::PruneResult> pruned) {
-    if (!pruned) return ctx->refuse(pruned.error());
-    ctx->answer(200, pruned_json(*pruned));
-  });
+  runtime::prune(store_, *std::move(params), on_deleted,
+                 [ctx](Result<runtime::PruneResult> pruned) {
+                   if (!pruned) return ctx->refuse(pruned.error());
+                   ctx->answer(200, pruned_json(*pruned));
+                 });
 }
 
 void Api::redact(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::RedactRequest> {
-    AE_TRY(ctx->query.only({}));
+    AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body, {"seq", "field", "values", "all", "reason",
                                                 "keep_blind", "tree", "keep_forks"}));
@@ -228,7 +229,7 @@ void Api::redact(ContextPtr ctx) {
                       }
                     }
                     if (!redacted && redacted.error().code == Code::not_found) {
-                      return ctx->refuse(no_job(ctx->id));
+                      return ctx->refuse(missing_job_error(ctx->id));
                     }
                     if (!redacted) return ctx->refuse(redacted.error());
                     ctx->answer(200, redacted_json(*redacted));
@@ -236,7 +237,8 @@ void Api::redact(ContextPtr ctx) {
 }
 
 void Api::audit(ContextPtr ctx) {
-  if (auto known = ctx->query.only({"after", "limit"}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({"after", "limit"}); !known)
+    return ctx->refuse(known.error());
   const auto after = ctx->query.number("after");
   const auto limit = ctx->query.limit(kEntriesMax, kEntriesMax);
   if (!after || !limit) return ctx->refuse(after ? limit.error() : after.error());
@@ -264,7 +266,7 @@ void Api::audit(ContextPtr ctx) {
 }
 
 void Api::verify_audit(ContextPtr ctx) {
-  if (auto known = ctx->query.only({}); !known) return ctx->refuse(known.error());
+  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   store_.read_audit_log(0, [ctx](Result<store::AuditLog> log) {
     if (!log) return ctx->refuse(log.error());
     const store::AuditVerification proof = store::verify_audit_log(*log);

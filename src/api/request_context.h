@@ -35,12 +35,12 @@ struct Api::RequestContext {
     done({.status = status, .body = std::move(body), .location = std::move(location)});
   }
   void refuse(const Error& error) {
-    const bool later = error.code == Code::unavailable;
+    const bool is_transient = error.code == Code::unavailable;
     done({.status = http_status(error.code),
           .body = problem(error),
           .location = {},
           .text = {},
-          .retry_after = later ? kRetryAfter : Duration(0)});
+          .retry_after = is_transient ? kRetryAfter : Duration(0)});
   }
   // Fails with unavailable: the responses in progress use all memory for them.
   Status check_response_room() const {
@@ -94,7 +94,7 @@ class Fields {
   // Fails with input_invalid, payload_too_large, unsupported.
   static Result<Fields> parse(const std::string& body,
                               std::initializer_list<std::string_view> known,
-                              std::initializer_list<UnsupportedField> later = {});
+                              std::initializer_list<UnsupportedField> unsupported = {});
   const Value& operator[](std::string_view name) const { return object_[name]; }
   const Value* find(std::string_view name) const { return object_.find(name); }
   const Value& object() const { return object_; }

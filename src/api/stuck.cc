@@ -20,7 +20,7 @@ constexpr Duration kOlderThan = std::chrono::minutes(5);
 constexpr std::size_t kListDefault = 100;
 constexpr std::size_t kStuckRowsAtOnce = 200;
 constexpr std::size_t kCountedMax = 10'000;  // rows read per number
-constexpr Duration kStandingAge = std::chrono::seconds(5);
+constexpr Duration kGaugesTtl = std::chrono::seconds(5);
 
 std::vector<std::string> missing_of(const WorkerOffer& offer,
                                     const std::vector<std::string>& needed) {
@@ -32,8 +32,8 @@ std::vector<std::string> missing_of(const WorkerOffer& offer,
 }
 
 // What the best matching worker lacks; nullopt: no worker runs the agent.
-std::optional<std::vector<std::string>> least_missing(const store::JobRow& row,
-                                                      const std::vector<WorkerOffer>& offers) {
+std::optional<std::vector<std::string>> missing_at_best_worker(
+    const store::JobRow& row, const std::vector<WorkerOffer>& offers) {
   std::optional<std::vector<std::string>> least;
   for (const WorkerOffer& offer : offers) {
     if (!may_claim_agent(offer, row.agent)) continue;
@@ -57,7 +57,7 @@ std::optional<StuckReason> missing_worker(const store::JobRow& row,
     stuck.message = "no worker is running";
     return stuck;
   }
-  const auto missing = least_missing(row, offers);
+  const auto missing = missing_at_best_worker(row, offers);
   if (!missing) {
     stuck.message = "no worker runs the agent " + row.agent;
     return stuck;
@@ -152,7 +152,7 @@ struct Api::JobWalk {
   std::string after;
   std::size_t wanted = kListDefault;
   Duration older_than = kOlderThan;
-  bool doubts = false;  // unknown outcomes; else stalled jobs
+  bool unknown_outcomes = false;  // unknown outcomes; else stalled jobs
   bool unattended = false;
   std::size_t logs = 0;  // number of logs read
   std::vector<WorkerOffer> offers;
@@ -193,7 +193,7 @@ void Api::stuck_jobs(ContextPtr ctx) {
   auto walk = std::make_shared<JobWalk>();
   walk->statuses = {"parked", "running", "queued"};
   const auto params = [&]() -> Status {
-    AE_TRY(ctx->query.only({"stuck", "older_than", "cursor", "limit"}));
+    AE_TRY(ctx->query.check_names({"stuck", "older_than", "cursor", "limit"}));
     AE_TRY(read_flag(ctx->query, "stuck"));
     if (const std::string* text = ctx->query.find("older_than")) {
       auto age = duration_from_text(*text);
@@ -217,9 +217,9 @@ void Api::in_doubt_jobs(ContextPtr ctx) {
   auto walk = std::make_shared<JobWalk>();
   // Ended jobs last: their logs are read for this, page by page.
   walk->statuses = {"parked", "waiting", "running", "queued", "failed", "cancelled", "completed"};
-  walk->doubts = true;
+  walk->unknown_outcomes = true;
   const auto params = [&]() -> Status {
-    AE_TRY(ctx->query.only({"in_doubt", "cursor", "limit"}));
+    AE_TRY(ctx->query.check_names({"in_doubt", "cursor", "limit"}));
     return read_flag(ctx->query, "in_doubt");
   }();
   if (!params) return ctx->refuse(params.error());
@@ -250,7 +250,7 @@ void Api::next_page(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
   apply_cursor(walk->after, filter);
   filter.limit = kStuckRowsAtOnce;
   // A job without progress has an old update time; an expired lease is in the row.
-  if (!walk->doubts && !walk->unattended && filter.status == "queued") {
+  if (!walk->unknown_outcomes && !walk->unattended && filter.status == "queued") {
     filter.updated_before = store_.now() - walk->older_than + Duration(1);
   }
   store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ctx,
@@ -279,7 +279,7 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
     walk->rows.pop_front();
     walk->after = cursor_of(row);
     std::optional<StuckReason> why;
-    if (!walk->doubts) {
+    if (!walk->unknown_outcomes) {
       const bool left = walk->unattended && store::is_runnable(row.status);
       why = left ? unattended_reason(row)
                  : find_stuck_reason(row, store_.now(), walk->older_than, walk->offers);
@@ -287,8 +287,9 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
     }
     Value shown = row_json(row);
     if (why && why->reason != "parked") {
-      const bool alone = store_.owned() || is_owner_alive_;  // the store has a single owner
-      std::string command = alone ? "aetheris serve FILE" : "aetheris worker FILE";
+      const bool has_single_owner =
+          store_.owned() || is_owner_alive_;  // the store has a single owner
+      std::string command = has_single_owner ? "aetheris serve FILE" : "aetheris worker FILE";
       for (const std::string& one : why->missing) {
         if (!one.starts_with(kVersion)) command += " --capability " + one;
       }
@@ -310,7 +311,7 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
       if (!alive.lock()) return;
       if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
       if (!read) {  // an unreadable log must not hide other jobs
-        if (!walk->doubts) {
+        if (!walk->unknown_outcomes) {
           walk->found.push_back(shown.with(
               "stuck", Value::object({{"code", std::string(code_name(read.error().code))},
                                       {"commands", Value::array({Value("aetheris verify " +
@@ -323,7 +324,7 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
         return next_row(ctx, walk);
       }
       const Value body = job_body(*read, store_.now());
-      if (walk->doubts) {
+      if (walk->unknown_outcomes) {
         if (body["in_doubt"].size() > 0) {
           walk->found.push_back(shown.with("in_doubt", body["in_doubt"]));
         }
@@ -355,7 +356,7 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
 // ---------------------------------------------------------------- metrics
 
 void Api::gauges(std::move_only_function<void(const JobGauges*)> then) {
-  if (gauges_ && steady_.since_start() - gauges_->taken_at < kStandingAge) {
+  if (gauges_ && steady_.since_start() - gauges_->taken_at < kGaugesTtl) {
     return then(gauges_.get());
   }
   store_.count_jobs([this, alive = std::weak_ptr(alive_),

@@ -23,7 +23,7 @@ store::JobRow row(std::string status, Duration still) {
   return row;
 }
 
-std::string told(const store::JobRow& row, const std::vector<WorkerOffer>& offers) {
+std::string stuck_text(const store::JobRow& row, const std::vector<WorkerOffer>& offers) {
   const auto why = find_stuck_reason(row, kNow, kOlder, offers);
   if (!why) return "-";
   std::string text = why->reason + " " + why->message + ", for " +
@@ -35,37 +35,37 @@ std::string told(const store::JobRow& row, const std::vector<WorkerOffer>& offer
 AE_TEST("stuck/what waits, ends or stands in line for a worker that is there is not") {
   const std::vector<WorkerOffer> any{{{}, {}}};
   for (const char* status : {"waiting", "completed", "failed", "cancelled"}) {
-    EXPECT_EQ(told(row(status, minutes(600)), any), "-") << status;
-    EXPECT_EQ(told(row(status, minutes(600)), {}), "-") << status;
+    EXPECT_EQ(stuck_text(row(status, minutes(600)), any), "-") << status;
+    EXPECT_EQ(stuck_text(row(status, minutes(600)), {}), "-") << status;
   }
-  EXPECT_EQ(told(row("queued", minutes(600)), any), "-");
-  EXPECT_EQ(told(row("queued", minutes(600)), {{{"other"}, {}}, {{"refund"}, {"gpu"}}}), "-");
+  EXPECT_EQ(stuck_text(row("queued", minutes(600)), any), "-");
+  EXPECT_EQ(stuck_text(row("queued", minutes(600)), {{{"other"}, {}}, {{"refund"}, {"gpu"}}}), "-");
 }
 
 AE_TEST("stuck/a job that nobody there can take says what is missing") {
   store::JobRow job = row("queued", minutes(7));
-  EXPECT_EQ(told(job, {}), "no_worker no worker is running, for 7m, missing");
-  EXPECT_EQ(told(job, {{{"other"}, {}}}),
+  EXPECT_EQ(stuck_text(job, {}), "no_worker no worker is running, for 7m, missing");
+  EXPECT_EQ(stuck_text(job, {{{"other"}, {}}}),
             "no_worker no worker runs the agent refund, for 7m, missing");
   job.capabilities = {"eu", "gpu"};
-  EXPECT_EQ(told(job, {{{}, {"eu"}}, {{}, {}}, {{"other"}, {"eu", "gpu"}}}),
+  EXPECT_EQ(stuck_text(job, {{{}, {"eu"}}, {{}, {}}, {{"other"}, {"eu", "gpu"}}}),
             "no_worker no worker has gpu, for 7m, missing gpu");
-  EXPECT_EQ(told(job, {{{}, {"gpu", "eu"}}}), "-");
+  EXPECT_EQ(stuck_text(job, {{{}, {"gpu", "eu"}}}), "-");
   job.capabilities = {"execution_version:refund=2"};
-  EXPECT_EQ(told(job, {{{}, {"execution_version:refund=1"}}}),
+  EXPECT_EQ(stuck_text(job, {{{}, {"execution_version:refund=1"}}}),
             "needs_version no worker has the version refund=2, for 7m, missing "
             "execution_version:refund=2");
 }
 
 AE_TEST("stuck/only for long, and not before its time has come") {
-  EXPECT_EQ(told(row("queued", minutes(4)), {}), "-");
+  EXPECT_EQ(stuck_text(row("queued", minutes(4)), {}), "-");
   store::JobRow job = row("queued", minutes(60));
   job.not_before = kNow - minutes(4);
-  EXPECT_EQ(told(job, {}), "-");
+  EXPECT_EQ(stuck_text(job, {}), "-");
   job.not_before = kNow + minutes(4);
-  EXPECT_EQ(told(job, {}), "-");
+  EXPECT_EQ(stuck_text(job, {}), "-");
   job.not_before = kNow - minutes(6);
-  EXPECT_EQ(told(job, {}), "no_worker no worker is running, for 6m, missing");
+  EXPECT_EQ(stuck_text(job, {}), "no_worker no worker is running, for 6m, missing");
 }
 
 AE_TEST("stuck/a lease that ran out long ago, and nobody took the job over") {
@@ -73,13 +73,13 @@ AE_TEST("stuck/a lease that ran out long ago, and nobody took the job over") {
   job.claim = store::Fence{AttemptId("A"), 1};
   job.claim_worker = "w1";
   job.lease_until = kNow + minutes(1);
-  EXPECT_EQ(told(job, {}), "-") << "it is held";
+  EXPECT_EQ(stuck_text(job, {}), "-") << "it is held";
   job.lease_until = kNow - minutes(4);
-  EXPECT_EQ(told(job, {}), "-") << "it may be taken over yet";
+  EXPECT_EQ(stuck_text(job, {}), "-") << "it may be taken over yet";
   job.lease_until = kNow - minutes(9);
-  EXPECT_EQ(told(job, {{{}, {}}}), "lease_expired its worker w1 is gone, for 9m, missing");
+  EXPECT_EQ(stuck_text(job, {{{}, {}}}), "lease_expired its worker w1 is gone, for 9m, missing");
   job.capabilities = {"gpu"};
-  EXPECT_EQ(told(job, {{{}, {}}}),
+  EXPECT_EQ(stuck_text(job, {{{}, {}}}),
             "lease_expired its worker w1 is gone, and no worker has gpu, for 9m, missing gpu");
 }
 
@@ -88,7 +88,7 @@ AE_TEST("stuck/a lease that a new owner ended is not told as of no time at all")
   job.claim = store::Fence{AttemptId("A"), 1};
   job.claim_worker = "w1";
   job.lease_until = Instant{0};
-  EXPECT_EQ(told(job, {{{}, {}}}), "lease_expired its worker w1 is gone, for 9m, missing");
+  EXPECT_EQ(stuck_text(job, {{{}, {}}}), "lease_expired its worker w1 is gone, for 9m, missing");
 }
 
 AE_TEST("stuck/in a store that nobody owns each job that could go on, at once, with who ran it") {
@@ -102,7 +102,7 @@ AE_TEST("stuck/in a store that nobody owns each job that could go on, at once, w
 }
 
 AE_TEST("stuck/a parked one at once, whoever is there") {
-  EXPECT_EQ(told(row("parked", minutes(0)), {{{}, {}}}), "parked , for 0m, missing");
+  EXPECT_EQ(stuck_text(row("parked", minutes(0)), {{{}, {}}}), "parked , for 0m, missing");
 }
 
 AE_TEST("stuck/what a worker announced is read, and what is none is left out") {

@@ -45,7 +45,7 @@ std::string target(const Path& path, const QueryPairs& query) {
   return out;
 }
 
-Status Query::only(std::initializer_list<std::string_view> names) const {
+Status Query::check_names(std::initializer_list<std::string_view> names) const {
   for (const auto& [name, value] : pairs_) {
     if (std::ranges::find(names, std::string_view(name)) != names.end()) {
       if (name == "label" || name == "key" || all(name).size() == 1) continue;
@@ -89,12 +89,12 @@ Result<std::optional<std::uint64_t>> Query::number(std::string_view name) const 
 }
 
 Result<std::size_t> Query::limit(std::size_t default_limit, std::size_t most) const {
-  AE_ASSIGN(const auto said, number("limit"));
-  if (!said) return default_limit;
-  if (*said == 0 || *said > most) {
+  AE_ASSIGN(const auto value, number("limit"));
+  if (!value) return default_limit;
+  if (*value == 0 || *value > most) {
     return fail(Code::input_invalid, "\"limit\" is 1 to " + std::to_string(most));
   }
-  return static_cast<std::size_t>(*said);
+  return static_cast<std::size_t>(*value);
 }
 
 }  // namespace ae::api

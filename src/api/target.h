@@ -30,7 +30,7 @@ class Query {
 
   // Fails with input_invalid for an unknown name (a misspelled filter must not return everything)
   // and for a repeated name, which is ambiguous; `label` and `key` may repeat.
-  Status only(std::initializer_list<std::string_view> names) const;
+  Status check_names(std::initializer_list<std::string_view> names) const;
   // The value of this name; nullptr if absent.
   const std::string* find(std::string_view name) const;
   std::vector<std::string> all(std::string_view name) const;

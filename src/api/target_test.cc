@@ -13,7 +13,7 @@ AE_TEST("api/a segment stays one, whatever it holds") {
 
 AE_TEST("api/a query names each thing once, but labels and keys") {
   const Query twice({{"limit", "1"}, {"limit", "2"}});
-  EXPECT_EQ(twice.only({"limit"}).error().code, Code::input_invalid);
+  EXPECT_EQ(twice.check_names({"limit"}).error().code, Code::input_invalid);
   for (const char* bad : {"0", "11", "-1", "x", ""}) {
     const auto limit = Query(QueryPairs{{"limit", bad}}).limit(5, 10);
     ASSERT_FALSE(limit) << bad;
@@ -21,7 +21,8 @@ AE_TEST("api/a query names each thing once, but labels and keys") {
   }
   EXPECT_EQ(*Query().limit(5, 10), 5u);
   EXPECT_EQ(*Query(QueryPairs{{"limit", "10"}}).limit(5, 10), 10u);
-  EXPECT_TRUE(Query({{"label", "a=1"}, {"label", "b=2"}, {"limit", "1"}}).only({"label", "limit"}));
+  EXPECT_TRUE(
+      Query({{"label", "a=1"}, {"label", "b=2"}, {"limit", "1"}}).check_names({"label", "limit"}));
 }
 
 AE_TEST("api/a problem can be read back") {
@@ -56,8 +57,8 @@ AE_TEST("api/a problem names requests, and the program prints them as commands")
     EXPECT_EQ(body.text("act"), one.act);
     EXPECT_EQ(with_commands(body.text("detail")), one.command);
   }
-  EXPECT_EQ(problem(no_job("x")).text("act"), "GET /api/jobs");
-  EXPECT_EQ(with_commands(no_job("x").message),
+  EXPECT_EQ(problem(missing_job_error("x")).text("act"), "GET /api/jobs");
+  EXPECT_EQ(with_commands(missing_job_error("x").message),
             "there is no job x in this store; `aetheris jobs` lists them");
 }
 

@@ -26,7 +26,7 @@ void Api::transcript(ContextPtr ctx) {
   Duration most{};
   auto params = [&]() -> Result<TranscriptParams> {
     TranscriptParams read;
-    AE_TRY(ctx->query.only({"after", "limit", "wait"}));
+    AE_TRY(ctx->query.check_names({"after", "limit", "wait"}));
     AE_ASSIGN(const auto after, ctx->query.number("after"));
     read.page.after = after.value_or(0);
     AE_ASSIGN(read.page.limit, ctx->query.limit(kEventsDefault, kEventsMax));
@@ -63,7 +63,7 @@ void Api::load_transcript(const ContextPtr& ctx, std::shared_ptr<TranscriptParam
                 if (!loaded) {
                   long_poll->is_done = true;
                   if (loaded.error().code != Code::not_found) return ctx->refuse(loaded.error());
-                  return ctx->refuse(no_job(ctx->id));
+                  return ctx->refuse(missing_job_error(ctx->id));
                 }
                 if (whole) return make_transcript(ctx, params, long_poll, *loaded, std::move(slot));
                 if (loaded->row.last_seq == params->seen) return long_poll->keep_waiting();

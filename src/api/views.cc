@@ -21,9 +21,9 @@ constexpr std::size_t kArgumentsShown = 64;
 
 // Each wait with its open request: the call to approve or the question of a tool. null = none.
 std::vector<Value> with_questions(std::span<const Value> waits, const engine::State& state) {
-  const std::vector<Value> asked = engine::approvals_view(state);
+  const std::vector<Value> approvals = engine::approvals_view(state);
   std::map<std::string_view, const Value*> by_key;
-  for (const Value& one : asked) by_key[one.text("correlation_key")] = &one;
+  for (const Value& one : approvals) by_key[one.text("correlation_key")] = &one;
   std::vector<Value> all;
   for (const Value& wait : waits) {
     const auto known = by_key.find(wait.text("correlation_key"));

@@ -97,7 +97,7 @@ class SocketClient final : public ApiClient {
     net::HttpCall call = call_of(request);
     call.headers.push_back({"Accept", "text/event-stream"});
     call.total_timeout = kStreamTimeout;
-    call.answer_max = kStreamMax;
+    call.response_max = kStreamMax;
     SseParser stream({.line_max = kStreamMax, .event_max = kStreamMax});
     net::HttpClient::Id id = 0;
     bool enough = false;
@@ -160,7 +160,7 @@ class SocketClient final : public ApiClient {
     return {Code::unknown_outcome, what + "; check the outcome before you retry"};
   }
 
-  std::size_t answer_max() const { return path_.empty() ? kServerAnswerMax : kAnswerMax; }
+  std::size_t response_max() const { return path_.empty() ? kServerAnswerMax : kAnswerMax; }
   const std::string& where() const { return path_.empty() ? base_ : path_; }
 
   net::HttpCall call_of(const api::ApiRequest& request) const {
@@ -172,7 +172,7 @@ class SocketClient final : public ApiClient {
     const bool server = path_.empty();
     call.connect_timeout = server ? kServerWait : kHealthWait;
     call.total_timeout = request_timeout(request, call.connect_timeout);
-    call.answer_max = answer_max();
+    call.response_max = response_max();
     if (!key_.empty()) call.headers.push_back({"Authorization", "Bearer " + key_});
     if (!request.by.empty()) call.headers.push_back({"X-Aetheris-By", request.by});
     if (!request.body.empty()) call.headers.push_back({"Content-Type", "application/json"});
@@ -195,7 +195,7 @@ class SocketClient final : public ApiClient {
                                              seen.error + "); check the outcome before you retry");
     }
     api::ApiResponse response{.status = seen.status, .body = {}, .location = {}};
-    auto body = parse_json(seen.body, {.bytes_max = answer_max(), .depth_max = 1000});
+    auto body = parse_json(seen.body, {.bytes_max = response_max(), .depth_max = 1000});
     const bool ours = body && (seen.status < 400 || !body->text("code").empty());
     if (!ours) return std::unexpected(not_aetheris_error(method, seen.status));
     response.body = std::move(*body);
@@ -208,11 +208,11 @@ class SocketClient final : public ApiClient {
   // A proxy in front of our server may have forwarded the request and lost the response. A refusal
   // or a GET had no effect.
   Error not_aetheris_error(const std::string& method, int status) const {
-    const std::string who =
+    const std::string message =
         "the server at " + where() + " is not an aetheris server (" + std::to_string(status) + ")";
-    if (method == "GET" || (status >= 300 && status < 500)) return {Code::unavailable, who};
+    if (method == "GET" || (status >= 300 && status < 500)) return {Code::unavailable, message};
     return {Code::unknown_outcome,
-            who + ", or a proxy is in front of one; check the outcome before you retry"};
+            message + ", or a proxy is in front of one; check the outcome before you retry"};
   }
 
   std::string path_, base_, key_;
@@ -296,11 +296,11 @@ std::unique_ptr<ApiClient> find_owner(const StoreUrl& store) {
 
 std::string find_unresponsive_owner(const StoreUrl& store) {
   const std::string lock = store::sqlite::lock_path(store::sqlite::canonical_path(store.path));
-  const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
+  const auto retry_until = std::chrono::steady_clock::now() + kOwnerWait;
   do {
     if (!store::sqlite::LockFile::is_locked(lock) || find_owner(store)) return {};
     std::this_thread::sleep_for(kOwnerPoll);
-  } while (std::chrono::steady_clock::now() < give_up);
+  } while (std::chrono::steady_clock::now() < retry_until);
   return owner_name(store);
 }
 
@@ -340,15 +340,15 @@ Result<std::unique_ptr<ApiClient>> ApiClient::open(const StoreUrl& store, OpenMo
     // be retried.
     api::ApiRequest health;
     health.path = {"api", "health"};
-    const auto there = client->send(health);
-    if (!there && there.error().code == Code::unknown_outcome) {
+    const auto answer = client->send(health);
+    if (!answer && answer.error().code == Code::unknown_outcome) {
       return fail(Code::unavailable, "the server at " + std::string(url) +
                                          " does not respond (health check within " +
                                          ae::to_text(kServerWait) + "): nothing was sent");
     }
     return client;
   }
-  const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
+  const auto retry_until = std::chrono::steady_clock::now() + kOwnerWait;
   while (true) {
     AE_ASSIGN(auto owner, find_listening_owner(store));
     if (owner) return owner;
@@ -372,7 +372,8 @@ Result<std::unique_ptr<ApiClient>> ApiClient::open(const StoreUrl& store, OpenMo
       }
       return std::make_unique<LocalClient>(std::move(*instance));
     }
-    if (instance.error().code != Code::store_locked || std::chrono::steady_clock::now() > give_up) {
+    if (instance.error().code != Code::store_locked ||
+        std::chrono::steady_clock::now() > retry_until) {
       return std::unexpected(instance.error());
     }
     std::this_thread::sleep_for(kOwnerPoll);

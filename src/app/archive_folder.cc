@@ -34,7 +34,7 @@ Status write_all(int fd, const std::string& path, std::string_view bytes) {
 }
 
 // Compares the file's content with `wanted`; one byte more is read to detect a longer file.
-Result<bool> holds(int fd, const std::string& path, std::string_view wanted) {
+Result<bool> has_content(int fd, const std::string& path, std::string_view wanted) {
   std::string found(wanted.size() + 1, '\0');
   std::size_t size = 0;
   while (size < found.size()) {
@@ -51,7 +51,7 @@ Result<bool> holds(int fd, const std::string& path, std::string_view wanted) {
 Status compare(const std::string& path, const std::string& bytes) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (file.get() < 0) return failed(path, errno);
-  AE_ASSIGN(const bool same, holds(file.get(), path, bytes));
+  AE_ASSIGN(const bool same, has_content(file.get(), path, bytes));
   if (!same) {
     return fail(Code::already_exists,
                 path +

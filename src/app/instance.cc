@@ -93,7 +93,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
     }
     runtime::World world{.loop = loop_,
                          .steady = steady_,
-                         .random = chance_,
+                         .random = random_,
                          .store = *measured_,
                          .tool_registry = toolbox_ ? toolbox_->tool_registry() : no_tools_,
                          .signer = signer_ ? &*signer_ : nullptr,
@@ -122,7 +122,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
               return std::shared_ptr<runtime::Archive>(std::move(opened));
             },
             .health_only = options_.health_only,
-            .refused = options_.refused,
+            .on_refused = options_.on_refused,
             .version = std::string(kVersion),
             .store = store_name(),
             .preview =
@@ -130,7 +130,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
                        const Value& arguments, std::string_view blind, std::string_view version) {
                   return preview(tool, job, step, arguments, blind, version);
                 },
-            .chance = &chance_,
+            .random_source = &random_,
             .warn = [this](const std::string& what) { on_warning({}, what); }});
     return {};
   }
@@ -268,7 +268,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
         return refuse({Code::unsupported,
                        "a tool uses a new secret from a file; restart the server to use it"});
       }
-      auto renewed = toolbox_->renew(loaded->file, {loaded->folder, loaded->folders});
+      auto renewed = toolbox_->update_tools(loaded->file, {loaded->folder, loaded->folders});
       if (!renewed) return refuse(renewed.error());
       begin = *std::move(renewed);
     }
@@ -287,7 +287,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
                    done(std::move(changes));
                  });
   }
-  bool are_all_keys_dead() override { return network_listener_->are_all_keys_dead(); }
+  bool has_no_live_key() override { return network_listener_->has_no_live_key(); }
   bool needs_keys() override { return network_listener_->needs_keys(); }
   void stop_serving(Duration grace, std::function<void()> done) override {
     api_->begin_shutdown();
@@ -398,7 +398,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   net::AsioLoop loop_;
   net::SystemClock clock_;
   net::BootClock steady_;
-  net::SystemRandom chance_;
+  net::SystemRandom random_;
   runtime::ToolRegistry no_tools_;
   runtime::OutputHub output_hub_;
   std::unique_ptr<RunningFile> running_file_;
@@ -530,14 +530,14 @@ Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileOption
   if (!load_options.policies.empty()) {
     AE_ASSIGN(const std::string text, read_file(load_options.policies));
     loaded.read[load_options.policies] = sha256(text);
-    loaded.faults = agents::load_policies(
+    loaded.diagnostics = agents::load_policies(
         {.name = load_options.policies, .text = text, .env = {}, .native = {}, .usable = {}},
         loaded.policies);
-    if (!loaded.faults.empty()) return loaded;
+    if (!loaded.diagnostics.empty()) return loaded;
   }
   agents::Source source = source_of(loaded);
   source.usable = [&loaded](const agents::ToolDefinition& tool) {
-    return usable(tool, loaded.folder);
+    return check_usable(tool, loaded.folder);
   };
   AE_ASSIGN(ServerLock lock, ServerLock::read(path));
   source.server_tools = [&](std::string_view server, const Value& connection) -> Result<Value> {
@@ -545,7 +545,7 @@ Result<LoadedAgents> load_agents(const std::string& path, const AgentsFileOption
     loaded.server_tools.insert_or_assign(std::string(server), tools);
     return tools;
   };
-  loaded.faults = agents::load(source, loaded.file);
+  loaded.diagnostics = agents::load(source, loaded.file);
   AE_TRY(lock.write());
   loaded.read[lock_path_of(path)] = lock.content();
   loaded.notices = lock.notices();

@@ -45,8 +45,8 @@ struct InstanceOptions {
       read_agent = {};
   // Base folders of tools and models that are defined in another file, by name.
   std::map<std::string, std::string, std::less<>> folders = {};
-  // As ApiOptions::refused.
-  std::function<void(const api::ApiRequest&, int, std::string_view)> refused = {};
+  // As ApiOptions::on_refused.
+  std::function<void(const api::ApiRequest&, int, std::string_view)> on_refused = {};
   // For a worker: the Api serves only health, readiness and metrics.
   bool health_only = false;
   std::size_t descriptors = 0;  // limit for programs of tools; 0 = our own
@@ -96,7 +96,7 @@ class Instance {
   // Also runs the agents that are registered in the store. REQUIRES: read_agent, and Mode::run.
   virtual Status follow_agents() = 0;
   // Are there keys, but none that is live? REQUIRES: serve.
-  virtual bool are_all_keys_dead() = 0;
+  virtual bool has_no_live_key() = 0;
   // Does the network server require a key for every request?
   virtual bool needs_keys() = 0;
   // Stops accepting connections, answers waiting requests, and calls `done` when all connections
@@ -138,7 +138,7 @@ Result<std::unique_ptr<store::Rebuild>> open_rebuild(const RebuildRequest& reque
 // Loading fails with usage if the file cannot be read; diagnostics are not an error.
 struct LoadedAgents {
   agents::AgentsFile file;
-  std::vector<agents::Diagnostic> faults;
+  std::vector<agents::Diagnostic> diagnostics;
   std::string folder;
   std::string path, text;                                        // content as read
   std::map<std::string, std::string, std::less<>> folders = {};  // as in InstanceOptions

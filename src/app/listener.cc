@@ -15,7 +15,7 @@ namespace ae::app {
 namespace {
 
 // For a control request: a refusal would wrongly imply that it had no effect.
-api::ApiResponse outcome_hidden_response() {
+api::ApiResponse unknown_outcome_response() {
   return problem_response(
       {Code::unknown_outcome,
        "the API key became invalid while the request waited: it may have taken effect; "
@@ -51,7 +51,7 @@ class PendingResponse : public std::enable_shared_from_this<PendingResponse> {
     if (answer.rpc) {
       std::string message = message_event(answer.body);
       if (!stream_.has_capacity(message.size()))
-        message = message_event(no_room(answer.body["id"]));
+        message = message_event(response_limit_error(answer.body["id"]));
       stream_.write(message);
     }
     stream_.end();
@@ -72,12 +72,12 @@ class PendingResponse : public std::enable_shared_from_this<PendingResponse> {
   void revoke(const Error& why) {
     *disconnected_ = true;
     release();
-    answer(is_read_only_ ? problem_response(why) : outcome_hidden_response());
+    answer(is_read_only_ ? problem_response(why) : unknown_outcome_response());
   }
 
  private:
   // Replaces a large response to the message `id`.
-  static Value no_room(const Value& id) {
+  static Value response_limit_error(const Value& id) {
     const api::ApiResponse full = problem_response(
         {Code::unknown_outcome,
          "too many large responses at once; check the outcome before you retry the request"});
@@ -286,7 +286,7 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
           .allow_without_keys = local,
           .rate = options_.rate.value_or(api::kRateDefault),
           .limit_keyless = options_.rate.has_value(),
-          .rejected = [&api](std::string_view type) { api.count_rejection(type); }});
+          .on_rejected = [&api](std::string_view type) { api.count_rejection(type); }});
   net::HttpServer::Options http = server_options();
   // For other addresses the host names of clients are unknown, but every request needs a key.
   if (local) {

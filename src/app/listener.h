@@ -59,7 +59,7 @@ class Listener {
   // Does a request need a key?
   bool needs_keys() const { return authenticator_->requires_keys(); }
   // Are there keys, but none that is live?
-  bool are_all_keys_dead() const {
+  bool has_no_live_key() const {
     return authenticator_->requires_keys() && !authenticator_->has_live_key();
   }
   // Stops accepting requests, lets responses finish, closes the rest after `grace`, then calls

@@ -33,7 +33,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
         job_(request_.path[2]),
         responder_(std::move(responder)),
         revalidate_(std::move(revalidate)),
-        pass_(principal),
+        principal_(principal),
         slot_(std::move(slot)) {
     request_.disconnected = disconnected_;
   }
@@ -43,9 +43,10 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
   void begin() {
     responder_.on_closed(disconnect_handler());
     if (context_.authenticator != nullptr) {
-      watch_ = context_.authenticator->watch(pass_, [weak = weak_from_this()](const Error& why) {
-        if (const auto self = weak.lock()) self->revoke(why);
-      });
+      watch_ =
+          context_.authenticator->watch(principal_, [weak = weak_from_this()](const Error& why) {
+            if (const auto self = weak.lock()) self->revoke(why);
+          });
     }
     // A client that filters events gets no partial output.
     const bool chooses = std::ranges::any_of(request_.query, [](const auto& pair) {
@@ -94,15 +95,15 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
     // The first poll does not wait, so that partial output is sent at once.
     if (accepted_) request.query.emplace_back("wait", kPollWait);
     request.query.emplace_back("limit", "256");
-    asked_at_ = context_.steady.since_start();
+    polled_at_ = context_.steady.since_start();
     context_.api.handle(std::move(request), [self = shared_from_this()](api::ApiResponse answer) {
       self->revalidate_([self, answer = std::move(answer)](Status may) mutable {
-        self->answered(may ? std::move(answer) : problem_response(may.error()));
+        self->on_response(may ? std::move(answer) : problem_response(may.error()));
       });
     });
   }
 
-  void answered(api::ApiResponse answer) {
+  void on_response(api::ApiResponse answer) {
     if (is_revoked_) return;
     if (is_full_) {
       held_response_ = std::move(answer);
@@ -151,7 +152,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
   }
   void drained() {
     is_full_ = false;
-    if (held_response_) return answered(*std::exchange(held_response_, std::nullopt));
+    if (held_response_) return on_response(*std::exchange(held_response_, std::nullopt));
     send_partial_output();
     if (is_full_ || !pending_) return;
     poll_again(*std::exchange(pending_, std::nullopt));
@@ -164,7 +165,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
   // Partial output bypasses the store, so a revocation is checked here: while the key cannot be
   // validated, nothing is sent.
   bool is_still_valid() {
-    if (context_.authenticator == nullptr || context_.authenticator->is_valid_now(pass_))
+    if (context_.authenticator == nullptr || context_.authenticator->is_valid_now(principal_))
       return true;
     if (std::exchange(is_revalidating_, true)) return false;
     revalidate_([weak = weak_from_this()](const Status& may) {
@@ -192,8 +193,9 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
       return;
     if (!is_still_valid()) return;
     const auto all = context_.output_hub.outputs_of(job_);
-    const bool says = std::ranges::any_of(all, [](const auto& one) { return !one->text.empty(); });
-    if (says && !has_begun_) begin_stream();
+    const bool has_output =
+        std::ranges::any_of(all, [](const auto& one) { return !one->text.empty(); });
+    if (has_output && !has_begun_) begin_stream();
     std::map<Try, std::size_t> sent;
     for (const auto& output : all) {
       const Try key{output->invocation, output->try_no};
@@ -239,7 +241,7 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
 
   void poll_again(Pending next) {
     if (has_begun_ && stream_.closed()) return;
-    const Duration early = asked_at_ + kPollInterval - context_.steady.since_start();
+    const Duration early = polled_at_ + kPollInterval - context_.steady.since_start();
     if (next == Pending::now || early <= Duration(0)) return poll();
     context_.loop.after(early, [self = shared_from_this()] { self->poll(); });
   }
@@ -249,14 +251,14 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
   const JobId job_;
   net::Responder responder_;
   const Revalidator revalidate_;
-  const api::Principal pass_;
+  const api::Principal principal_;
   std::shared_ptr<void> slot_, watch_, output_subscription_;
   std::map<Try, std::size_t> sent_;  // bytes sent of each open try
   // Shared with the poll in flight.
   const std::shared_ptr<bool> disconnected_ = std::make_shared<bool>(false);
   net::HttpStream stream_;
   std::string after_;
-  Duration asked_at_{};  // by the steady clock
+  Duration polled_at_{};  // by the steady clock
   // Continued when the client has read enough: a held response, or the next poll.
   std::optional<api::ApiResponse> held_response_;
   std::optional<Pending> pending_;

@@ -45,19 +45,19 @@ using Locations = std::map<std::string, Location, std::less<>>;
 Status add_tools(std::map<std::string, agents::ToolDefinition, std::less<>>& into,
                  Locations& places,
                  std::map<std::string, agents::ToolDefinition, std::less<>>& from,
-                 const Location& here, const std::string& what) {
+                 const Location& location, const std::string& what) {
   for (auto& [name, tool] : from) {
     const auto known = into.find(name);
     if (known == into.end()) {
       into.emplace(name, std::move(tool));
-      places.emplace(name, here);
+      places.emplace(name, location);
       continue;
     }
-    const Location& there = places.at(name);
-    const bool elsewhere = depends_on_folder(tool) && there.folder != here.folder;
+    const Location& other = places.at(name);
+    const bool elsewhere = depends_on_folder(tool) && other.folder != location.folder;
     if (elsewhere || !is_same_definition(known->second, tool)) {
-      return conflict_error(what + name, location_text(there, known->second.line),
-                            location_text(here, tool.line));
+      return conflict_error(what + name, location_text(other, known->second.line),
+                            location_text(location, tool.line));
     }
   }
   return {};
@@ -101,18 +101,18 @@ Result<LoadedAgents> merge_agents(std::vector<std::pair<std::string, LoadedAgent
   }
   Locations tools, agents;
   for (auto& [path, loaded] : files) {
-    const Location here{path, loaded.folder};
-    AE_TRY(add_tools(all.file.tools, tools, loaded.file.tools, here, "the tool "));
-    AE_TRY(add_tools(all.file.models, tools, loaded.file.models, here, "the "));
+    const Location location{path, loaded.folder};
+    AE_TRY(add_tools(all.file.tools, tools, loaded.file.tools, location, "the tool "));
+    AE_TRY(add_tools(all.file.models, tools, loaded.file.models, location, "the "));
     for (auto& [name, agent] : loaded.file.agents) {
       const auto known = all.file.agents.find(name);
       if (known == all.file.agents.end()) {
-        agents.emplace(name, here);
+        agents.emplace(name, location);
         all.file.agents.emplace(name, std::move(agent));
       } else if (!is_same_definition(known->second, agent)) {
         return conflict_error("the agent " + name,
                               location_text(agents.at(name), known->second.line),
-                              location_text(here, agent.line));
+                              location_text(location, agent.line));
       }
     }
   }

@@ -96,7 +96,7 @@ class Downstream {
 
   void serve(const std::stop_token& stop) {
     std::priority_queue<Due, std::vector<Due>, std::greater<>> due;
-    std::mt19937_64 chance(7);
+    std::mt19937_64 rng(7);
     while (!stop.stop_requested()) {
       while (!due.empty() && due.top().first <= Steady::now()) {
         shared_.effects[due.top().second]++;
@@ -109,8 +109,8 @@ class Downstream {
       if (shared_.requests[number]++ == 0 && is_lost(number)) continue;
       const auto last = std::chrono::duration_cast<std::chrono::microseconds>(kEffectDelayMax);
       std::uniform_int_distribution<long> any(0, last.count());
-      const std::array<long, 3> delays = {0, any(chance), last.count()};
-      due.emplace(Steady::now() + std::chrono::microseconds(delays[chance() % 3]), number);
+      const std::array<long, 3> delays = {0, any(rng), last.count()};
+      due.emplace(Steady::now() + std::chrono::microseconds(delays[rng() % 3]), number);
     }
   }
 
@@ -162,7 +162,7 @@ class Child {
       const bool found = shared_.effects[number_in(call.args)] > 0;
       return Value::object({{"found", found ? call.args : Value()}});
     });
-    runtime_.emplace(runtime::World{loop_, steady_, chance_, *store_, tool_registry_},
+    runtime_.emplace(runtime::World{loop_, steady_, random_, *store_, tool_registry_},
                      runtime::RuntimeOptions{
                          .worker = "w" + std::to_string(::getpid()), .lease = 2s, .poll = 100ms},
                      nullptr);
@@ -236,14 +236,14 @@ class Child {
   }
   void answer(std::uint32_t number, std::string key) {
     const bool happened = shared_.effects[number] > 0;
-    engine::ControlRequest act{.kind = engine::ControlRequest::Kind::resolve,
-                               .by = "person",
-                               .idempotency_key = std::move(key),
-                               .resolution = happened ? "happened" : "not_happened"};
-    if (happened) act.result = Value::object({{"n", std::uint64_t{number}}});
-    runtime_->submit_request(job_of(number), std::move(act),
-                             [this, number, happened](const Result<Value>& said) {
-                               if (!happened) (said ? shared_.accepted : shared_.refused)++;
+    engine::ControlRequest request{.kind = engine::ControlRequest::Kind::resolve,
+                                   .by = "person",
+                                   .idempotency_key = std::move(key),
+                                   .resolution = happened ? "happened" : "not_happened"};
+    if (happened) request.result = Value::object({{"n", std::uint64_t{number}}});
+    runtime_->submit_request(job_of(number), std::move(request),
+                             [this, number, happened](const Result<Value>& result) {
+                               if (!happened) (result ? shared_.accepted : shared_.refused)++;
                                resolve_next(number + 1);
                              });
   }
@@ -253,7 +253,7 @@ class Child {
   net::AsioLoop loop_;
   net::BootClock steady_;
   net::SystemClock clock_;
-  net::SystemRandom chance_;
+  net::SystemRandom random_;
   std::unique_ptr<store::Store> store_;
   tools::NativeThreadPool pool_{{.threads = 64}};
   runtime::ToolRegistry tool_registry_;
@@ -288,9 +288,9 @@ void kill(pid_t child) {
 
 // False: timed out.
 bool until(const std::function<bool()>& so, std::chrono::seconds patience) {
-  const auto give_up = Steady::now() + patience;
+  const auto deadline = Steady::now() + patience;
   while (!so()) {
-    if (Steady::now() > give_up) return false;
+    if (Steady::now() > deadline) return false;
     std::this_thread::sleep_for(10ms);
   }
   return true;
@@ -307,14 +307,14 @@ void at_most_once(const std::string& url) {
   SharedCounters& shared = shared_in(folder);
   {
     const Downstream downstream(folder, shared);
-    std::mt19937_64 chance(11);
+    std::mt19937_64 rng(11);
     pid_t child = start(folder, url);
     for (std::uint32_t kills = 1; kills <= kKills; ++kills) {
       shared.wanted = kCalls * kills / kKills;
       kill(child);
       child = start(folder, url);
       ASSERT_TRUE(until([&] { return shared.created == shared.wanted; }, 120s));
-      std::this_thread::sleep_for(std::chrono::milliseconds(50 + chance() % 1150));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50 + rng() % 1150));
       kill(child);
       child = start(folder, url);
     }

@@ -150,10 +150,10 @@ void Reloader::reload(std::vector<std::string> edited) {
       return finish(std::move(report), invalid ? Then::poll : Then::retry);
     }
     if (!matches_compared(one->read)) return mark_edited(report.files);
-    add(report.faults, std::move(one->faults));
+    add(report.diagnostics, std::move(one->diagnostics));
     files.emplace_back(path, *std::move(one));
   }
-  if (!report.faults.empty()) return finish(std::move(report), Then::poll);
+  if (!report.diagnostics.empty()) return finish(std::move(report), Then::poll);
   report.warnings = agents_warnings(files, options_.policies);
   auto all = merge_agents(std::move(files));
   if (!all) {

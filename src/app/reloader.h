@@ -26,11 +26,11 @@ class Reloader {
   static constexpr Duration kRetryAfter = std::chrono::seconds(5);
 
   struct Report {
-    std::vector<std::string> files;              // the edited ones
-    std::vector<agents::Diagnostic> faults;      // of invalid files; then nothing was reloaded
-    std::optional<Error> error;                  // the reason that nothing was reloaded
-    std::vector<api::Api::AgentChange> changes;  // the registered agents
-    std::vector<std::string> warnings;           // about the files now in use
+    std::vector<std::string> files;               // the edited ones
+    std::vector<agents::Diagnostic> diagnostics;  // of invalid files; then nothing was reloaded
+    std::optional<Error> error;                   // the reason that nothing was reloaded
+    std::vector<api::Api::AgentChange> changes;   // the registered agents
+    std::vector<std::string> warnings;            // about the files now in use
   };
   struct Options {
     std::vector<std::string> files;

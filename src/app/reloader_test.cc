@@ -88,7 +88,7 @@ class ReloadFixture {
       reloader_options.files.push_back(folder.at(name));
       auto one = load_agents(folder.at(name), {.servers = ServerListing::never,
                                                .policies = reloader_options.policies});
-      AE_CHECK(one.has_value() && one->faults.empty(), name);
+      AE_CHECK(one.has_value() && one->diagnostics.empty(), name);
       files.emplace_back(folder.at(name), *std::move(one));
     }
     auto joined = merge_agents(std::move(files));
@@ -160,7 +160,7 @@ class ReloadFixture {
 
 std::string words(const Report& report) {
   if (report.error) return std::string(code_name(report.error->code));
-  if (!report.faults.empty()) return "faults";
+  if (!report.diagnostics.empty()) return "faults";
   std::string text;
   for (const auto& one : report.changes) {
     text += one.name + " " + std::to_string(one.from) + "-" + std::to_string(one.to) + " ";
@@ -354,14 +354,14 @@ AE_TEST("reloader/a tool above its limit of versions refuses the whole edit") {
   agents::AgentsFile file = loaded->file;
   for (std::size_t i = 1; i < Toolbox::kVersionsMax; ++i) {
     file.tools.at("echo").policy.version = std::to_string(i);
-    auto begin = (*toolbox)->renew(file, folders);
+    auto begin = (*toolbox)->update_tools(file, folders);
     ASSERT_TRUE(begin.has_value());
     (*begin)();
   }
   EXPECT_EQ(versions("echo"), Toolbox::kVersionsMax);
   file.tools.at("again").policy.version = "new";
   file.tools.at("echo").policy.version = "one more";
-  const auto refused = (*toolbox)->renew(file, folders);
+  const auto refused = (*toolbox)->update_tools(file, folders);
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, Code::input_invalid);
   EXPECT_NE(refused.error().message.find("restart the server"), std::string::npos);

@@ -143,10 +143,10 @@ Result<ServerLock> ServerLock::read(const std::string& agents_path) {
 }
 
 Result<Value> ServerLock::tools_of(std::string_view server, const Value& connection,
-                                   const std::string& folder, ServerListing asking) {
+                                   const std::string& folder, ServerListing pin_mode) {
   const auto known = servers_.find(server);
-  if (known != servers_.end() && asking == ServerListing::if_unpinned) return known->second;
-  if (asking == ServerListing::never) {
+  if (known != servers_.end() && pin_mode == ServerListing::if_unpinned) return known->second;
+  if (pin_mode == ServerListing::never) {
     if (known != servers_.end()) return known->second;
     return fail(Code::unavailable,
                 "its tools are not pinned yet: run `aetheris check " + agents_path_ + "`");
@@ -159,26 +159,26 @@ Result<Value> ServerLock::tools_of(std::string_view server, const Value& connect
   std::vector<Value> tools;
   for (auto& [name, tool] : listed->tools) tools.push_back(std::move(tool));
   Value now = Value::array(std::move(tools));
-  const bool looks = asking == ServerListing::to_compare;
+  const bool compares_only = pin_mode == ServerListing::to_compare;
   const Value before = known == servers_.end() ? Value::array({}) : known->second;
   std::string line = std::string(server) + ": ";
   if (known == servers_.end()) {
     line += counted(now.size(), "tool") + " of this MCP server " +
-            (looks ? "to be pinned in " : "pinned in ") + path_;
+            (compares_only ? "to be pinned in " : "pinned in ") + path_;
   } else {
     line += difference_text(before, now) + " (" + path_ + ")";
   }
-  if (looks) line += ", nothing was pinned";
+  if (compares_only) line += ", nothing was pinned";
   if (listed->rejected > 0)
     line += "; " + counted(listed->rejected, "tool") +
             " with a name or a shape that is not offered left out";
   notices_.push_back(std::move(line));
-  if (looks || known != servers_.end()) {
+  if (compares_only || known != servers_.end()) {
     for (const std::string& one : tools::mcp::diff_tools(before, now)) {
       notices_.push_back("  " + std::string(server) + "." + one);
     }
   }
-  if (looks) return known == servers_.end() ? now : before;
+  if (compares_only) return known == servers_.end() ? now : before;
   servers_.insert_or_assign(std::string(server), now);
   changed_ = true;
   return now;

@@ -34,7 +34,7 @@ class ServerLock {
   // pin them, and adds the differences to the notices. Fails with unavailable, secret_missing,
   // forbidden, plan_invalid.
   Result<Value> tools_of(std::string_view server, const Value& connection,
-                         const std::string& folder, ServerListing listing);
+                         const std::string& folder, ServerListing pin_mode);
   // Writes new pins atomically; a no-op if there are none. Fails with unavailable.
   Status write();
   // For the user: what was pinned, or would be.

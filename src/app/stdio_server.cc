@@ -24,7 +24,7 @@ namespace ae::app {
 namespace {
 
 constexpr std::size_t kReadAtOnce = 64 << 10;
-constexpr Duration kRefusedFor = std::chrono::seconds(5);  // without progress of the client
+constexpr Duration kWriteStallMax = std::chrono::seconds(5);  // without progress of the client
 
 }  // namespace
 
@@ -79,12 +79,12 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
     ++open_requests;
     mcp.answer(std::move(request),
                [self = shared_from_this(), name, is_cancelled](api::ApiResponse answer) {
-                 self->answered(name, is_cancelled, answer.body);
+                 self->on_response(name, is_cancelled, answer.body);
                });
   }
 
-  void answered(const std::string& name, const std::shared_ptr<bool>& is_cancelled,
-                const Value& body) {
+  void on_response(const std::string& name, const std::shared_ptr<bool>& is_cancelled,
+                   const Value& body) {
     --open_requests;
     if (const auto open = cancel_flags.find(name);
         open != cancel_flags.end() && open->second == is_cancelled) {
@@ -203,7 +203,7 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
       pollfd ready[2] = {{.fd = options.out, .events = POLLOUT, .revents = 0},
                          {.fd = wake, .events = POLLIN, .revents = 0}};
       // During shutdown, wait at most this long for a client that does not read.
-      const auto wait_ms = std::chrono::ceil<std::chrono::milliseconds>(kRefusedFor).count();
+      const auto wait_ms = std::chrono::ceil<std::chrono::milliseconds>(kWriteStallMax).count();
       const bool is_stopping = stop_requested.load();
       const int found =
           ::poll(ready, is_stopping ? 1 : 2, is_stopping ? static_cast<int>(wait_ms) : -1);

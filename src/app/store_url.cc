@@ -127,8 +127,8 @@ Result<StoreUrl> find_store() {
   const std::string start = std::filesystem::current_path(error).string();
   struct stat first{};
   if (error || ::stat(start.c_str(), &first) != 0) return store;
-  AE_ASSIGN(const auto here, find_store_in(start));
-  if (here) return store;
+  AE_ASSIGN(const auto in_start, find_store_in(start));
+  if (in_start) return store;
   for (std::string folder = start; folder != "/";) {
     folder = folder_of(folder);
     struct stat now{};

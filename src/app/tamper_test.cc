@@ -45,7 +45,7 @@ class FakeTool final : public tools::Tool {
  public:
   explicit FakeTool(async::Loop& loop) : loop_(loop) {}
   void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) override {
-    std::move(permit).use(call.invocation, call.try_no);
+    std::move(permit).consume(call.invocation, call.try_no);
     if (call.args["hang"] == Value(true)) {
       call.note_in_flight(json("{'group':4711}"), [](Status) {});
       hanging_.push_back(std::move(done));
@@ -54,7 +54,7 @@ class FakeTool final : public tools::Tool {
     Outcome outcome{.kind = OutcomeKind::success,
                     .result = json("{'id':7,'what':'done'}"),
                     .external_id = "ext-7",
-                    .took = std::chrono::milliseconds(5)};
+                    .elapsed = std::chrono::milliseconds(5)};
     if (call.args["fail"] == Value(true) && call.try_no == 1) {
       outcome = Outcome{.kind = OutcomeKind::failure,
                         .definite = true,
@@ -101,7 +101,7 @@ class JobMaker {
     tool_registry_.add("do", {std::make_unique<FakeTool>(loop), "0123456789abcdef"});
     runtime_.emplace(runtime::World{.loop = loop,
                                     .steady = steady_,
-                                    .random = chance_,
+                                    .random = random_,
                                     .store = store,
                                     .tool_registry = tool_registry_,
                                     .signer = &signing_key()},
@@ -118,13 +118,13 @@ class JobMaker {
          " {'id':'w','kind':'wait','wait':{'type':'signal','key':'go'}}]",
          "running", [] {});
     // Accepted by another process: it stays in the inbox until the lease holder is notified.
-    const engine::ControlRequest act{.kind = engine::ControlRequest::Kind::signal,
-                                     .id = "act-1",
-                                     .correlation_key = "go",
-                                     .payload = json("{'by':'Ada'}")};
-    store::InboxEntry entry{.id = act.id, .request = {}};
-    entry.request = canonical(
-        engine::with_checksum(engine::inbox_location(JobId("held"), act.id), act.to_json()));
+    const engine::ControlRequest request{.kind = engine::ControlRequest::Kind::signal,
+                                         .id = "act-1",
+                                         .correlation_key = "go",
+                                         .payload = json("{'by':'Ada'}")};
+    store::InboxEntry entry{.id = request.id, .request = {}};
+    entry.request = canonical(engine::with_checksum(engine::inbox_location(JobId("held"), request.id),
+                                                request.to_json()));
     auto put = loop_.await<Result<void>>(
         [&](auto done) { store_.put_inbox(JobId("held"), entry, std::move(done)); });
     AE_CHECK(put.has_value());
@@ -144,24 +144,24 @@ class JobMaker {
     settle(id, status);
   }
   void signal(const char* id) {
-    const auto said = loop_.await<Result<Value>>([&](auto done) {
+    const auto delivered = loop_.await<Result<Value>>([&](auto done) {
       runtime_->submit_request(JobId(id),
                                {.kind = engine::ControlRequest::Kind::signal,
                                 .correlation_key = "go",
                                 .payload = json("'on'")},
                                std::move(done));
     });
-    AE_CHECK(said.has_value(), said ? "" : said.error().message);
+    AE_CHECK(delivered.has_value(), delivered ? "" : delivered.error().message);
     const auto claimed = loop_.await<Result<bool>>(
         [&](auto done) { runtime_->claim_job(JobId(id), std::move(done)); });
     AE_CHECK(claimed.has_value() && *claimed);
   }
   // Waits until the job has this status and its log is stable.
   void settle(const char* id, std::string_view status) {
-    const auto give_up = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     std::uint64_t last = 0;
     for (int same = 0; same < 20;) {
-      AE_CHECK(std::chrono::steady_clock::now() < give_up, id);
+      AE_CHECK(std::chrono::steady_clock::now() < deadline, id);
       loop_.advance(std::chrono::milliseconds(1));
       const auto loaded = loop_.await<Result<store::LoadedJob>>(
           [&](auto done) { store_.load(JobId(id), 1, std::move(done)); });
@@ -174,7 +174,7 @@ class JobMaker {
 
   TestLoop& loop_;
   TestSteadyClock steady_;
-  TestRandom chance_;
+  TestRandom random_;
   store::Store& store_;
   runtime::ToolRegistry tool_registry_;
   std::optional<runtime::Runtime> runtime_;
@@ -222,13 +222,13 @@ struct StoredJobs {
 
 // Changes each byte of `text`, which is part of `loaded`, and checks the response of verify.
 std::size_t check_every_byte(const char* job, store::LoadedJob& loaded, std::string& text,
-                             const std::string& name, std::string_view said) {
+                             const std::string& name, std::string_view expected) {
   for (std::size_t at = 0; at < text.size(); ++at) {
     const char was = text[at];
     text[at] = flip_bit(was);
     const Value proof = verify_body(job, loaded);
     EXPECT_EQ(proof["ok"], Value(false)) << name << " byte " << at;
-    EXPECT_NE(first_failed_proof(proof).find(said), std::string::npos)
+    EXPECT_NE(first_failed_proof(proof).find(expected), std::string::npos)
         << name << " byte " << at << ": " << first_failed_proof(proof);
     text[at] = was;
   }
@@ -348,9 +348,9 @@ AE_TEST("tamper/a row that was taken away is missed where the log knows that it 
   ASSERT_NE(row, loaded.ledger.end());
   const std::string name = "the ledger's entry of " + row->invocation.text + ", try 1, which";
   std::erase_if(loaded.ledger, in_flight);
-  const std::string said = first_failed_proof(verify_body("held", loaded));
-  EXPECT_NE(said.find(name), std::string::npos) << said;
-  EXPECT_NE(said.find("is missing"), std::string::npos) << said;
+  const std::string proof = first_failed_proof(verify_body("held", loaded));
+  EXPECT_NE(proof.find(name), std::string::npos) << proof;
+  EXPECT_NE(proof.find("is missing"), std::string::npos) << proof;
 }
 
 // Removes the last commits, and every trace of them except the signature.

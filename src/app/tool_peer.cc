@@ -196,13 +196,13 @@ bool is_tool_on_socket(int fd) {
 }
 
 bool is_tool_on_loopback(int fd) {
-  sockaddr_storage here{}, there{};
-  socklen_t here_size = sizeof here, there_size = sizeof there;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_size) != 0 ||
-      ::getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_size) != 0) {
+  sockaddr_storage local{}, peer{};
+  socklen_t local_size = sizeof local, peer_size = sizeof peer;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &local_size) != 0 ||
+      ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) {
     return true;
   }
-  const auto socket = socket_between(there, here);
+  const auto socket = socket_between(peer, local);
   if (!socket || socket->inode == 0) return true;
   std::vector<tools::ProcessEntry> processes = tools::all_processes();
   if (is_socket_of_tool(processes, socket->inode)) return true;

@@ -51,7 +51,8 @@ class DriverToolbox final : public Toolbox {
     return {};
   }
 
-  Result<async::Task> renew(const agents::AgentsFile& file, const ToolFolders& folders) override {
+  Result<async::Task> update_tools(const agents::AgentsFile& file,
+                                   const ToolFolders& folders) override {
     std::vector<NewTool> fresh;
     std::set<std::string> used;  // servers
     for (const auto* offered : {&file.tools, &file.models}) {
@@ -125,21 +126,23 @@ class DriverToolbox final : public Toolbox {
     AE_ASSIGN(auto made, make(tool, folder));
     std::unique_ptr<tools::Verifier> verifier;
     if (!tool.verify.is_null()) {
-      auto looks = tools::make_verifier(tool.verify, {.loop = loop_,
-                                                      .client = client_,
-                                                      .secrets = secrets_,
-                                                      .reader = reader_,
-                                                      .folder = folder,
-                                                      .denied_paths = processes_.denied_paths()});
-      if (!looks) return std::unexpected(std::move(looks).error().with_context("verify"));
-      verifier = *std::move(looks);
+      auto made_verifier =
+          tools::make_verifier(tool.verify, {.loop = loop_,
+                                             .client = client_,
+                                             .secrets = secrets_,
+                                             .reader = reader_,
+                                             .folder = folder,
+                                             .denied_paths = processes_.denied_paths()});
+      if (!made_verifier)
+        return std::unexpected(std::move(made_verifier).error().with_context("verify"));
+      verifier = *std::move(made_verifier);
     }
     return runtime::ToolRegistry::Entry{std::move(made), tool.policy.version, std::move(verifier)};
   }
 
   void install_tool(const agents::ToolDefinition& tool, const std::string& folder,
-                    runtime::ToolRegistry::Entry entry, bool renews) {
-    if (renews) {
+                    runtime::ToolRegistry::Entry entry, bool replaces) {
+    if (replaces) {
       tool_registry_.renew(tool.name, std::move(entry));
     } else {
       tool_registry_.add(tool.name, std::move(entry));
@@ -176,8 +179,8 @@ class DriverToolbox final : public Toolbox {
     }
     tools::NativeTool::Options options;
     if (!found->second.runs_inline) options.executor = &functions_;
-    if (const Value* silence = tool.definition.find("heartbeat_timeout")) {
-      AE_ASSIGN(options.heartbeat, duration_from_text(silence->as_string()));
+    if (const Value* timeout = tool.definition.find("heartbeat_timeout")) {
+      AE_ASSIGN(options.heartbeat, duration_from_text(timeout->as_string()));
     }
     return std::make_unique<tools::NativeTool>(loop_, steady_, found->second.function, options);
   }
@@ -248,7 +251,7 @@ Result<std::unique_ptr<Toolbox>> Toolbox::make(async::Loop& loop, async::SteadyC
   return drivers;
 }
 
-Status usable(const agents::ToolDefinition& tool, const std::string& folder) {
+Status check_usable(const agents::ToolDefinition& tool, const std::string& folder) {
   if (tool.kind == "command") return tools::CommandTool::check(tool.definition, folder);
   if (tool.kind == "mcp" && tool.definition["connection"].find("command") != nullptr) {
     auto can = tools::SupervisedStdioProcesses::check(tool.definition["connection"], folder);

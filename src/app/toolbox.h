@@ -47,13 +47,14 @@ class Toolbox {
   // Creates the tools of this file that differ from ours; the task adds them, and running jobs keep
   // theirs. All or none. Fails as `make`, and with input_invalid: too many versions of a tool.
   static constexpr std::size_t kVersionsMax = 1'000;  // of one tool, per process lifetime
-  virtual Result<async::Task> renew(const agents::AgentsFile& file, const ToolFolders& folders) = 0;
+  virtual Result<async::Task> update_tools(const agents::AgentsFile& file,
+                                           const ToolFolders& folders) = 0;
   // Secrets in use that are too short to be redacted from the output of tools.
   virtual std::vector<std::string> short_secrets() = 0;
 };
 
 // Can this machine run this tool? Fails with plan_invalid; the message begins with the invalid key.
-Status usable(const agents::ToolDefinition& tool, const std::string& folder);
+Status check_usable(const agents::ToolDefinition& tool, const std::string& folder);
 
 // The sandbox features of this machine.
 struct SandboxFeatures {

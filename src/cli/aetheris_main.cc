@@ -72,7 +72,7 @@ constexpr std::string_view kNeedStore[] = {"inspect", "rebuild", "migrate",
 
 // These open a store of their own; clients connect to them by URL.
 constexpr std::string_view kServe[] = {"serve", "worker"};
-constexpr std::string_view kNeither[] = {"init", "check", "completion", "version"};
+constexpr std::string_view kStorelessCommands[] = {"init", "check", "completion", "version"};
 
 std::string_view environment(const char* name) {
   const char* value = std::getenv(name);
@@ -84,9 +84,9 @@ bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
 }
 
 // A command uses either a server or a store; ambiguous settings are rejected.
-Status one_place(const Options& options) {
+Status check_single_target(const Options& options) {
   const std::string& name = options.command;
-  if (environment("AETHERIS_URL").empty() || is_one_of(kNeither, name)) return {};
+  if (environment("AETHERIS_URL").empty() || is_one_of(kStorelessCommands, name)) return {};
   if (is_one_of(kNeedStore, name)) {
     return fail(Code::usage, "`aetheris " + name +
                                  "` needs direct access to the store: unset AETHERIS_URL, or run "
@@ -104,14 +104,14 @@ Status one_place(const Options& options) {
   return {};
 }
 
-int act(const Parsed& parsed, Terminal& terminal) {
+int dispatch(const Parsed& parsed, Terminal& terminal) {
   if (parsed.error) {
     const int code = terminal.fail_with(*parsed.error);
     if (!parsed.usage.empty()) terminal.note(parsed.usage);
     return code;
   }
   if (!parsed.options) return parsed.code;
-  if (auto one = one_place(*parsed.options); !one) return terminal.fail_with(one.error());
+  if (auto one = check_single_target(*parsed.options); !one) return terminal.fail_with(one.error());
   auto failpoints = app::Failpoints::parse(environment("AETHERIS_FAILPOINTS"),
                                            environment("AETHERIS_FAILPOINTS_TRACE"));
   if (!failpoints) return terminal.fail_with(failpoints.error());
@@ -127,11 +127,11 @@ int act(const Parsed& parsed, Terminal& terminal) {
 int run(int argc, char** argv) {
   const Parsed parsed = parse(argc, argv);
   Terminal terminal(parsed.json);
-  return terminal.finish(act(parsed, terminal));
+  return terminal.finish(dispatch(parsed, terminal));
 }
 
 // Opens closed standard streams on /dev/null, so that no other file gets their descriptors.
-void hold_standard_files() {
+void reserve_standard_fds() {
   for (int fd = ::open("/dev/null", O_RDONLY); fd >= 0; fd = ::open("/dev/null", O_RDONLY)) {
     if (fd <= STDERR_FILENO) continue;
     ::close(fd);
@@ -147,7 +147,7 @@ int main(int argc, char** argv) {
   // Our environment and memory contain keys and secrets: protect them from other processes of our
   // user, and from core dumps.
   ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-  ae::cli::hold_standard_files();
+  ae::cli::reserve_standard_fds();
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit acts like a full disk
   try {

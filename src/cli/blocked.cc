@@ -45,7 +45,7 @@ Value with_store_flag(const Value& object, const std::string& flag) {
 
 }  // namespace
 
-std::string doubt_text(const Value& doubt) {
+std::string unknown_outcome_text(const Value& doubt) {
   const std::string tool = safe(doubt.text("tool"));
   const std::string cause = cause_of(doubt.text("reason"), doubt.text("said"));
   // A compensation may have failed definitely: then its step is not undone.
@@ -160,9 +160,9 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
     const std::string shown = columns == 0 ? all : cut(all, columns);
     lines.push_back("arguments: " + shown + (shown == all ? "" : " (cut: --json has them all)"));
   }
-  if (const std::string_view said = call.text("said"); !said.empty()) {
+  if (const std::string_view message = call.text("said"); !message.empty()) {
     const char* lead = "error: ";
-    for (const std::string& line : message_lines(said)) {
+    for (const std::string& line : message_lines(message)) {
       lines.push_back(lead + (columns == 0 ? line : cut(line, columns)));
       lead = "  ";
     }
@@ -174,8 +174,8 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
   return lines;
 }
 
-std::vector<std::string> doubt_lines(const Value& doubt, std::size_t columns) {
-  std::vector<std::string> lines{"node " + place_text(doubt) + ": " + doubt_text(doubt)};
+std::vector<std::string> unknown_outcome_lines(const Value& doubt, std::size_t columns) {
+  std::vector<std::string> lines{"node " + place_text(doubt) + ": " + unknown_outcome_text(doubt)};
   for (const std::string& line : call_lines(doubt, columns)) lines.push_back("  " + line);
   if (doubt["resolvable_at"].is_string()) {
     lines.push_back("  its request may still take effect until " +
@@ -197,8 +197,8 @@ std::string noted_text(const Value& doubt) {
   return text;
 }
 
-std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store,
-                                       std::size_t columns) {
+std::vector<std::string> final_unknown_outcomes(const Value& job, const app::StoreUrl& store,
+                                                std::size_t columns) {
   std::vector<std::string> all;
   const std::string_view status = job.text("status");
   const bool ended = status == "completed" || status == "failed" || status == "cancelled";
@@ -207,7 +207,7 @@ std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& st
   for (const Value& doubt : job["in_doubt"].items()) {
     const bool is_open = doubt["commands"].is_array() && doubt["commands"].size() > 0;
     if (!ended && !is_open && !(doubt["given_up"] == Value(true))) continue;
-    for (std::string& line : doubt_lines(doubt, columns)) all.push_back(std::move(line));
+    for (std::string& line : unknown_outcome_lines(doubt, columns)) all.push_back(std::move(line));
     all.push_back("  call: " + safe(doubt.text("idempotency_key")));
     if (const std::string noted = noted_text(doubt); !noted.empty()) {
       all.push_back("  " + noted);
@@ -287,7 +287,7 @@ std::string waits_text(const Value& job, std::size_t columns) {
   std::string text;
   if (job["in_doubt"].is_array()) {
     for (const Value& doubt : job["in_doubt"].items()) {
-      for (const std::string& line : doubt_lines(doubt, columns)) text += "\n  " + line;
+      for (const std::string& line : unknown_outcome_lines(doubt, columns)) text += "\n  " + line;
     }
   }
   if (job["confirmations"].is_array()) {
@@ -324,7 +324,7 @@ struct Writer {
   }
 };
 
-bool asks_people(const Value& job) {
+bool has_open_approvals(const Value& job) {
   return job["waits"].is_array() &&
          std::ranges::any_of(job["waits"].items(), [](const Value& wait) {
            return wait["approval_id"].is_string() && wait["expired"] != Value(true);
@@ -361,9 +361,9 @@ std::string retry_command_text(std::string_view id, std::string_view file,
   return text + " --job-id " + quoted(next.empty() ? retry_id(id) : std::string(next)) + store_flag;
 }
 
-Retried retried(const app::StoreUrl& store, std::string_view id) {
+RetryChain find_retries(const app::StoreUrl& store, std::string_view id) {
   constexpr int kLookedFor = 1'000;
-  Retried found;
+  RetryChain found;
   if (store.kind == app::StoreUrl::Kind::memory && !uses_server()) return found;
   const auto client = app::ApiClient::open(store, app::OpenMode::read);
   if (!client) return found;
@@ -384,14 +384,14 @@ Retried retried(const app::StoreUrl& store, std::string_view id) {
   return found;
 }
 
-std::string retried_text(const Retried& retried) {
-  if (retried.last.empty()) return "";
-  return "Retried as job " + safe(retried.last) + " (" + safe(retried.status) + ").";
+std::string retried_text(const RetryChain& retry_chain) {
+  if (retry_chain.last.empty()) return "";
+  return "Retried as job " + safe(retry_chain.last) + " (" + safe(retry_chain.status) + ").";
 }
 
 void print_retry(std::string_view id, std::string_view file, const app::StoreUrl& store,
                  Terminal& terminal) {
-  const Retried known = retried(store, id);
+  const RetryChain known = find_retries(store, id);
   if (!known.last.empty()) terminal.note(retried_text(known));
   if (!known.may_retry()) return;
   const std::string command = retry_command_text(known.of(id), file, store_flag(store), known.next);
@@ -468,23 +468,23 @@ std::vector<std::string> repeated_nodes(const Value& job) {
 
 }  // namespace
 
-std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file) {
+std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& file) {
   const Value& error = job["error"];
   const std::string_view code = error.text("code");
   const std::string path = file.path.empty() ? "FILE" : file.path;
   const bool of_input = error["reads_input"].is_array();
   std::vector<NextCommand> next;
-  if (!file.retried.last.empty()) {
-    next.push_back({"retried", retried_text(file.retried), "", true});
-    if (!file.retried.may_retry()) return next;
+  if (!file.retry_chain.last.empty()) {
+    next.push_back({"retried", retried_text(file.retry_chain), "", true});
+    if (!file.retry_chain.may_retry()) return next;
   }
   const char* const lead = code == "rejected" ? "To request approval again, run: "
                            : of_input         ? "After correcting the file, run: "
                                               : "After fixing the cause, run: ";
   const bool without = file.path.empty() && keeps_plan(code);
   next.push_back({"retry", lead,
-                  retry_command_text(file.retried.of(job.text("id")), without ? "" : path,
-                                     file.store_flag, file.retried.next)});
+                  retry_command_text(file.retry_chain.of(job.text("id")), without ? "" : path,
+                                     file.store_flag, file.retry_chain.next)});
   const std::string_view refused = error.text("idempotency_key");
   if (!refused.empty()) {
     next.push_back(
@@ -577,14 +577,14 @@ void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& termi
         "sqlite:PATH");
     return;
   }
-  if (asks_people(job)) {
+  if (has_open_approvals(job)) {
     to.line("see:    " + to.paint()(Tint::bold, "aetheris approvals" + store_flag(store)));
   }
   const std::string flag = store_flag(store);
   const std::string_view until = job["parked"].text("until");
-  const bool looks_again = job["confirmations"].size() > 0;  // their own commands follow
+  const bool has_verifications = job["confirmations"].size() > 0;  // their own commands follow
   const bool own_command = until == "budget" || until == "version";
-  if (((until == "resume" && !looks_again) || own_command) &&
+  if (((until == "resume" && !has_verifications) || own_command) &&
       job["parked"]["command"].is_string()) {
     return to.commands({safe(job["parked"].text("command")) + flag});
   }

@@ -18,7 +18,7 @@ namespace ae::cli {
 int check_command(const Options& options, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
-  std::vector<agents::Diagnostic> faults;
+  std::vector<agents::Diagnostic> diagnostics;
   std::string good;
   std::vector<Value> notes;
   std::vector<agents::Policy> policies;  // from --policies
@@ -35,8 +35,8 @@ int check_command(const Options& options, Terminal& terminal) {
     auto loaded = app::load_agents(file, {.servers = servers, .policies = options.policies});
     if (!loaded) return terminal.fail_with(loaded.error());
     for (const std::string& line : loaded->notices) terminal.note(safe(line));
-    if (!loaded->faults.empty()) {
-      faults.insert(faults.end(), loaded->faults.begin(), loaded->faults.end());
+    if (!loaded->diagnostics.empty()) {
+      diagnostics.insert(diagnostics.end(), loaded->diagnostics.begin(), loaded->diagnostics.end());
       continue;
     }
     for (const agents::Note& note : loaded->file.notes) noted(file, note);
@@ -58,29 +58,29 @@ int check_command(const Options& options, Terminal& terminal) {
         (loaded->file.models.empty() ? "" : ", " + counted(loaded->file.models.size(), "model")) +
         ")\n";
   }
-  if (faults.empty()) {
-    std::vector<const agents::AgentsFile*> sound;
-    sound.reserve(files.size());
-    for (const agents::AgentsFile& file : files) sound.push_back(&file);
-    for (const agents::Note& idle : agents::unused_policies(policies, sound)) {
+  if (diagnostics.empty()) {
+    std::vector<const agents::AgentsFile*> valid_files;
+    valid_files.reserve(files.size());
+    for (const agents::AgentsFile& file : files) valid_files.push_back(&file);
+    for (const agents::Note& idle : agents::unused_policies(policies, valid_files)) {
       noted(options.policies, idle);
     }
-    for (std::size_t i = 0; i < files.size() && agents::has_approvals(sound); ++i) {
+    for (std::size_t i = 0; i < files.size() && agents::has_approvals(valid_files); ++i) {
       if (const auto open = agents::unsandboxed_programs(files[i])) noted(options.files[i], *open);
     }
   }
   if (terminal.json()) {
-    Value json = agents::diagnostics_json(faults);
+    Value json = agents::diagnostics_json(diagnostics);
     if (!notes.empty()) json = json.with("notes", Value::array(std::move(notes)));
     terminal.print_json(json);
   } else {
     if (!good.empty()) terminal.print(good);
-    if (!faults.empty()) {
-      terminal.print(safe(agents::diagnostics_text(faults), true));
-      terminal.note(counted(faults.size(), "error"));
+    if (!diagnostics.empty()) {
+      terminal.print(safe(agents::diagnostics_text(diagnostics), true));
+      terminal.note(counted(diagnostics.size(), "error"));
     }
   }
-  return faults.empty() ? kDone : kUsage;
+  return diagnostics.empty() ? kDone : kUsage;
 }
 
 int version_command(const Options&, Terminal& terminal) {

@@ -113,7 +113,7 @@ Result<Value> answer_of(const Options& options, app::OpenMode mode, api::ApiRequ
 // command can.
 std::vector<std::vector<std::string>> answer_commands(const Value& job, const app::StoreUrl& store);
 // An unknown outcome in words: of which call, and why.
-std::string doubt_text(const Value& doubt);
+std::string unknown_outcome_text(const Value& doubt);
 // For a call with an unknown outcome or one to approve: its arguments and, if known, its external
 // key; one line each. `columns`: where long arguments are cut; 0 = never.
 std::vector<std::string> call_lines(const Value& call, std::size_t columns);
@@ -129,8 +129,8 @@ Value with_store(const Value& job, const app::StoreUrl& store);
 // The calls whose outcome was unknown when the job ended, or when it continued without them: one
 // sentence each, with details of the call, and the outcome recorded since or the command that
 // records it. `columns`: as in call_lines.
-std::vector<std::string> doubts_of_end(const Value& job, const app::StoreUrl& store,
-                                       std::size_t columns);
+std::vector<std::string> final_unknown_outcomes(const Value& job, const app::StoreUrl& store,
+                                                std::size_t columns);
 // "noted: happened, by ann at …"; "" if no outcome was recorded for the call.
 std::string noted_text(const Value& doubt);
 // The command that retries job ID, under the plan of FILE unless that is empty. Its --job-id is
@@ -149,7 +149,7 @@ std::string names_text(const Value& nodes);
 // if neither applies.
 std::string committed_text(const Value& error);
 // The retries of a job under the ids that commands print (ID-retry-1, …).
-struct Retried {
+struct RetryChain {
   std::string last, status;  // the newest of the chain; "" = none
   std::string next;          // the id of the next retry; "" = ID-retry-1
 
@@ -160,15 +160,15 @@ struct Retried {
     return last.empty() ? id : std::string_view(last);
   }
 };
-Retried retried(const app::StoreUrl& store, std::string_view id);
+RetryChain find_retries(const app::StoreUrl& store, std::string_view id);
 // "Retried as job trip-7-retry-1 (completed)."; "" if there is no retry.
-std::string retried_text(const Retried& retried);
+std::string retried_text(const RetryChain& retry_chain);
 // The agents file of a failed job, if known, and its retries.
-struct FileOfJob {
+struct FailedJobFile {
   std::string path = {};  // "" = unknown
   bool has_one_agent = false;
   std::string store_flag = {};
-  Retried retried = {};
+  RetryChain retry_chain = {};
 };
 // The possible next commands after a failure: first, without a command, the job that has retried
 // it; then the retry, with FILE unless the plan needs no fix; recording the result of a call that
@@ -180,7 +180,7 @@ struct NextCommand {
   std::string command;
   bool lead_matters = false;  // also if `name` precedes the command
 };
-std::vector<NextCommand> after_failure(const Value& job, const FileOfJob& file);
+std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& file);
 // How a blocked job continues once it is answered: the command or the process that runs it. Empty
 // for a store in memory.
 std::string continuation_text(const Value& job, const app::StoreUrl& store);

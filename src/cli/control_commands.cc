@@ -12,7 +12,8 @@ namespace ae::cli {
 namespace {
 
 // Unknown outcomes that remain if the job has ended; empty if the store cannot be read now.
-std::vector<std::string> remaining_doubts(const Options& options, const Terminal& terminal) {
+std::vector<std::string> remaining_unknown_outcomes(const Options& options,
+                                                    const Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return {};
   const auto client = app::ApiClient::open(*store, app::OpenMode::read);
@@ -21,7 +22,7 @@ std::vector<std::string> remaining_doubts(const Options& options, const Terminal
   request.path = {"api", "jobs", options.id};
   const auto job = (*client)->send(request);
   if (!job || job->status != 200) return {};
-  return doubts_of_end(job->body, *store, argument_columns(terminal, Stream::err));
+  return final_unknown_outcomes(job->body, *store, argument_columns(terminal, Stream::err));
 }
 
 // Removes empty texts.
@@ -98,7 +99,7 @@ int print_answer(const Result<Value>& answer, const Options& options, Terminal& 
 }
 
 // Prints what the job does next after a rejection.
-void say_then(const Value& body, Terminal& terminal) {
+void print_after_rejection(const Value& body, Terminal& terminal) {
   if (body["then"].is_string())
     terminal.note("When a process runs the job next, " + safe(body.text("then")) + ".");
 }
@@ -133,7 +134,7 @@ int signal_command(const Options& options, Terminal& terminal) {
   if (options.buffer) body.emplace_back("buffer", true);
   const auto answer = post(options, "signal", std::move(body));
   const int code = print_answer(answer, options, terminal, "recorded");
-  if (answer && !terminal.json()) say_then(*answer, terminal);
+  if (answer && !terminal.json()) print_after_rejection(*answer, terminal);
   if (has_next(answer, terminal)) print_next_step(options, options.id, terminal);
   return is_other_answer(answer) ? kConflict : code;
 }
@@ -145,7 +146,8 @@ int cancel_command(const Options& options, Terminal& terminal) {
   const int code = print_answer(answer, options, terminal, "cancel requested");
   if (has_next(answer, terminal)) print_next_step(options, options.id, terminal);
   if (answer && !terminal.json()) {
-    for (const std::string& doubt : remaining_doubts(options, terminal)) terminal.note(doubt);
+    for (const std::string& doubt : remaining_unknown_outcomes(options, terminal))
+      terminal.note(doubt);
   }
   return code;
 }
@@ -168,9 +170,9 @@ int message_command(const Options& options, Terminal& terminal) {
 
 int pause_command(const Options& options, Terminal& terminal) {
   const auto answer = post(options, "pause", without_empty({{"reason", options.reason}}));
-  const bool rests = answer && answer->find("paused") != nullptr;
+  const bool is_paused = answer && answer->find("paused") != nullptr;
   return print_answer(answer, options, terminal,
-                      rests ? "paused" : "pause requested; calls in flight finish first");
+                      is_paused ? "paused" : "pause requested; calls in flight finish first");
 }
 
 int resume_command(const Options& options, Terminal& terminal) {
@@ -238,13 +240,13 @@ int approve_command(const Options& options, Terminal& terminal) {
     terminal.note("the call will not be made: " + safe(answer->text("reason")));
     terminal.note("see:    aetheris approvals");
   } else if (has_next(answer, terminal)) {
-    say_then(*answer, terminal);
+    print_after_rejection(*answer, terminal);
     print_next_step(options, options.id.substr(0, options.id.rfind('.')), terminal);
   }
   // A different edit is rejected; this is the same one, perhaps with another note.
-  const bool overtaken = !options.arguments.empty() && answer->find("duplicate") != nullptr &&
-                         (*answer)["applied"] == Value(false) && outcome != "edited";
-  return outcome == wanted && !overtaken && !unused ? kDone : kConflict;
+  const bool is_superseded = !options.arguments.empty() && answer->find("duplicate") != nullptr &&
+                             (*answer)["applied"] == Value(false) && outcome != "edited";
+  return outcome == wanted && !is_superseded && !unused ? kDone : kConflict;
 }
 
 int resolve_command(const Options& options, Terminal& terminal) {

@@ -145,7 +145,7 @@ void check_disk(const app::StoreUrl& store, std::vector<Problem>& problems) {
   }
 }
 
-constexpr Duration kClockApart = std::chrono::seconds(1);
+constexpr Duration kClockSkewMax = std::chrono::seconds(1);
 constexpr std::int64_t kProcessesMore = 2;  // that must still be able to connect
 
 // Unsupported settings are reported when the store is opened.
@@ -175,7 +175,7 @@ void check_database_server(const store::PostgresServerInfo& facts, std::vector<P
   }
   const Duration apart =
       facts.clock_ahead < Duration(0) ? Duration(0) - facts.clock_ahead : facts.clock_ahead;
-  if (apart > kClockApart + facts.clock_error) {
+  if (apart > kClockSkewMax + facts.clock_error) {
     problems.push_back(
         {"clock_offset", "this machine's clock is " + std::to_string(apart.count() / 1000) +
                              " ms " + (facts.clock_ahead < Duration(0) ? "ahead of" : "behind") +
@@ -210,7 +210,7 @@ class TimeLimitedRebuild final : public store::Rebuild {
   explicit TimeLimitedRebuild(store::Rebuild& store) : store_(store) {}
   Result<std::uint64_t> count_jobs() override { return store_.count_jobs(); }
   Result<std::optional<JobId>> next_job() override {
-    if (std::chrono::steady_clock::now() > give_up_) return std::nullopt;
+    if (std::chrono::steady_clock::now() > deadline_) return std::nullopt;
     return store_.next_job();
   }
   Result<store::StoredLog> read(const JobId& job) override { return store_.read(job); }
@@ -231,7 +231,7 @@ class TimeLimitedRebuild final : public store::Rebuild {
  private:
   static constexpr std::chrono::seconds kTime{5};
   store::Rebuild& store_;
-  const std::chrono::steady_clock::time_point give_up_ = std::chrono::steady_clock::now() + kTime;
+  const std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::now() + kTime;
 };
 
 // Does a time differ only slightly from the event's, as written by earlier builds?
@@ -288,17 +288,17 @@ void check_rows(const app::StoreUrl& store, std::vector<Problem>& problems) {
 
 // Jobs of one status that no process may run: "job a is queued: …", "3 jobs are queued: …".
 std::string jobs_text(const Value& jobs, const std::string& status, const std::string& flag) {
-  const bool alone = jobs.size() == 1;
-  const std::string id = alone ? quoted(std::string(jobs.items()[0].text("id"))) : "ID";
+  const bool is_single = jobs.size() == 1;
+  const std::string id = is_single ? quoted(std::string(jobs.items()[0].text("id"))) : "ID";
   const std::string what =
-      alone ? "job " + id + " is " : std::to_string(jobs.size()) + " jobs are ";
+      is_single ? "job " + id + " is " : std::to_string(jobs.size()) + " jobs are ";
   const std::string list =
-      alone ? "" : "`aetheris jobs --status " + status + flag + "` lists them, ";
+      is_single ? "" : "`aetheris jobs --status " + status + flag + "` lists them, ";
   const std::string text = what + status;
   if (status == "queued" || status == "running") {
-    return text + " and no process runs " + (alone ? "it: " : "them: ") + list +
-           (alone ? "`aetheris run FILE --job-id " + id : "`aetheris serve FILE") + flag +
-           (alone ? "` resumes it" : "` resumes them");
+    return text + " and no process runs " + (is_single ? "it: " : "them: ") + list +
+           (is_single ? "`aetheris run FILE --job-id " + id : "`aetheris serve FILE") + flag +
+           (is_single ? "` resumes it" : "` resumes them");
   }
   return text + ": " + list + "`aetheris job " + id + flag + "` shows " +
          (status == "parked" ? "the next command" : "what for");
@@ -371,8 +371,8 @@ void check_store(const app::StoreUrl& store, Checks& checks) {
     });
   }
   check("rollback", "the store is not older than it was", [&](auto& found) {
-    if (auto stands = app::check_for_rollback(store); !stands) {
-      found.push_back({std::string(code_name(stands.error().code)), stands.error().message});
+    if (auto checked = app::check_for_rollback(store); !checked) {
+      found.push_back({std::string(code_name(checked.error().code)), checked.error().message});
     }
   });
   auto client = app::ApiClient::open(store, app::OpenMode::read);

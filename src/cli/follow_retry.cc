@@ -35,14 +35,14 @@ void FollowRetry::wait_for_turn() {
   if (rest.count() > 0) environment_.sleep(rest);
 }
 
-void FollowRetry::answered() {
+void FollowRetry::on_success() {
   if (std::exchange(reported_, false)) environment_.warn("the connection is available again");
   was_connected_ = true;
   failures_ = 0;
   answered_at_ = environment_.now();
 }
 
-Status FollowRetry::failed(const Error& error) {
+Status FollowRetry::on_failure(const Error& error) {
   was_connected_ = was_connected_ || error.code == Code::unknown_outcome;  // it was connected
   if (!was_connected_ || !is_outage(error.code)) return std::unexpected(error);
   const Duration now = environment_.now();

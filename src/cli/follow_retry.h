@@ -27,16 +27,16 @@ class FollowRetry {
   };
   static Environment real_environment(std::function<void(const std::string&)> warn);
 
-  explicit FollowRetry(Environment world) : environment_(std::move(world)) {}
+  explicit FollowRetry(Environment environment) : environment_(std::move(environment)) {}
 
   // Before a request: waits until 500 ms after the previous response. A server reads the log for a
   // waiting request at most twice a second, so faster requests would increase that.
   void wait_for_turn();
   // A request got a response.
-  void answered();
+  void on_success();
   // A request failed: waits until the next one is due. Fails with the error if the connection was
   // not lost or never existed; with unavailable if the outage has lasted for a minute.
-  Status failed(const Error& error);
+  Status on_failure(const Error& error);
 
  private:
   Environment environment_;

@@ -26,10 +26,10 @@ AE_TEST("following/a request is sent at least 500 ms after the answer to the pre
   fixture.follow_retry.wait_for_turn();
   EXPECT_EQ(fixture.now, 1s) << "the first one is sent at once";
   fixture.now += 20ms;
-  fixture.follow_retry.answered();
+  fixture.follow_retry.on_success();
   fixture.follow_retry.wait_for_turn();
   EXPECT_EQ(fixture.now, 1520ms);
-  fixture.follow_retry.answered();
+  fixture.follow_retry.on_success();
   fixture.now += 10s;
   fixture.follow_retry.wait_for_turn();
   EXPECT_EQ(fixture.now, 11520ms);
@@ -37,22 +37,22 @@ AE_TEST("following/a request is sent at least 500 ms after the answer to the pre
 
 AE_TEST("following/one lost request is sent again at once, without a warning") {
   FollowFixture fixture;
-  fixture.follow_retry.answered();
+  fixture.follow_retry.on_success();
   fixture.follow_retry.wait_for_turn();
-  EXPECT_TRUE(fixture.follow_retry.failed(kGone));
+  EXPECT_TRUE(fixture.follow_retry.on_failure(kGone));
   fixture.follow_retry.wait_for_turn();
-  fixture.follow_retry.answered();
+  fixture.follow_retry.on_success();
   EXPECT_EQ(fixture.now, 1500ms);
   EXPECT_TRUE(fixture.warnings.empty());
 }
 
 AE_TEST("following/an outage is reported once, and so is its end; the next one is reported again") {
   FollowFixture fixture;
-  fixture.follow_retry.answered();
+  fixture.follow_retry.on_success();
   for (int outage = 1; outage <= 2; ++outage) {
-    for (int i = 0; i < 8; ++i) EXPECT_TRUE(fixture.follow_retry.failed(kGone));
-    fixture.follow_retry.answered();
-    fixture.follow_retry.answered();
+    for (int i = 0; i < 8; ++i) EXPECT_TRUE(fixture.follow_retry.on_failure(kGone));
+    fixture.follow_retry.on_success();
+    fixture.follow_retry.on_success();
     ASSERT_EQ(fixture.warnings.size(), 2u * static_cast<std::size_t>(outage));
     EXPECT_EQ(fixture.warnings.back(), "the connection is available again");
   }
@@ -62,11 +62,11 @@ AE_TEST("following/an outage is reported once, and so is its end; the next one i
 AE_TEST(
     "following/an outage of a minute is an error: unavailable, whatever the last request gave") {
   FollowFixture fixture;
-  fixture.follow_retry.answered();
+  fixture.follow_retry.on_success();
   Status failed;
   int requests = 0;
   for (; failed && requests < 1000; ++requests) {
-    failed = fixture.follow_retry.failed({Code::unknown_outcome, "it closed the connection"});
+    failed = fixture.follow_retry.on_failure({Code::unknown_outcome, "it closed the connection"});
   }
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code, Code::unavailable);
@@ -77,17 +77,17 @@ AE_TEST(
 
 AE_TEST("following/a first stream that breaks is retried: there was a connection") {
   FollowFixture fixture;
-  EXPECT_TRUE(fixture.follow_retry.failed({Code::unknown_outcome, "it closed the connection"}));
-  EXPECT_TRUE(fixture.follow_retry.failed(kGone));
+  EXPECT_TRUE(fixture.follow_retry.on_failure({Code::unknown_outcome, "it closed the connection"}));
+  EXPECT_TRUE(fixture.follow_retry.on_failure(kGone));
 }
 
 AE_TEST("following/the first request and other errors are not retried") {
   FollowFixture fixture;
-  Status failed = fixture.follow_retry.failed(kGone);
+  Status failed = fixture.follow_retry.on_failure(kGone);
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().message, "no server responds");
-  fixture.follow_retry.answered();
-  failed = fixture.follow_retry.failed({Code::not_found, "no such job"});
+  fixture.follow_retry.on_success();
+  failed = fixture.follow_retry.on_failure({Code::not_found, "no such job"});
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code, Code::not_found);
 }

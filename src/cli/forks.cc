@@ -205,7 +205,7 @@ bool exists(const std::string& id, const app::StoreUrl& store) {
 // the newest job of the chain has not failed, so another retry would repeat its calls.
 Result<std::string> retry_job_id(const Options& options, const app::StoreUrl& store) {
   if (!options.idempotency_key.empty()) return options.job_id;
-  const Retried known = retried(store, options.id);
+  const RetryChain known = find_retries(store, options.id);
   if (!known.may_retry() && !options.repeat_effects && !exists(options.job_id, store)) {
     return fail(Code::effects_repeated,
                 "job " + options.id + " was retried as " + known.last + " (" + known.status +
@@ -296,11 +296,11 @@ int plan_command(const Options& options, Terminal& terminal) {
   if (!store) return terminal.fail_with(store.error());
   const auto loaded = app::load_agents(options.file, {.policies = options.policies});
   if (!loaded) return terminal.fail_with(loaded.error());
-  if (!loaded->faults.empty()) {
+  if (!loaded->diagnostics.empty()) {
     const Error error{Code::plan_invalid, options.file + " has errors; nothing was changed"};
     Value body =
-        api::problem(error).with("faults", agents::diagnostics_json(loaded->faults)["faults"]);
-    terminal.note(safe(agents::diagnostics_text(loaded->faults), true));
+        api::problem(error).with("faults", agents::diagnostics_json(loaded->diagnostics)["faults"]);
+    terminal.note(safe(agents::diagnostics_text(loaded->diagnostics), true));
     return terminal.fail_with(error, body);
   }
   warn_of_idle_policies(loaded->policies, {&loaded->file}, options, terminal);

@@ -28,7 +28,7 @@ class JobLines {
   std::vector<ServiceLog::Line> of(const JobId& job, const std::string& agent,
                                    const std::vector<Event>& events);
   // The job is no longer run here.
-  void forget(const JobId& job) { jobs_.erase(job); }
+  void remove(const JobId& job) { jobs_.erase(job); }
 
  private:
   void blocked(const JobId& job, const Event& event, ServiceLog::Line& line);

@@ -57,7 +57,7 @@ JobRun::JobRun(Terminal& terminal, Options run_options)
 int JobRun::run_until_idle(const JobId& job) {
   job_ = job;
   net::AsioLoop& loop = instance_->loop();
-  loop.on_signals([this](int signal) { interrupted(signal); });
+  loop.on_signals([this](int signal) { on_signal(signal); });
   if (terminal_.shows_progress()) {
     output_subscription_ =
         instance_->output_hub().subscribe(job_, [this] { print_partial_output(); });
@@ -92,7 +92,7 @@ void JobRun::finish() {
   instance_->loop().stop();
 }
 
-void JobRun::interrupted(int signal) {
+void JobRun::on_signal(int signal) {
   if (std::exchange(signal_, signal) != 0) return finish();  // second signal: exit now
   if (std::exchange(stopping_, true)) return finish();       // already shutting down
   terminal_.note("Shutting down; waiting up to " + to_text(options_.grace) +
@@ -338,7 +338,7 @@ void JobRun::print_partial_output() {
     const std::size_t from = std::min(printed[key], output->text.size());
     const std::string text = safe(std::string_view(output->text).substr(from), true);
     terminal_.print_stream(
-        {.who = output->invocation.text + "/" + std::to_string(output->try_no),
+        {.stream_name = output->invocation.text + "/" + std::to_string(output->try_no),
          .head = "  " + terminal_.err()(Tint::dim, "“") + " " + pad(safe(output->node), 20) + " ",
          .text = text},
         false);
@@ -419,7 +419,7 @@ std::string called_text(std::string_view tool, const Value& arguments) {
 }  // namespace
 
 // Remembers what a part of a map or a loop calls.
-void JobRun::note_call(const ToolInvocationStarted& started) {
+void JobRun::record_call(const ToolInvocationStarted& started) {
   calls_[started.step_id.text] = called_text(started.tool_name, started.arguments.value);
 }
 
@@ -439,7 +439,7 @@ JobRun::Place JobRun::place_of(const std::string& node, const std::string& step)
   return place;
 }
 
-void JobRun::tell_finished(const Event& event) {
+void JobRun::print_finished(const Event& event) {
   const auto& finished = std::get<NodeFinished>(event.body);
   const Place place = place_of(finished.node_id, finished.step_id.text);
   const std::string& part = place.part;
@@ -459,7 +459,7 @@ void JobRun::tell_finished(const Event& event) {
   step_line(Tint::good, "✓", place.name, part + (part.empty() || done.empty() ? "" : ", ") + done);
 }
 
-void JobRun::tell_wait(const WaitOpened& wait) {
+void JobRun::print_wait(const WaitOpened& wait) {
   const Place place = place_of(wait.node_id, wait.step_id.text);
   const std::string of_turn = place.turn ? place.part + ": " : "";
   if (wait.correlation_key.starts_with("resolve/")) {
@@ -482,7 +482,7 @@ void JobRun::print_progress(const Event& event) {
       steps_.try_emplace(std::string(step_of(event)), event.created_at);
       return;
     case EventType::node_finished:
-      return tell_finished(event);
+      return print_finished(event);
     case EventType::job_requeued: {
       const auto& requeued = std::get<JobRequeued>(event.body);
       if (requeued.reason != "settling") return;
@@ -492,7 +492,7 @@ void JobRun::print_progress(const Event& event) {
           short_time_after(requeued.not_before ? to_text(*requeued.not_before) : ""));
     }
     case EventType::tool_invocation_started:
-      return note_call(std::get<ToolInvocationStarted>(event.body));
+      return record_call(std::get<ToolInvocationStarted>(event.body));
     case EventType::decision_recorded: {
       const auto& decision = std::get<DecisionRecorded>(event.body);
       if (decision.kind != "retry") return;
@@ -502,7 +502,7 @@ void JobRun::print_progress(const Event& event) {
                            first_line(or_empty(decision.reason)));
     }
     case EventType::wait_opened:
-      return tell_wait(std::get<WaitOpened>(event.body));
+      return print_wait(std::get<WaitOpened>(event.body));
     default:
       return;
   }

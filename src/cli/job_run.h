@@ -58,15 +58,15 @@ class JobRun final : public runtime::RuntimeObserver {
   void check_again_after(Duration wait);
   void finish();
   void stop_runtime();
-  void interrupted(int signal);
+  void on_signal(int signal);
   void on_event_of_another(const JobId& job, const Event& event);
   void print_blocked_job(const JobId& job);
   void print_notify_failures();
   void print_partial_output();
   void print_progress(const Event& event);
-  void note_call(const ToolInvocationStarted& started);
-  void tell_finished(const Event& event);
-  void tell_wait(const WaitOpened& wait);
+  void record_call(const ToolInvocationStarted& started);
+  void print_finished(const Event& event);
+  void print_wait(const WaitOpened& wait);
   // The plan location of an event's step, and what a part of a map or loop calls.
   struct Place {
     std::string name;   // "labels[1]", "chat"

@@ -85,17 +85,17 @@ int restore_command(const Options& options, Terminal& terminal) {
                          .progress = [&](const auto& progress) { line.show(shown(progress)); }});
   }();
   if (!proved) return terminal.fail_with(proved.error());
-  const auto stands = app::check_for_rollback(*store);
+  const auto rollback_check = app::check_for_rollback(*store);
   if (terminal.json()) {
     terminal.print_json(Value::object({{"jobs_proved", *proved},
                                        {"restored", options.file},
-                                       {"to_accept", !stands},
+                                       {"to_accept", !rollback_check},
                                        {"verified", !options.skip_verify}}));
     return kDone;
   }
   terminal.print("restored: " + store->text() +
                  (options.skip_verify ? "" : ", " + counted(*proved, "job") + " proved") + "\n");
-  if (!stands) {
+  if (!rollback_check) {
     terminal.note(
         "the backup does not contain later work, so no job runs yet: review its jobs, then "
         "`aetheris doctor --accept-rollback" +

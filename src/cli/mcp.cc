@@ -39,7 +39,8 @@ int serve_remote_store(app::ApiClient& client, const ServiceOptions& service_opt
                        Terminal& terminal) {
   api::ApiRequest health;
   health.path = {"api", "health"};
-  if (const auto there = client.send(health); !there) return terminal.fail_with(there.error());
+  if (const auto health_answer = client.send(health); !health_answer)
+    return terminal.fail_with(health_answer.error());
   net::AsioLoop& loop = client.loop();
   async::BootClock steady;
   api::Mcp mcp(
@@ -115,10 +116,10 @@ int mcp_command(const Options& options, Terminal& terminal) {
     if (!client) return terminal.fail_with(client.error());
     return serve_remote_store(**client, *service_options, terminal);
   }
-  Options quietly = options;  // clients keep the output of their servers
-  if (options.log.empty() && !options.verbose) quietly.quiet = true;
-  Service service(terminal, quietly, *service_options);
-  const auto give_up = std::chrono::steady_clock::now() + kOwnerWait;
+  Options service_flags = options;  // clients keep the output of their servers
+  if (options.log.empty() && !options.verbose) service_flags.quiet = true;
+  Service service(terminal, service_flags, *service_options);
+  const auto retry_until = std::chrono::steady_clock::now() + kOwnerWait;
   while (true) {
     if (auto owner = app::find_owner(service_options->store)) {
       if (service_options->loaded) {
@@ -138,9 +139,9 @@ int mcp_command(const Options& options, Terminal& terminal) {
     }
     auto opened = app::Instance::open(std::move(site_options));
     if (opened) return serve_own_store(*std::move(opened), service, *service_options, terminal);
-    const bool again =
-        opened.error().code == Code::store_locked && std::chrono::steady_clock::now() < give_up;
-    if (!again) return terminal.fail_with(opened.error());
+    const bool may_retry =
+        opened.error().code == Code::store_locked && std::chrono::steady_clock::now() < retry_until;
+    if (!may_retry) return terminal.fail_with(opened.error());
     std::this_thread::sleep_for(kOwnerPoll);
   }
 }

@@ -15,7 +15,7 @@ constexpr Duration kStoreRetry = std::chrono::seconds(5);  // after the store wa
 constexpr Duration kClaimLasts = std::chrono::minutes(2);
 constexpr Duration kPauseFirst = std::chrono::seconds(1), kPauseMost = std::chrono::minutes(5);
 constexpr std::size_t kRowsAtOnce = 100;
-constexpr std::size_t kUnderWayMax = 1'000;  // questions; others wait for the next scan
+constexpr std::size_t kInFlightMax = 1'000;  // questions; others wait for the next scan
 constexpr std::size_t kJobsMax = 100'000;    // remembered as scanned
 
 constexpr const char* kStatuses[] = {"waiting", "parked", "running", "queued"};
@@ -46,7 +46,7 @@ void Notifications::warn(const JobId& job, const std::string& what) const {
   if (options_.warn) options_.warn(job, what);
 }
 
-void Notifications::later(Duration delay, async::Task task) {
+void Notifications::after_delay(Duration delay, async::Task task) {
   instance_.loop().after(delay, [weak = std::weak_ptr(alive_), task = std::move(task)]() mutable {
     if (weak.lock()) task();
   });
@@ -65,7 +65,7 @@ void Notifications::read_claims(std::function<void()> then) {
                    then = std::move(then)](Result<store::AuditLog> log) mutable {
         if (!weak.lock()) return;
         if (!log) {
-          return later(kStoreRetry, [this, then = std::move(then)] { read_claims(then); });
+          return after_delay(kStoreRetry, [this, then = std::move(then)] { read_claims(then); });
         }
         for (const store::AuditRow& row : log->rows) {
           audit_seq_ = std::max(audit_seq_, row.seq);
@@ -94,13 +94,13 @@ void Notifications::apply_audit_entry(const std::string& body) {
   }
 }
 
-void Notifications::record(const Question& question, std::string act, std::vector<Member> more,
+void Notifications::record(const Question& question, std::string action, std::vector<Member> more,
                            async::Done<Result<void>> done) {
   more.emplace_back("kind", question.kind);
   more.emplace_back("question", question.id);
   instance_.store().append_audit_entry({.at = instance_.store().now(),
                                         .by = options_.by,
-                                        .act = std::move(act),
+                                        .act = std::move(action),
                                         .job = question.job,
                                         .detail = Value::object(std::move(more))},
                                        std::move(done));
@@ -111,7 +111,7 @@ void Notifications::record(const Question& question, std::string act, std::vecto
 void Notifications::scan() { continue_scan(std::make_shared<Scan>()); }
 
 void Notifications::schedule_scan() {
-  later(kScanEvery, [this] { read_claims([this] { scan(); }); });
+  after_delay(kScanEvery, [this] { read_claims([this] { scan(); }); });
 }
 
 void Notifications::continue_scan(std::shared_ptr<Scan> scan) {
@@ -181,7 +181,7 @@ void Notifications::on_events(const JobId& job, const std::vector<Event>& events
 void Notifications::notify_once(const Question& question) {
   const std::string id = question.id;
   if (notified_.contains(id) || tries_.contains(id)) return;
-  if (tries_.size() >= kUnderWayMax) {
+  if (tries_.size() >= kInFlightMax) {
     scanned_heads_.erase(question.job);  // the next scan finds it
     return;
   }
@@ -193,58 +193,59 @@ void Notifications::notify_once(const Question& question) {
 // The process with the first claim notifies.
 void Notifications::claim(const Question& question) {
   const std::string until = to_text(instance_.store().now() + kClaimLasts);
-  const auto give_back = [this, question] {
+  const auto release_question = [this, question] {
     tries_.erase(question.id);
     scanned_heads_.erase(question.job);  // rescan: the claiming process may end
   };
   const auto before = claims_.find(question.id);
   const bool taken = before != claims_.end() && before->second.by != options_.by &&
                      before->second.until > instance_.store().now();
-  if (taken) return give_back();
-  record(question, "notifying", {{"until", until}},
-         [this, weak = std::weak_ptr(alive_), question, give_back](const Result<void>& kept) {
-           if (!weak.lock()) return;
-           if (!kept) return give_back();
-           read_claims([this, question, give_back] {
-             const auto claim = claims_.find(question.id);
-             const bool ours = claim != claims_.end() && claim->second.by == options_.by;
-             ours ? start(question) : give_back();
-           });
-         });
+  if (taken) return release_question();
+  record(
+      question, "notifying", {{"until", until}},
+      [this, weak = std::weak_ptr(alive_), question, release_question](const Result<void>& kept) {
+        if (!weak.lock()) return;
+        if (!kept) return release_question();
+        read_claims([this, question, release_question] {
+          const auto claim = claims_.find(question.id);
+          const bool ours = claim != claims_.end() && claim->second.by == options_.by;
+          ours ? start(question) : release_question();
+        });
+      });
 }
 
 void Notifications::start(const Question& question) {
   notifier_.start(question, [this, weak = std::weak_ptr(alive_), &loop = instance_.loop(),
                              question](const std::string& failure) {
     loop.post([this, weak, question, failure] {
-      if (weak.lock()) ended(question, failure);
+      if (weak.lock()) on_program_exit(question, failure);
     });
   });
 }
 
-void Notifications::ended(const Question& question, const std::string& failure) {
+void Notifications::on_program_exit(const Question& question, const std::string& failure) {
   const std::string id = question.id;
   if (failure.empty()) return record_notified(question);
   const Duration pause = pause_after(++tries_[id]);
   warn(question.job, "--notify " + options_.program + ": " + failure + "; question " + id +
                          " is retried in " + to_text(pause));
-  later(pause, [this, question] { start_again(question); });
+  after_delay(pause, [this, question] { restart(question); });
 }
 
 // Questions that were answered meanwhile are dropped.
-void Notifications::start_again(const Question& question) {
+void Notifications::restart(const Question& question) {
   instance_.runtime().read(question.job, [this, weak = std::weak_ptr(alive_),
                                           question](Result<runtime::Runtime::JobSnapshot> read) {
     if (!weak.lock()) return;
     if (!read && read.error().code == Code::unavailable) {
-      return later(kStoreRetry, [this, question] { start_again(question); });
+      return after_delay(kStoreRetry, [this, question] { restart(question); });
     }
     OpenQuestions open(question.job);
     if (read) {
       for (const Event& event : read->events) open.apply(event);
     }
-    const auto asked = open.list();
-    if (std::ranges::count(asked, question.id, &Question::id) > 0) return start(question);
+    const auto open_questions = open.list();
+    if (std::ranges::count(open_questions, question.id, &Question::id) > 0) return start(question);
     tries_.erase(question.id);
   });
 }
@@ -253,7 +254,8 @@ void Notifications::record_notified(const Question& question) {
   record(question, "notified", {},
          [this, weak = std::weak_ptr(alive_), question](const Result<void>& kept) {
            if (!weak.lock()) return;
-           if (!kept) return later(kStoreRetry, [this, question] { record_notified(question); });
+           if (!kept)
+             return after_delay(kStoreRetry, [this, question] { record_notified(question); });
            notified_.insert(question.id);
            tries_.erase(question.id);
          });

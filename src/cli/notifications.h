@@ -60,12 +60,12 @@ class Notifications {
   void notify_once(const Question& question);
   void claim(const Question& question);
   void start(const Question& question);
-  void ended(const Question& question, const std::string& failure);
-  void start_again(const Question& question);
+  void on_program_exit(const Question& question, const std::string& failure);
+  void restart(const Question& question);
   void record_notified(const Question& question);
-  void record(const Question& question, std::string act, std::vector<Member> more,
+  void record(const Question& question, std::string action, std::vector<Member> more,
               async::Done<Result<void>> done);
-  void later(Duration delay, async::Task task);
+  void after_delay(Duration delay, async::Task task);
   void warn(const JobId& job, const std::string& what) const;
 
   app::Instance& instance_;

@@ -21,7 +21,7 @@ extern char** environ;  // NOLINT: as POSIX declares it
 namespace ae::cli {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(10);  // time limit of a program
+constexpr auto kProgramTimeout = std::chrono::seconds(10);  // time limit of a program
 constexpr auto kReapEvery = std::chrono::milliseconds(5);
 constexpr std::size_t kItemsMax = 1000;  // queued questions
 constexpr std::size_t kNotifiedMax = 100'000;
@@ -146,7 +146,7 @@ std::string Notifier::start_program(const std::string& item) const {
   // An item fits into a pipe; a program that does not read it counts as notified.
   [[maybe_unused]] const ssize_t written = ::write(ends[1], item.data(), item.size());
   ::close(ends[1]);
-  const auto until = std::chrono::steady_clock::now() + kPatience;
+  const auto until = std::chrono::steady_clock::now() + kProgramTimeout;
   int status = 0;
   for (;;) {
     const pid_t ended = ::waitpid(pid, &status, WNOHANG);

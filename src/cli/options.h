@@ -31,7 +31,7 @@ struct Options {
   std::string message;             // run
   std::vector<std::string> pairs;  // run: KEY=VALUE, KEY:=JSON
   bool has_message = false;
-  bool sought = false;  // this process has already looked up the job
+  bool was_looked_up = false;  // this process has already looked up the job
   bool has_input = false, detach = false, only = false, dry_run = false, verbose = false;
   std::vector<std::string> labels;  // run: to set; jobs: to filter
   std::vector<std::string> capabilities, queue_limits;
@@ -54,7 +54,7 @@ struct Options {
   // lists and views
   std::string status, event_class, event_type, cursor, at, after, limit;
   std::vector<std::string> keys;  // verify: trusted signing keys
-  bool follow = false, said = false, graph = false;
+  bool follow = false, partial_output = false, graph = false;
   bool stuck = false, in_doubt = false;
   std::string older_than;
 

@@ -62,14 +62,14 @@ std::optional<Error> unsupported_yet(int argc, char** argv) {
                                         "` comes with a later version; `aetheris --help` lists "
                                         "what there is"};
   }
-  for (const FutureFlag& later : kFutureFlags) {
-    if (later.command != command) continue;
+  for (const FutureFlag& future : kFutureFlags) {
+    if (future.command != command) continue;
     for (int i = 1; i < argc; ++i) {
       const std::string_view word = argv[i];
       if (word == "--") break;
-      if (word != later.flag && !word.starts_with(std::string(later.flag) + "=")) continue;
+      if (word != future.flag && !word.starts_with(std::string(future.flag) + "=")) continue;
       return Error{Code::unsupported,
-                   "`" + std::string(later.flag) + "` comes with a later version of Aetheris"};
+                   "`" + std::string(future.flag) + "` comes with a later version of Aetheris"};
     }
   }
   return std::nullopt;
@@ -133,10 +133,10 @@ class Grammar {
                     "how long a PostgreSQL store that is down is waited for at the start (default: "
                     "without end; 0s = not at all)");
   }
-  void notify(CLI::App* sub, const char* promise) {
+  void notify(CLI::App* sub, const char* description) {
     sub->add_option(
            "--notify", options_.notify,
-           std::string("a program (no shell) to start for each pending request, ") + promise)
+           std::string("a program (no shell) to start for each pending request, ") + description)
         ->check(not_empty());
   }
   static void positional(CLI::App* sub, const char* name, std::string& into, const char* what,
@@ -358,7 +358,9 @@ class Grammar {
     positional(events, "ID", options_.id, "the job");
     CLI::Option* follow =
         events->add_flag("-f,--follow", options_.follow, "follow until the job ends");
-    events->add_flag("--said", options_.said, "with --follow --json: also partial model output")
+    events
+        ->add_flag("--said", options_.partial_output,
+                   "with --follow --json: also partial model output")
         ->needs(follow);
     events->add_option("--after", options_.after, "only events after this seq");
     events->add_option(
@@ -711,8 +713,8 @@ std::vector<char*> without_help(int argc, char** argv) {
 
 }  // namespace
 
-Parsed parse(int said, char** words) {
-  std::vector<char*> all = without_help(said, words);
+Parsed parse(int raw_argc, char** raw_argv) {
+  std::vector<char*> all = without_help(raw_argc, raw_argv);
   const int argc = static_cast<int>(all.size());
   char** const argv = all.data();
   Parsed parsed;
@@ -723,8 +725,8 @@ Parsed parse(int said, char** words) {
     if (word == "--json") parsed.json = true;
     store_given = store_given || word == "--store" || word.starts_with("--store=");
   }
-  if (auto later = unsupported_yet(argc, argv)) {
-    parsed.error = std::move(later);
+  if (auto unsupported = unsupported_yet(argc, argv)) {
+    parsed.error = std::move(unsupported);
     return parsed;
   }
   Options options;
@@ -742,10 +744,10 @@ Parsed parse(int said, char** words) {
       for (const CLI::App* one : grammar.app().get_subcommands([](CLI::App*) { return true; })) {
         nearest.consider(one->get_name());
       }
-      const std::string meant = nearest.take();
+      const std::string suggestion = nearest.best();
       parsed.error =
           Error{Code::usage, "unknown command \"" + command.substr(0, 64) + "\"" +
-                                 (meant.empty() ? "" : " (did you mean " + meant + "?)") +
+                                 (suggestion.empty() ? "" : " (did you mean " + suggestion + "?)") +
                                  "; `aetheris --help` lists them"};
       parsed.usage = grammar.usage(command);
       return parsed;

@@ -118,11 +118,11 @@ constexpr ParkReason kParkReasons[] = {
 
 std::string park_reason(const Value& parked, const Value& in_doubt) {
   const std::string_view reason = parked.text("reason");
-  const bool undoes = in_doubt.is_array() && in_doubt.size() > 0 &&
-                      std::ranges::all_of(in_doubt.items(), [](const Value& doubt) {
-                        return doubt["compensates"].is_string();
-                      });
-  if (undoes && reason == "invocation_in_doubt") return "a compensation is not confirmed";
+  const bool is_compensation = in_doubt.is_array() && in_doubt.size() > 0 &&
+                               std::ranges::all_of(in_doubt.items(), [](const Value& doubt) {
+                                 return doubt["compensates"].is_string();
+                               });
+  if (is_compensation && reason == "invocation_in_doubt") return "a compensation is not confirmed";
   for (const ParkReason& known : kParkReasons) {
     if (reason == known.code) return std::string(known.why);
   }
@@ -156,13 +156,14 @@ std::string answer_note(std::string_view command, const AnswerTo& to) {
     rest.remove_prefix(blank + 1);
   }
   const std::string_view word = rest.substr(0, rest.find(' '));
-  const bool undoes = to.doubt["compensates"].is_string();
+  const bool is_compensation = to.doubt["compensates"].is_string();
   if (word == "happened") return "it took effect; replace RESULT with the call's result as JSON";
   if (word == "accept") return "keep the change; the job continues";
   if (word == "fail") {
     if (to.confirms) return "the job fails";
     if (to.ended) return "the outcome stays unknown";
-    return undoes ? "the step stays as it is" : "the node fails; the outcome stays unknown";
+    return is_compensation ? "the step stays as it is"
+                           : "the node fails; the outcome stays unknown";
   }
   if (word != "not_happened") return "";
   const std::string_view from = to.doubt.text("resolvable_at");

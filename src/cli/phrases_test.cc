@@ -34,7 +34,7 @@ Value job_of(const char* status) {
   return Value::object({{"agent", kAgent}, {"id", kJob}, {"status", status}});
 }
 
-Value doubt_of(const char* reason, const char* message) {
+Value unknown_outcome(const char* reason, const char* message) {
   const std::string resolve = std::string("aetheris resolve ") + kJob + " 5d0c2f8a91b3 ";
   return Value::object(
       {{"arguments", Value()},
@@ -66,13 +66,13 @@ AE_TEST("cli/messages made of parts have at most 160 characters a line") {
         {"signal_9", ""},
         {"protocol_version_unsupported", "the server does not support the version"}}) {
     for (const char* status : {"completed", "failed"}) {
-      const Value doubt = doubt_of(reason, message);
+      const Value doubt = unknown_outcome(reason, message);
       const Value undo = doubt.with("compensates", "5d0c2f8a91b3e4f7");
       const Value ended = job_of(status).with("in_doubt", Value::array({doubt, undo}));
-      for (const std::string& line : doubts_of_end(ended, {}, 0)) expect_short(line);
-      expect_short(doubt_text(doubt) + ", since " + short_time(kAt));
+      for (const std::string& line : final_unknown_outcomes(ended, {}, 0)) expect_short(line);
+      expect_short(unknown_outcome_text(doubt) + ", since " + short_time(kAt));
     }
-    const Value open = doubt_of(reason, message);
+    const Value open = unknown_outcome(reason, message);
     for (const Value& command : open["commands"].items()) {
       const std::string text = command.as_string();
       for (const bool ended : {false, true}) {
@@ -91,7 +91,7 @@ AE_TEST("cli/messages made of parts have at most 160 characters a line") {
             .with("reads_kept", Value::array({Value(kNode)}));
     for (const char* path : {"agents.yaml", ""}) {
       const Value job = job_of("failed").with("error", reads).with("input", Value::object({}));
-      for (const NextCommand& next : after_failure(job, {.path = path})) {
+      for (const NextCommand& next : next_commands(job, {.path = path})) {
         expect_short(next.lead + next.command);
       }
     }
@@ -122,21 +122,21 @@ AE_TEST("cli/a failure at the input proposes a new job, and the words that give 
     const Value error =
         Value::object({{"code", "expression_failed"}, {"reads_input", *parse_json(one.reads)}});
     const Value job = job_of("failed").with("error", error).with("input", *parse_json(one.input));
-    const auto next = after_failure(job, {.path = "trip.yaml", .has_one_agent = true});
+    const auto next = next_commands(job, {.path = "trip.yaml", .has_one_agent = true});
     ASSERT_EQ(next.size(), 2u);
     EXPECT_EQ(next[0].lead, "After correcting the file, run: ");
     EXPECT_EQ(next[1].lead, "With another input, run: ");
     EXPECT_EQ(next[1].command, std::string("aetheris run trip.yaml ") + one.words);
-    EXPECT_NE(after_failure(job, {})[1].command.find(std::string("FILE ") + kAgent),
+    EXPECT_NE(next_commands(job, {})[1].command.find(std::string("FILE ") + kAgent),
               std::string::npos);
   }
   const Value deep = *parse_json(
       R"({"code":"x","committed":["pay"],"expression":".input.order.id","reads_input":["order"]})");
   const auto steps =
-      after_failure(job_of("failed").with("error", deep).with("input", *parse_json("{}")),
+      next_commands(job_of("failed").with("error", deep).with("input", *parse_json("{}")),
                     {.path = "trip.yaml",
                      .has_one_agent = true,
-                     .retried = {.last = "t-1", .status = "failed", .next = "t-2"}});
+                     .retry_chain = {.last = "t-1", .status = "failed", .next = "t-2"}});
   ASSERT_EQ(steps.size(), 3u);
   EXPECT_EQ(steps[0].lead, "Retried as job t-1 (failed).");
   EXPECT_EQ(steps[1].command, "aetheris retry t-1 trip.yaml --job-id t-2") << "the newest failed";
@@ -144,11 +144,11 @@ AE_TEST("cli/a failure at the input proposes a new job, and the words that give 
   EXPECT_EQ(steps[2].command, "aetheris run trip.yaml --input JSON") << "a text has no members";
   EXPECT_EQ(committed_text(deep), "Took effect: pay");
   for (const char* status : {"completed", "running", "waiting"}) {
-    const FileOfJob file{.retried = {.last = "t-1", .status = status, .next = "t-2"}};
-    EXPECT_EQ(after_failure(job_of("failed").with("error", deep), file).size(), 1u) << status;
+    const FailedJobFile file{.retry_chain = {.last = "t-1", .status = status, .next = "t-2"}};
+    EXPECT_EQ(next_commands(job_of("failed").with("error", deep), file).size(), 1u) << status;
   }
   const Value other = job_of("failed").with("error", *parse_json(R"({"code":"http_503"})"));
-  const auto next = after_failure(other, {});
+  const auto next = next_commands(other, {});
   ASSERT_EQ(next.size(), 1u);
   EXPECT_EQ(next[0].command, retry_command_text(kJob, "", ""));
 }
@@ -190,14 +190,14 @@ AE_TEST("cli/what follows a recorded request has at most 160 characters a line")
 }
 
 AE_TEST("cli/a request to approve names the call in one form, and is short") {
-  const Value asked = Value::object({{"arguments", Value::object({})},
-                                     {"expires_at", kAt},
-                                     {"id", std::string(kJob) + ".5d0c2f8a91b3e4f7"},
-                                     {"job_id", kJob},
-                                     {"node_id", kNode},
-                                     {"tool", kTool}});
+  const Value approval = Value::object({{"arguments", Value::object({})},
+                                        {"expires_at", kAt},
+                                        {"id", std::string(kJob) + ".5d0c2f8a91b3e4f7"},
+                                        {"job_id", kJob},
+                                        {"node_id", kNode},
+                                        {"tool", kTool}});
   for (const char* kind : {"call", "question"}) {
-    const std::string text = approval_text(asked.with("kind", kind));
+    const std::string text = approval_text(approval.with("kind", kind));
     EXPECT_NE(text.find("call of tool \"payments__create_refund_request\""), text.npos) << text;
     EXPECT_NE(text.find("  expires:   2026-11-25 14:22:41Z\n"), text.npos) << text;
     expect_short(text);

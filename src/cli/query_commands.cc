@@ -107,8 +107,8 @@ std::string indented_json(const Value& value) {
 // The request that would be sent, as prepared by the tool.
 std::string sends_text(const Value& sends) {
   std::string text;
-  const auto line = [&](const char* what, const std::string& said) {
-    text.append("  ").append(what).append(said).append("\n");
+  const auto line = [&](const char* what, const std::string& value) {
+    text.append("  ").append(what).append(value).append("\n");
   };
   if (sends["error"].is_string()) line("not sendable: ", safe(sends.text("error")));
   if (sends["url"].is_string()) {
@@ -250,7 +250,7 @@ std::string stuck_text(const Value& job, const std::string& flag, std::size_t co
   const std::string_view status = job.text("status");
   const bool ended = status == "completed" || status == "failed" || status == "cancelled";
   for (const Value& doubt : job["in_doubt"].items()) {
-    text += "  node " + place_text(doubt) + ": " + doubt_text(doubt) + ", since " +
+    text += "  node " + place_text(doubt) + ": " + unknown_outcome_text(doubt) + ", since " +
             short_time(doubt.text("since")) + "\n";
     for (const std::string& line : call_lines(doubt, columns)) text += "    " + line + "\n";
     if (doubt["given_up"] == Value(true)) {
@@ -415,22 +415,22 @@ constexpr std::size_t kChangesShown = 10;
 
 // The external changes of the job and their last verification, one line each; mismatches first.
 std::vector<std::string> changes_text(const Value& changes) {
-  std::vector<std::string> odd, plain;
-  if (!changes.is_array()) return odd;
+  std::vector<std::string> mismatches, matches;
+  if (!changes.is_array()) return mismatches;
   for (const Value& change : changes.items()) {
     const std::string verdict(change.text("verdict"));
     std::string text = safe(change.text("resource_type")) + " " + safe(change.text("resource_id")) +
                        " (" + safe(change.text("operation")) + ")";
     if (!verdict.empty()) text += ": " + safe(verdict);
-    (verdict.empty() || verdict == "match" ? plain : odd).push_back(std::move(text));
+    (verdict.empty() || verdict == "match" ? matches : mismatches).push_back(std::move(text));
   }
-  odd.insert(odd.end(), plain.begin(), plain.end());
-  if (odd.size() > kChangesShown) {
-    const std::string left = std::to_string(odd.size() - kChangesShown);
-    odd.resize(kChangesShown);
-    odd.push_back("… and " + left + " more: `aetheris job ID --json`");
+  mismatches.insert(mismatches.end(), matches.begin(), matches.end());
+  if (mismatches.size() > kChangesShown) {
+    const std::string left = std::to_string(mismatches.size() - kChangesShown);
+    mismatches.resize(kChangesShown);
+    mismatches.push_back("… and " + left + " more: `aetheris job ID --json`");
   }
-  return odd;
+  return mismatches;
 }
 
 }  // namespace
@@ -525,15 +525,15 @@ int job_command(const Options& options, Terminal& terminal) {
     }
     if (const std::string did = committed_text(error); !did.empty()) line("", did);
     if (status == "failed") {
-      const FileOfJob file{.store_flag = store_flag(*store),
-                           .retried = retried(*store, job->text("id"))};
-      for (const NextCommand& next : after_failure(*job, file)) {
+      const FailedJobFile file{.store_flag = store_flag(*store),
+                               .retry_chain = find_retries(*store, job->text("id"))};
+      for (const NextCommand& next : next_commands(*job, file)) {
         line(next.name.c_str(), next.lead_matters ? next.lead + next.command : next.command);
       }
     }
   }
   for (const std::string& doubt :
-       doubts_of_end(*job, *store, argument_columns(terminal, Stream::out))) {
+       final_unknown_outcomes(*job, *store, argument_columns(terminal, Stream::out))) {
     line(doubt.starts_with(' ') ? "" : "unknown", doubt);
   }
   for (const std::string& change : changes_text((*job)["changes"])) line("changed", change);
@@ -597,7 +597,7 @@ class EventFollower {
         // The owner ended: connects to its successor, or opens the store itself.
         auto opened = open(store, options_.id);
         if (!opened) {
-          AE_TRY(follow_retry_.failed(opened.error()));
+          AE_TRY(follow_retry_.on_failure(opened.error()));
           continue;
         }
         client = *std::move(opened);
@@ -605,7 +605,7 @@ class EventFollower {
       follow_retry_.wait_for_turn();
       auto has_events = client->is_remote() ? read_stream(*client) : read_page(*client);
       if (!has_events) {
-        AE_TRY(follow_retry_.failed(has_events.error()));
+        AE_TRY(follow_retry_.on_failure(has_events.error()));
         client.reset();
         continue;
       }
@@ -620,11 +620,11 @@ class EventFollower {
       // No new events: did the job end before, or is its last event filtered out?
       auto job = get(*client, {"api", "jobs", options_.id}, {});
       if (!job) {
-        AE_TRY(follow_retry_.failed(job.error()));
+        AE_TRY(follow_retry_.on_failure(job.error()));
         client.reset();
         continue;
       }
-      follow_retry_.answered();
+      follow_retry_.on_success();
       const std::string_view status = job->text("status");
       if (status == "completed" || status == "failed" || status == "cancelled") return {};
     }
@@ -653,7 +653,7 @@ class EventFollower {
   Result<bool> read_page(app::ApiClient& client) {
     AE_ASSIGN(const Value page, get(client, {"api", "jobs", options_.id, "events"},
                                     events_query(options_, after_, kFollowWait)));
-    follow_retry_.answered();
+    follow_retry_.on_success();
     for (const Value& event : page["events"].items()) show(event);
     return page["events"].size() > 0;
   }
@@ -667,7 +667,7 @@ class EventFollower {
     }
     AE_ASSIGN(const api::ApiResponse end,
               client.follow(request, [&](const app::ApiClient::LiveEvent& live) {
-                follow_retry_.answered();
+                follow_retry_.on_success();
                 auto event =
                     parse_json(live.data, {.bytes_max = live.data.size(), .depth_max = 1000});
                 if (event && live.name == "said") {
@@ -686,21 +686,21 @@ class EventFollower {
   void print_delta(const Value& delta) {
     if (terminal_.json()) {
       // By default every line is an event; --said adds partial output.
-      if (options_.said) terminal_.print_json(Value::object({{"said", delta}}));
+      if (options_.partial_output) terminal_.print_json(Value::object({{"said", delta}}));
       return;
     }
     const std::string attempt = std::to_string(delta["try"].as_int());
-    const std::string who = std::string(delta.text("invocation_id")) + "/" + attempt;
+    const std::string stream_name = std::string(delta.text("invocation_id")) + "/" + attempt;
     const auto offset = static_cast<std::size_t>(delta["offset"].as_int());
     const std::string_view text = delta.text("text");
     // A reconnected stream repeats partial output from its beginning.
-    if (!printed_.contains(who) && printed_.size() >= kPrintedMax) printed_.clear();
-    std::size_t& printed = printed_[who];
+    if (!printed_.contains(stream_name) && printed_.size() >= kPrintedMax) printed_.clear();
+    std::size_t& printed = printed_[stream_name];
     const std::size_t known = printed > offset ? printed - offset : 0;
     if (known >= text.size()) return;
     printed = offset + text.size();
     terminal_.print_stream(
-        {.who = who,
+        {.stream_name = stream_name,
          .head = terminal_.out()(Tint::dim, "    “  " + safe(delta.text("node_id"))) + "  ",
          .text = safe(text.substr(known), true)},
         true);
@@ -764,12 +764,12 @@ int trace_command(const Options& options, Terminal& terminal) {
   }
   const auto store = store_of(options);
   const bool failed = trace->text("status") == "failed";
-  const Retried known = failed && store ? retried(*store, options.id) : Retried{};
+  const RetryChain known = failed && store ? find_retries(*store, options.id) : RetryChain{};
   terminal.print(trace_text(*trace, {.paint = terminal.out(),
                                      .width = terminal.width(),
                                      .verbose = options.verbose,
                                      .store_flag = store ? store_flag(*store) : std::string(),
-                                     .retried = known}));
+                                     .retry_chain = known}));
   return kDone;
 }
 

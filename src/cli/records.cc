@@ -10,7 +10,7 @@
 namespace ae::cli {
 namespace {
 
-constexpr std::uint64_t kSeqMost = 1ULL << 53;  // the largest exact integer in JSON
+constexpr std::uint64_t kHeadSeqMax = 1ULL << 53;  // the largest exact integer in JSON
 
 // SEQ, or SEQ:FIELD.
 Result<Value> value_of(const std::string& text) {
@@ -19,7 +19,7 @@ Result<Value> value_of(const std::string& text) {
   std::uint64_t seq = 0;
   const auto read = std::from_chars(number.data(), number.data() + number.size(), seq);
   const bool fine = read.ec == std::errc() && read.ptr == number.data() + number.size() &&
-                    seq > 0 && seq <= kSeqMost && colon + 1 != text.size();
+                    seq > 0 && seq <= kHeadSeqMax && colon + 1 != text.size();
   if (!fine) {
     return fail(Code::usage, "a value must be SEQ or SEQ:FIELD, such as 1:input, not \"" +
                                  text.substr(0, 80) + "\"");

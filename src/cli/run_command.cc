@@ -157,9 +157,9 @@ int dry_run(const RunParams& params, const agents::AgentsFile& file, Terminal& t
 
 std::string new_id() {
   net::SystemClock clock;
-  net::SystemRandom chance;
+  net::SystemRandom random;
   const auto ms = static_cast<std::uint64_t>(clock.now().us / 1000);
-  return to_text(uuid_v7(ms, chance.next(), chance.next()));
+  return to_text(uuid_v7(ms, random.next(), random.next()));
 }
 
 api::ApiRequest get_job(const std::string& id) {
@@ -231,7 +231,7 @@ api::ApiRequest creation_request(const RunParams& params, const Options& options
 
 // For a job that existed before: prints what this command does with it.
 void print_exists(const Value& job, const Options& options, bool runs_here, Terminal& terminal) {
-  if (options.sought || options.detach || options.command != "run") return;
+  if (options.was_looked_up || options.detach || options.command != "run") return;
   const std::string status(job.text("status"));
   if (!has_ended(job) && !runs_here) return;
   if (!has_ended(job)) {
@@ -312,11 +312,11 @@ int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
     if (params.store.kind != app::StoreUrl::Kind::memory) {
       terminal.note("Details: " + terminal.err()(Tint::bold, "aetheris trace " + quoted(id) +
                                                                  store_flag(params.store)));
-      const FileOfJob file{.path = params.file,
-                           .has_one_agent = params.has_one_agent,
-                           .store_flag = store_flag(params.store),
-                           .retried = retried(params.store, id)};
-      for (const NextCommand& next : after_failure(job, file)) {
+      const FailedJobFile file{.path = params.file,
+                               .has_one_agent = params.has_one_agent,
+                               .store_flag = store_flag(params.store),
+                               .retry_chain = find_retries(params.store, id)};
+      for (const NextCommand& next : next_commands(job, file)) {
         terminal.note(next.lead + terminal.err()(Tint::bold, next.command));
       }
     }
@@ -334,7 +334,8 @@ int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
                   " can continue: " + terminal.err()(Tint::bold, run_text(params, id)));
     return kBlocked;
   }
-  const auto doubts = doubts_of_end(job, params.store, argument_columns(terminal, Stream::err));
+  const auto doubts =
+      final_unknown_outcomes(job, params.store, argument_columns(terminal, Stream::err));
   if (!doubts.empty()) {
     terminal.note("job " + safe(id) + " has ended with calls whose outcome is unknown:");
   }
@@ -482,7 +483,7 @@ std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& 
   }
   options.job_id = job->text("id");
   options.idempotency_key.clear();
-  options.sought = true;
+  options.was_looked_up = true;
   if (options.detach) return print_detached(*job, &params.store, terminal);
   if (!is_idle(*job)) {
     if (auto served = check_served(std::string(job->text("agent")), owner, params.file, send);
@@ -509,7 +510,7 @@ Result<std::unique_ptr<app::Instance>> open_instance(const RunParams& params,
                                                      const app::LoadedAgents& loaded, JobRun& run,
                                                      std::size_t descriptors,
                                                      std::unique_ptr<app::ApiClient>& owner) {
-  const auto give_up = std::chrono::steady_clock::now() + kLockWait;
+  const auto retry_until = std::chrono::steady_clock::now() + kLockWait;
   while (true) {
     app::InstanceOptions site_options{.store = params.store};
     site_options.mode =
@@ -534,7 +535,7 @@ Result<std::unique_ptr<app::Instance>> open_instance(const RunParams& params,
     if (opened || opened.error().code != Code::store_locked) return opened;
     // An owner that responds will stay; one that does not is starting or stopping.
     owner = app::find_owner(params.store);
-    if (owner || std::chrono::steady_clock::now() > give_up) return opened;
+    if (owner || std::chrono::steady_clock::now() > retry_until) return opened;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
@@ -574,10 +575,10 @@ RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& param
     return std::unexpected(128 + signal);
   }
   const api::ApiResponse end = instance.send(get_job(id));
-  const auto here = [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
+  const auto send = [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
     return instance.send(request);
   };
-  IdleJob idle_job = end.status == 200 ? with_approvals(end.body, params.store, here, terminal)
+  IdleJob idle_job = end.status == 200 ? with_approvals(end.body, params.store, send, terminal)
                                        : IdleJob{end.body};
   instance.stop_listening();
   if (end.status != 200) {
@@ -691,7 +692,7 @@ int run_command(const Options& options, Terminal& terminal) {
     if (approved && *approved) {
       now.job_id = end->job.text("id");
       now.idempotency_key.clear();
-      now.sought = true;
+      now.was_looked_up = true;
       continue;
     }
     const int code = print_end(end->job, *params, terminal);

@@ -52,16 +52,17 @@ ServiceLog::Line reload_line(const app::Reloader::Report& report) {
   std::string files;
   for (const std::string& file : report.files) files += (files.empty() ? "" : ", ") + file;
   ServiceLog::Line line{.more = {{"files", files_json(report.files)}}};
-  if (!report.faults.empty() || report.error) {
+  if (!report.diagnostics.empty() || report.error) {
     line.level = ServiceLog::Level::error;
     line.event = "reload_failed";
-    const std::size_t count = report.faults.size();
+    const std::size_t count = report.diagnostics.size();
     line.message = report.error ? report.error->message : counted(count, "fault") + " in the file";
-    line.code = report.error ? code_name(report.error->code) : code_name(report.faults[0].code);
+    line.code =
+        report.error ? code_name(report.error->code) : code_name(report.diagnostics[0].code);
     if (count > 0)
-      line.more.emplace_back("faults", agents::diagnostics_json(report.faults)["faults"]);
+      line.more.emplace_back("faults", agents::diagnostics_json(report.diagnostics)["faults"]);
     line.words =
-        (count > 0 ? agents::diagnostics_text(report.faults) : report.error->message + "\n") +
+        (count > 0 ? agents::diagnostics_text(report.diagnostics) : report.error->message + "\n") +
         "error: " + files + " not reloaded; the last valid version stays in use";
     return line;
   }
@@ -81,7 +82,8 @@ ServiceLog::Line reload_line(const app::Reloader::Report& report) {
 }
 
 // Prints what the server runs, who may connect, and its store.
-void say_start(const ServiceOptions& service_options, app::Instance& instance, Terminal& terminal) {
+void print_start(const ServiceOptions& service_options, app::Instance& instance,
+                 Terminal& terminal) {
   std::vector<Value> names;
   if (service_options.loaded && service_options.workers > 0) {
     for (const auto& [name, agent] : service_options.loaded->file.agents) names.emplace_back(name);
@@ -149,9 +151,9 @@ int serve_command(const Options& options, Terminal& terminal) {
         Value::object({{"listening", url}, {"store", service_options->store.text()}}));
   } else {
     terminal.print("listening on " + url + "\n");
-    if (options.log.empty() && !options.quiet) say_start(*service_options, **opened, terminal);
+    if (options.log.empty() && !options.quiet) print_start(*service_options, **opened, terminal);
   }
-  if ((*opened)->are_all_keys_dead()) {
+  if ((*opened)->has_no_live_key()) {
     terminal.warn(
         "all API keys have expired or are revoked; create one with `aetheris keys create`");
   }
@@ -161,7 +163,7 @@ int serve_command(const Options& options, Terminal& terminal) {
     reloader.emplace(**opened, app::Reloader::Options{options.files, options.policies},
                      *service_options->loaded, [&service](const app::Reloader::Report& report) {
                        service.announce(reload_line(report));
-                       if (report.error || !report.faults.empty()) return;
+                       if (report.error || !report.diagnostics.empty()) return;
                        for (const std::string& warning : report.warnings) service.warn(warning);
                      });
     reloader->begin();

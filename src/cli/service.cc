@@ -122,7 +122,8 @@ app::InstanceOptions Service::instance_options(const Options& options,
   site_options.observer = this;
   site_options.descriptors = net::raise_descriptor_limit();
   descriptors_ = site_options.descriptors;
-  site_options.refused = [this](const api::ApiRequest& request, int status, std::string_view code) {
+  site_options.on_refused = [this](const api::ApiRequest& request, int status,
+                                   std::string_view code) {
     service_log_.add({.level = Level::debug,
                       .event = "request_refused",
                       .code = std::string(code),
@@ -184,7 +185,7 @@ void Service::attach(app::Instance& instance) {
   } else {
     print_created(instance, terminal_);
   }
-  instance.loop().on_signals([this](int signal) { interrupted(signal); });
+  instance.loop().on_signals([this](int signal) { on_signal(signal); });
 }
 
 int Service::run() {
@@ -214,7 +215,7 @@ int Service::run() {
   return terminal_.fail_with(*stopped_);
 }
 
-void Service::interrupted(int signal) {
+void Service::on_signal(int signal) {
   if (stopping_) {
     service_log_.announce(
         {.event = "stopped at once", .message = "running jobs are recovered by the next process"});
@@ -250,7 +251,7 @@ void Service::on_events(const JobId& job, const std::vector<Event>& events) {
 }
 
 void Service::on_released(const JobId& job, const std::optional<Error>& problem) {
-  lines_.forget(job);
+  lines_.remove(job);
   if (!problem) return;
   const bool lost = problem->code == Code::stale_attempt;
   service_log_.add({.level = Level::warn,

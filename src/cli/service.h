@@ -64,7 +64,7 @@ class Service final : public runtime::RuntimeObserver {
   void warn(const std::string& what) { on_warning({}, what); }
 
  private:
-  void interrupted(int signal);
+  void on_signal(int signal);
   void on_part_stopped();
   void on_events(const JobId& job, const std::vector<Event>& events) override;
   void on_released(const JobId& job, const std::optional<Error>& problem) override;

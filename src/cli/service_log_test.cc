@@ -13,20 +13,20 @@ using std::chrono::seconds;
 
 AE_TEST("journal/a storm of lines is cut, and what was left out is counted") {
   LineLimit limit;
-  std::uint64_t said = 0;
-  for (int i = 0; i < 10'000; ++i) said += limit.allows(seconds(50)) ? 1 : 0;
-  EXPECT_EQ(said, LineLimit::kBurst);
+  std::uint64_t allowed = 0;
+  for (int i = 0; i < 10'000; ++i) allowed += limit.allows(seconds(50)) ? 1 : 0;
+  EXPECT_EQ(allowed, LineLimit::kBurst);
   EXPECT_EQ(limit.take_dropped(), 10'000 - LineLimit::kBurst);
   EXPECT_EQ(limit.take_dropped(), 0U);
   // After that, the sustained rate.
-  said = 0;
+  allowed = 0;
   for (int ms = 0; ms < 10'000; ++ms)
-    said += limit.allows(seconds(50) + milliseconds(ms + 1)) ? 1 : 0;
-  EXPECT_EQ(said, 10 * LineLimit::kPerSecond);
+    allowed += limit.allows(seconds(50) + milliseconds(ms + 1)) ? 1 : 0;
+  EXPECT_EQ(allowed, 10 * LineLimit::kPerSecond);
   // Silence refills the bucket, up to its capacity.
-  said = 0;
-  for (int i = 0; i < 10'000; ++i) said += limit.allows(seconds(500)) ? 1 : 0;
-  EXPECT_EQ(said, LineLimit::kBurst);
+  allowed = 0;
+  for (int i = 0; i < 10'000; ++i) allowed += limit.allows(seconds(500)) ? 1 : 0;
+  EXPECT_EQ(allowed, LineLimit::kBurst);
 }
 
 AE_TEST(

@@ -57,11 +57,11 @@ std::expected<app::LoadedAgents, int> load_valid_agents(const std::string& path,
   auto loaded = app::load_agents(path, {.policies = options.policies});
   if (!loaded) return std::unexpected(terminal.fail_with(loaded.error()));
   for (const std::string& line : loaded->notices) terminal.note(safe(line));
-  if (loaded->faults.empty()) return std::move(*loaded);
+  if (loaded->diagnostics.empty()) return std::move(*loaded);
   const Error error{Code::plan_invalid, path + " has errors; nothing was started"};
   const Value body =
-      api::problem(error).with("faults", agents::diagnostics_json(loaded->faults)["faults"]);
-  terminal.note(safe(agents::diagnostics_text(loaded->faults), true));
+      api::problem(error).with("faults", agents::diagnostics_json(loaded->diagnostics)["faults"]);
+  terminal.note(safe(agents::diagnostics_text(loaded->diagnostics), true));
   return std::unexpected(terminal.fail_with(error, body));
 }
 

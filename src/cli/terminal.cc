@@ -45,9 +45,9 @@ Terminal::Terminal(bool json)
 
 void Terminal::print_stream(const StreamPart& part, bool to_stdout) {
   if (part.text.empty()) return;
-  if (stream_source_ != part.who || stream_to_stdout_ != to_stdout) {
+  if (stream_source_ != part.stream_name || stream_to_stdout_ != to_stdout) {
     end_stream();
-    stream_source_ = part.who;
+    stream_source_ = part.stream_name;
     stream_to_stdout_ = to_stdout;
     std::fwrite(part.head.data(), 1, part.head.size(), to_stdout ? stdout : stderr);
   }

@@ -28,10 +28,10 @@ class Terminal {
   // Writes to stdout unchanged. Text from jobs must be safe().
   void print(std::string_view text);
   void print_json(const Value& value);  // one line
-  // Prints partial output of `who` as it arrives: `head` precedes it on a new line, and again after
-  // other output. To stdout or stderr.
+  // Prints partial output of `stream_name` as it arrives: `head` precedes it on a new line, and
+  // again after other output. To stdout or stderr.
   struct StreamPart {
-    std::string_view who, head, text;
+    std::string_view stream_name, head, text;
   };
   void print_stream(const StreamPart& part, bool to_stdout);
   // Writes to stderr, with a newline.
@@ -52,7 +52,7 @@ class Terminal {
   std::size_t width_ = 0;
   void end_stream();
 
-  std::string stream_source_;  // `who` of the open stream; "" = none
+  std::string stream_source_;  // `stream_name` of the open stream; "" = none
   bool stream_to_stdout_ = false, line_open_ = false;
   int stdout_error_ = 0;  // errno of the first failed write
 };

@@ -232,13 +232,14 @@ class Trace {
   void budget() {
     for (const Value& one : list(trace_["budget"])) {
       const bool raised = one.text("state") == "raised";
-      const Value& said = one["payload"];
+      const Value& payload = one["payload"];
       const std::string by(one.text("by"));
-      std::string what = raised ? "raised to " + canonical(said) + (by.empty() ? "" : " by " + by)
-                                : "used up: " + std::string(said.text("limit"));
-      if (said["asked"].is_integer()) {
-        what += ", " + canonical(said["spent"]) + " of " + canonical(said["most"]) +
-                " spent, the next call asks for " + canonical(said["asked"]);
+      std::string what = raised
+                             ? "raised to " + canonical(payload) + (by.empty() ? "" : " by " + by)
+                             : "used up: " + std::string(payload.text("limit"));
+      if (payload["asked"].is_integer()) {
+        what += ", " + canonical(payload["spent"]) + " of " + canonical(payload["most"]) +
+                " spent, the next call asks for " + canonical(payload["asked"]);
       }
       put(Line()
               .add(raised ? Tint::dim : Tint::warn, "  budget  ")
@@ -273,7 +274,7 @@ class Trace {
       wrapped("", std::string(error.text("code")),
               summary.empty() ? error.text("message") : summary);
       if (trace_.text("status") != "failed") return;
-      for (const NextCommand& next : after_failure(trace_, {.retried = style_.retried})) {
+      for (const NextCommand& next : next_commands(trace_, {.retry_chain = style_.retry_chain})) {
         if (next.command.starts_with("aetheris ")) {
           command("", next.name == "retry" ? "retry with: " : next.lead, next.command);
         } else {
@@ -475,14 +476,15 @@ class Trace {
       const auto all = list(node["tries"]);
       // The error of a try is printed beside it. A different one is printed once, here or in the
       // foot.
-      const Value& heard = all.empty() ? Value() : all.back()["error"];
+      const Value& last_try_error = all.empty() ? Value() : all.back()["error"];
       const Value& end = trace_["error"];
       const bool at_foot = end.text("code") == code &&
                            end.text("message") == node["error"].text("message") &&
-                           (heard.text("code") == code || !end.text("summary").empty());
-      const bool said = at_foot || (heard.text("code") == code &&
-                                    heard.text("message") == node["error"].text("message"));
-      if (!said) wrapped(trunk, code, node["error"].text("message"));
+                           (last_try_error.text("code") == code || !end.text("summary").empty());
+      const bool is_shown =
+          at_foot || (last_try_error.text("code") == code &&
+                      last_try_error.text("message") == node["error"].text("message"));
+      if (!is_shown) wrapped(trunk, code, node["error"].text("message"));
     }
   }
 
@@ -640,7 +642,7 @@ class Trace {
   void put_try(const Value& one, const std::string& trunk) {
     const std::string outcome(one.text("outcome"));
     const bool good = outcome == "success";
-    const bool doubtful = !good && outcome != "failure";
+    const bool is_unknown = !good && outcome != "failure";
     Line line;
     line.add(Tint::dim, trunk + "try " + std::to_string(natural(one["try"])) + "  ");
     if (outcome.empty()) {
@@ -650,30 +652,31 @@ class Trace {
         line.add(Tint::dim, " at " + short_time(one["progress"].text("at")));
       }
     } else {
-      line.add(good       ? Tint::good
-               : doubtful ? Tint::warn
-                          : Tint::bad,
+      line.add(good         ? Tint::good
+               : is_unknown ? Tint::warn
+                            : Tint::bad,
                outcome == "unknown" ? "outcome unknown" : outcome);
       if (outcome == "failure" && one["definite"] != Value(true)) {
         line.add(" (may have taken effect)");
       }
     }
     const Value& error = one["error"];
-    std::vector<std::string> said;
+    std::vector<std::string> error_lines;
     if (!error.text("code").empty()) {
-      said = message_lines(error_shown(error.text("code"), error.text("message")));
+      error_lines = message_lines(error_shown(error.text("code"), error.text("message")));
     }
-    if (!said.empty()) line.add("  error: " + said[0]);
+    if (!error_lines.empty()) line.add("  error: " + error_lines[0]);
     if (one["caught_up"] == Value(true)) line.add(Tint::accent, "  recovered from its record");
     const std::string took = outcome.empty() ? "" : span_text(one["duration_us"]);
     line.add(Tint::dim, (took.empty() ? "" : "  " + took) + attempt_of(one.text("attempt")));
     put(line);
-    for (std::size_t i = 1; i < said.size(); ++i) {
-      if (i == kErrorLines && said.size() > kErrorLines + 1) {
-        put(Line().add(Tint::dim, trunk + "       … " + counted(said.size() - i, "more line")));
+    for (std::size_t i = 1; i < error_lines.size(); ++i) {
+      if (i == kErrorLines && error_lines.size() > kErrorLines + 1) {
+        put(Line().add(Tint::dim,
+                       trunk + "       … " + counted(error_lines.size() - i, "more line")));
         break;
       }
-      put(Line().add(Tint::dim, trunk).add("       " + said[i]));
+      put(Line().add(Tint::dim, trunk).add("       " + error_lines[i]));
     }
   }
 
@@ -738,16 +741,16 @@ class Trace {
   }
 
   // What a model chose in a turn. For hidden turns only rejections.
-  void put_choice(const Value& said, const std::string& trunk) {
-    const std::size_t turn = natural(said["turn"]);
+  void put_choice(const Value& choice, const std::string& trunk) {
+    const std::size_t turn = natural(choice["turn"]);
     const std::string head = "turn " + std::to_string(turn + 1);
-    if (said["repair"].is_string()) {
+    if (choice["repair"].is_string()) {
       return detail(trunk, Tint::warn,
-                    head + ": answer rejected: " + std::string(said.text("repair")));
+                    head + ": answer rejected: " + std::string(choice.text("repair")));
     }
     std::string names;
     bool refused = false;
-    for (const Value& call : list(said["calls"])) {
+    for (const Value& call : list(choice["calls"])) {
       names.append(names.empty() ? " calls " : ", ").append(call.text("name"));
       if (!call["refused"].is_object()) continue;
       refused = true;

@@ -15,10 +15,10 @@ namespace ae::cli {
 
 struct TraceStyle {
   Paint paint = Paint(false);
-  std::size_t width = 100;  // maximum, except for unbreakable words; 0 = no limit
-  bool verbose = false;     // with call ids and keys
-  std::string store_flag;   // appended to printed commands
-  Retried retried = {};     // of a failed job
+  std::size_t width = 100;      // maximum, except for unbreakable words; 0 = no limit
+  bool verbose = false;         // with call ids and keys
+  std::string store_flag;       // appended to printed commands
+  RetryChain retry_chain = {};  // of a failed job
 };
 
 std::string trace_text(const Value& trace, const TraceStyle& style);

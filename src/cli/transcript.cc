@@ -64,10 +64,10 @@ class TranscriptPrinter {
       auto next = page(true);
       if (!next) {
         // The owner of the store ended: its successor or the store itself responds.
-        AE_TRY(follow_retry.failed(next.error()));
+        AE_TRY(follow_retry.on_failure(next.error()));
         continue;
       }
-      follow_retry.answered();
+      follow_retry.on_success();
       if (!has_begun_ && !terminal_.json()) terminal_.print(text_.head(*next));
       has_begun_ = true;
       print((*next)["entries"]);

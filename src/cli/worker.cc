@@ -33,9 +33,9 @@ int worker_command(const Options& options, Terminal& terminal) {
   if (auto shares = may_share(*store); !shares) return terminal.fail_with(shares.error());
   std::optional<Address> address;
   if (!options.worker_listen.empty()) {
-    auto told = address_of(options.worker_listen);
-    if (!told) return terminal.fail_with(told.error());
-    address = *std::move(told);
+    auto parsed = address_of(options.worker_listen);
+    if (!parsed) return terminal.fail_with(parsed.error());
+    address = *std::move(parsed);
   }
   const auto service_options = parse_service_options(options, terminal);
   if (!service_options) return service_options.error();

@@ -390,7 +390,7 @@ AE_TEST("verify/effects agree with the log, or are late") {
   for (const Outcome& other :
        {Outcome{.kind = OutcomeKind::failure}, Outcome{.kind = OutcomeKind::success, .result = 7},
         Outcome{.kind = OutcomeKind::success, .external_id = "other"},
-        Outcome{.kind = OutcomeKind::success, .took = 3s}}) {
+        Outcome{.kind = OutcomeKind::success, .elapsed = 3s}}) {
     input.effects[0].record = record(2, other);
     EXPECT_FALSE(verified(input).ledger.ok) << input.effects[0].record;
   }

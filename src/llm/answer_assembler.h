@@ -27,11 +27,11 @@ class AnswerAssembler {
  public:
   explicit AnswerAssembler(WireFormat wire) : wire_(wire) {}
 
-  // Appends the text of these bytes to `words`, also the text before a failure. Fails with
+  // Appends the text of these bytes to `text_out`, also the text before a failure. Fails with
   // tool_output_invalid (a malformed event), payload_too_large (tools::kStreamMax), or
   // tool_failed: the provider reported an error of `error_type()`. After a failure or the
   // end, nothing more is read.
-  Status feed(std::string_view bytes, std::string& words);
+  Status feed(std::string_view bytes, std::string& text_out);
 
   // The provider sent its end marker. A stream without it was cut off: its
   // content is not an answer.
@@ -47,12 +47,12 @@ class AnswerAssembler {
     Value initial;
     std::map<std::string, std::string> texts;
   };
-  Status event(const SseEvent& event, std::string& words);
+  Status event(const SseEvent& event, std::string& text_out);
   Status fail_stream(const Value& error);
-  Status chat_chunk(const Value& chunk, std::string& words);
+  Status chat_chunk(const Value& chunk, std::string& text_out);
   Status chat_call(const Value& delta, std::size_t position);
-  Status messages_event(const Value& event, std::string& words);
-  Status block_delta(const Value& event, std::string& words);
+  Status messages_event(const Value& event, std::string& text_out);
+  Status block_delta(const Value& event, std::string& text_out);
   Value chat_body() const;
   Value messages_body() const;
 

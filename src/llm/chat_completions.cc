@@ -42,12 +42,12 @@ Value assistant_of(const Request& request, const Message& message) {
     std::vector<Value> calls;
     calls.reserve(message.calls.size());
     for (const ToolCall& call : message.calls) {
-      const std::string said = call.malformed ? *call.malformed : canonical(call.arguments);
-      calls.push_back(Value::object(
-          {{"id", call.id},
-           {"type", "function"},
-           {"function",
-            Value::object({{"name", request.wire_of(call.name)}, {"arguments", said}})}}));
+      const std::string arguments = call.malformed ? *call.malformed : canonical(call.arguments);
+      calls.push_back(
+          Value::object({{"id", call.id},
+                         {"type", "function"},
+                         {"function", Value::object({{"name", request.wire_name_of(call.name)},
+                                                     {"arguments", arguments}})}}));
     }
     members.emplace_back("tool_calls", Value::array(std::move(calls)));
   }
@@ -107,8 +107,8 @@ Result<std::string> content_text(const Value& content) {
 }
 
 Value chat_usage(const Value& usage) {
-  return usage_value({.input = tokens_of(usage["prompt_tokens"]),
-                      .output = tokens_of(usage["completion_tokens"]),
+  return usage_value({.input = sum_tokens(usage["prompt_tokens"]),
+                      .output = sum_tokens(usage["completion_tokens"]),
                       .total = usage["total_tokens"],
                       .cached = usage["prompt_tokens_details"]["cached_tokens"],
                       .reasoning = usage["completion_tokens_details"]["reasoning_tokens"]});
@@ -126,9 +126,9 @@ Status add_calls(const Request& request, const Value& message, Answer& answer) {
 }
 
 // An answer with tool calls is not final, whatever finish_reason the server gives.
-std::string reason_of(std::string_view said, bool calls) {
-  if (said == "function_call" || (calls && said == "stop")) return "tool_calls";
-  return std::string(said);
+std::string reason_of(std::string_view reason, bool calls) {
+  if (reason == "function_call" || (calls && reason == "stop")) return "tool_calls";
+  return std::string(reason);
 }
 
 }  // namespace
@@ -166,10 +166,10 @@ Result<Value> chat_answer(const Value& recorded_request, const Value& body) {
   AE_ASSIGN(const Request request, read_request(recorded_request));
   const Value& choices = body["choices"];
   if (!choices.is_array() || choices.size() == 0) {
-    const std::string_view said = body["error"].text("message");
-    return invalid_answer(said.empty()
+    const std::string_view error_text = body["error"].text("message");
+    return invalid_answer(error_text.empty()
                               ? "the answer has no choices"
-                              : "the answer has no choices; its error: " + std::string(said));
+                              : "the answer has no choices; its error: " + std::string(error_text));
   }
   const Value& choice = choices.items()[0];
   const Value& message = choice["message"];

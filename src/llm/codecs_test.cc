@@ -48,8 +48,8 @@ const Value kQuestion = json(R"({"model":"m","messages":[{"role":"user","content
                                  "tools":[{"name":"files.read"}]})");
 
 std::string decode(Result<Value> (*answer)(const Value&, const Value&), std::string_view body) {
-  const auto said = answer(kQuestion, json(body));
-  return said ? canonical(*said) : "fails: " + said.error().message;
+  const auto value = answer(kQuestion, json(body));
+  return value ? canonical(*value) : "fails: " + value.error().message;
 }
 
 AE_TEST("chat/a conversation with tools, results and images is said in its words") {
@@ -120,18 +120,18 @@ AE_TEST(
 AE_TEST(
     "dialects/a schema is asked for in each one's way, and promised only where it leaves nothing "
     "open") {
-  const auto asked = [](const char* schema) {
+  const auto with_schema = [](const char* schema) {
     return R"({"model":"m","messages":[{"role":"user","content":"x"}],"schema":)" +
            std::string(schema) + "}";
   };
   constexpr const char* kClosed =
       R"({"additionalProperties":false,"properties":{"n":{"type":"integer"}},"required":["n"],"type":"object"})";
-  EXPECT_EQ(canonical(chat(asked(kClosed))["response_format"]),
+  EXPECT_EQ(canonical(chat(with_schema(kClosed))["response_format"]),
             R"({"json_schema":{"name":"answer","schema":)" + std::string(kClosed) +
                 R"(,"strict":true},"type":"json_schema"})");
-  EXPECT_EQ(chat(asked(R"({"type":"object"})"))["response_format"]["json_schema"]["strict"],
+  EXPECT_EQ(chat(with_schema(R"({"type":"object"})"))["response_format"]["json_schema"]["strict"],
             Value(false));
-  EXPECT_EQ(canonical(messages(asked(kClosed))["output_config"]),
+  EXPECT_EQ(canonical(messages(with_schema(kClosed))["output_config"]),
             R"({"format":{"schema":)" + std::string(kClosed) + R"(,"type":"json_schema"}})");
 }
 
@@ -189,15 +189,15 @@ AE_TEST("messages/blocks become words, thoughts and calls; the reason is said in
       R"("tool_calls":[{"arguments":{"p":1},"id":"t1","name":"files.read"}],)"
       R"("usage":{"cached_tokens":3,"input_tokens":10,"output_tokens":4,"reasoning_tokens":1,"total_tokens":14}})");
   const struct {
-    const char* theirs;
-    const char* ours;
+    const char* wire;
+    const char* expected;
   } reasons[] = {{"end_turn", "stop"},         {"stop_sequence", "stop"},
                  {"max_tokens", "length"},     {"refusal", "refusal"},
                  {"pause_turn", "pause_turn"}, {"model_context_window_exceeded", "length"}};
   for (const auto& reason : reasons) {
     EXPECT_EQ(decode(messages_answer,
-                     R"({"content":[],"stop_reason":")" + std::string(reason.theirs) + "\"}"),
-              R"({"finish_reason":")" + std::string(reason.ours) + R"(","text":""})");
+                     R"({"content":[],"stop_reason":")" + std::string(reason.wire) + "\"}"),
+              R"({"finish_reason":")" + std::string(reason.expected) + R"(","text":""})");
   }
   EXPECT_EQ(
       decode(messages_answer,
@@ -224,8 +224,8 @@ std::string counted(Result<Value> (*answer)(const Value&, const Value&), std::st
 
 AE_TEST("chat/a total is no less than what was read and written, and what is not said is not 0") {
   const struct {
-    const char* theirs;
-    const char* ours;
+    const char* wire;
+    const char* expected;
   } cases[] = {
       {R"({"prompt_tokens":9000,"completion_tokens":900,"total_tokens":0})",
        R"({"input_tokens":9000,"output_tokens":900,"total_tokens":9900})"},
@@ -252,16 +252,16 @@ AE_TEST("chat/a total is no less than what was read and written, and what is not
       {"7", "null"},
   };
   for (const auto& one : cases) {
-    EXPECT_EQ(counted(chat_answer, R"({"choices":[{"message":{"content":"x"}}]})", one.theirs),
-              one.ours)
-        << one.theirs;
+    EXPECT_EQ(counted(chat_answer, R"({"choices":[{"message":{"content":"x"}}]})", one.wire),
+              one.expected)
+        << one.wire;
   }
 }
 
 AE_TEST("messages/a total is all that was read and written, and what is not said is not 0") {
   const struct {
-    const char* theirs;
-    const char* ours;
+    const char* wire;
+    const char* expected;
   } cases[] = {
       {R"({"input_tokens":5,"cache_read_input_tokens":null,"output_tokens":4})",
        R"({"input_tokens":5,"output_tokens":4,"total_tokens":9})"},
@@ -279,7 +279,7 @@ AE_TEST("messages/a total is all that was read and written, and what is not said
       {R"({"input_tokens":-1,"output_tokens":"2"})", "null"},
   };
   for (const auto& one : cases) {
-    EXPECT_EQ(counted(messages_answer, R"({"content":[]})", one.theirs), one.ours) << one.theirs;
+    EXPECT_EQ(counted(messages_answer, R"({"content":[]})", one.wire), one.expected) << one.wire;
   }
 }
 

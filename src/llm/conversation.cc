@@ -196,13 +196,13 @@ Status read_settings(const Value& value, Request& request) {
 
 // The arguments of a call, as the model gave them; none is {}. Fails with the parser's message, or
 // with "" for JSON that is not an object.
-Result<Value> arguments_of(const Value& said) {
-  if (said.is_object()) return said;
-  if (said.is_null()) return Value::object({});
-  if (!said.is_string()) return fail(Code::input_invalid, "");
-  if (said.as_string().find_first_not_of(" \t\r\n") == std::string::npos) return Value::object({});
-  AE_ASSIGN(Value value, parse_json(said.as_string(), {.depth_max = kArgumentDepth,
-                                                       .big_integers_as_strings = true}));
+Result<Value> arguments_of(const Value& raw) {
+  if (raw.is_object()) return raw;
+  if (raw.is_null()) return Value::object({});
+  if (!raw.is_string()) return fail(Code::input_invalid, "");
+  if (raw.as_string().find_first_not_of(" \t\r\n") == std::string::npos) return Value::object({});
+  AE_ASSIGN(Value value, parse_json(raw.as_string(), {.depth_max = kArgumentDepth,
+                                                      .big_integers_as_strings = true}));
   if (!value.is_object()) return fail(Code::input_invalid, "");
   return value;
 }
@@ -227,7 +227,7 @@ std::string wire_name(std::string_view name) {
   return wire.size() > kWireMax ? with_digest(name, std::move(wire)) : wire;
 }
 
-std::string Request::wire_of(std::string_view name) const {
+std::string Request::wire_name_of(std::string_view name) const {
   const auto tool = std::ranges::find(tools, name, &OfferedTool::name);
   return tool == tools.end() ? wire_name(name) : tool->wire;
 }
@@ -274,12 +274,12 @@ Status Answer::add_call(const Request& request, std::string_view id, std::string
   if (calls.size() == kCallsMax) return invalid_answer("the answer calls more than 256 tools");
   ToolCall call;
   call.name = request.name_of(wire);
-  const auto taken = [&](std::string_view one) {
+  const auto is_taken = [&](std::string_view one) {
     return one.empty() || one.size() > kNameMax ||
            std::ranges::find(calls, one, &ToolCall::id) != calls.end();
   };
   call.id = id;
-  for (std::size_t n = request.calls() + calls.size() + 1; taken(call.id); ++n) {
+  for (std::size_t n = request.calls() + calls.size() + 1; is_taken(call.id); ++n) {
     call.id = "call_" + std::to_string(n);
   }
   if (auto object = arguments_of(arguments)) {

@@ -75,9 +75,9 @@ struct Request {
   Value temperature, max_tokens;  // null = the provider's default
   Value schema;                   // null = any text
 
-  // Converts a tool's name to its wire name and back. Of names that were not offered, `wire_of`
-  // returns wire_name(name), and `name_of` the name unchanged.
-  std::string wire_of(std::string_view name) const;
+  // Converts a tool's name to its wire name and back. Of names that were not offered,
+  // `wire_name_of` returns wire_name(name), and `name_of` the name unchanged.
+  std::string wire_name_of(std::string_view name) const;
   std::string name_of(std::string_view wire) const;
   // The number of calls in its messages: generated call ids continue from there.
   std::size_t calls() const;

@@ -25,7 +25,7 @@ Request request(std::string_view messages, std::string_view more = "") {
 }
 
 constexpr std::string_view kUser = R"([{"role":"user","content":"Hi"}])";
-constexpr std::string_view kTalk = R"([
+constexpr std::string_view kConversation = R"([
   {"role":"system","content":"Be brief."},
   {"role":"developer","content":[{"type":"text","text":"And kind."}]},
   {"role":"user","content":[{"type":"text","text":"What is it?"},{"type":"image","url":"https://h/x.png"}]},
@@ -38,7 +38,7 @@ constexpr std::string_view kTalk = R"([
 AE_TEST(
     "conversation/a request is read whole: roles, parts, calls, results, blocks, tools, settings") {
   const Request read = request(
-      kTalk,
+      kConversation,
       R"(,"tools":[{"name":"files.read","description":"reads","parameters":{"type":"object"}},
     {"name":"look"}],"temperature":0.5,"max_tokens":9,"schema":{"type":"object"})");
   ASSERT_EQ(read.messages.size(), 6u);
@@ -143,14 +143,14 @@ AE_TEST(
   EXPECT_EQ(read.tools[1].wire.size(), 4u + 1 + 8);  // the name was already used
   for (const OfferedTool& tool : read.tools) {
     EXPECT_EQ(read.name_of(tool.wire), tool.name);
-    EXPECT_EQ(read.wire_of(tool.name), tool.wire);
+    EXPECT_EQ(read.wire_name_of(tool.name), tool.wire);
   }
-  EXPECT_EQ(read.name_of("made_up"), "made_up");     // invented by the model
-  EXPECT_EQ(read.wire_of("gone.now"), "gone__now");  // offered in an earlier turn only
+  EXPECT_EQ(read.name_of("made_up"), "made_up");          // invented by the model
+  EXPECT_EQ(read.wire_name_of("gone.now"), "gone__now");  // offered in an earlier turn only
 }
 
 AE_TEST("conversation/a call keeps its id, or gets one that no other call of the answer has") {
-  const Request read = request(kTalk);  // it contains two calls
+  const Request read = request(kConversation);  // it contains two calls
   Answer answer;
   for (const char* id : {"given", "", "given", "call_5", "", ""}) {
     EXPECT_TRUE(answer.add_call(read, id, "t", Value::object({})));
@@ -166,26 +166,27 @@ AE_TEST(
     "conversation/arguments are an object, nothing is none, and what is no object is kept as it "
     "was said") {
   const Request read = request(kUser);
-  const auto heard = [&](const Value& arguments) {
+  const auto read_arguments = [&](const Value& arguments) {
     Answer answer;
     EXPECT_TRUE(answer.add_call(read, "c", "t", arguments));
     return canonical(call_value(answer.calls.at(0)));
   };
-  EXPECT_EQ(heard(R"({"a": 1})"), R"({"arguments":{"a":1},"id":"c","name":"t"})");
-  EXPECT_EQ(heard(json(R"({"a":1})")), R"({"arguments":{"a":1},"id":"c","name":"t"})");
+  EXPECT_EQ(read_arguments(R"({"a": 1})"), R"({"arguments":{"a":1},"id":"c","name":"t"})");
+  EXPECT_EQ(read_arguments(json(R"({"a":1})")), R"({"arguments":{"a":1},"id":"c","name":"t"})");
   for (const Value& none : {Value(), Value(""), Value(" \n"), Value("{}")}) {
-    EXPECT_EQ(heard(none), R"({"arguments":{},"id":"c","name":"t"})");
+    EXPECT_EQ(read_arguments(none), R"({"arguments":{},"id":"c","name":"t"})");
   }
-  EXPECT_EQ(heard(R"({"id": 12345678901234567890})"),
+  EXPECT_EQ(read_arguments(R"({"id": 12345678901234567890})"),
             R"({"arguments":{"id":"12345678901234567890"},"id":"c","name":"t"})");
   EXPECT_EQ(
-      heard(R"({"a":)"),
+      read_arguments(R"({"a":)"),
       R"({"id":"c","invalid":"invalid JSON: the text ends where a value is expected at byte 5","malformed":"{\"a\":","name":"t"})");
-  EXPECT_NE(heard(R"({"a":1,"a":2})").find(R"(duplicate key \"a\" at byte 0)"), std::string::npos);
-  EXPECT_NE(heard(R"({"a":1e999})").find("a number beyond the largest double at byte 5"),
+  EXPECT_NE(read_arguments(R"({"a":1,"a":2})").find(R"(duplicate key \"a\" at byte 0)"),
             std::string::npos);
-  EXPECT_EQ(heard("[1]"), R"({"id":"c","malformed":"[1]","name":"t"})");
-  EXPECT_EQ(heard(Value(7)), R"({"id":"c","malformed":"7","name":"t"})");
+  EXPECT_NE(read_arguments(R"({"a":1e999})").find("a number beyond the largest double at byte 5"),
+            std::string::npos);
+  EXPECT_EQ(read_arguments("[1]"), R"({"id":"c","malformed":"[1]","name":"t"})");
+  EXPECT_EQ(read_arguments(Value(7)), R"({"id":"c","malformed":"7","name":"t"})");
 }
 
 AE_TEST("conversation/what was recorded of an answer can be said again as a message") {
@@ -195,11 +196,11 @@ AE_TEST("conversation/what was recorded of an answer can be said again as a mess
   answer.blocks.push_back(json(R"({"type":"thinking","thinking":"hm","signature":"s"})"));
   EXPECT_TRUE(answer.add_call(read, "a", "look", json("{}")));
   EXPECT_TRUE(answer.add_call(read, "b", "look", "{"));
-  const Value said = answer_value(answer);
+  const Value value = answer_value(answer);
   const Value message = Value::object({{"role", "assistant"},
-                                       {"content", said["text"]},
-                                       {"tool_calls", said["tool_calls"]},
-                                       {"blocks", said["blocks"]}});
+                                       {"content", value["text"]},
+                                       {"tool_calls", value["tool_calls"]},
+                                       {"blocks", value["blocks"]}});
   const Request again = request("[" + canonical(message) + "]");
   EXPECT_EQ(again.messages[0].calls.size(), 2u);
   EXPECT_EQ(again.messages[0].blocks[0], answer.blocks[0]);

@@ -38,10 +38,10 @@ Endpoint endpoint_of(const Value& settings) {
 void add_hint(const Endpoint& endpoint, Outcome& outcome) {
   std::string& message = outcome.error_message;
   if (outcome.error_code == "not_json") {
-    std::string stranger = "the server at " + endpoint.host + " is not a model provider: ";
-    stranger += message;
-    stranger += ": check `base_url`";
-    message = std::move(stranger);
+    std::string not_a_provider = "the server at " + endpoint.host + " is not a model provider: ";
+    not_a_provider += message;
+    not_a_provider += ": check `base_url`";
+    message = std::move(not_a_provider);
     outcome.error_code = "http_502";
     return;
   }

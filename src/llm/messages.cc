@@ -68,7 +68,7 @@ void add_assistant(const Request& request, const Message& message, std::vector<V
     blocks.push_back(
         Value::object({{"type", "tool_use"},
                        {"id", call.id},
-                       {"name", request.wire_of(call.name)},
+                       {"name", request.wire_name_of(call.name)},
                        {"input", call.malformed ? Value::object({{"malformed", *call.malformed}})
                                                 : call.arguments}}));
   }
@@ -81,12 +81,12 @@ struct TurnBuilder {
   std::string role;
   std::vector<Value> blocks;
 
-  void next(std::string_view whose) {
-    if (role != whose && !blocks.empty()) {
+  void next(std::string_view next_role) {
+    if (role != next_role && !blocks.empty()) {
       turns.push_back(
           Value::object({{"role", role}, {"content", Value::array(std::exchange(blocks, {}))}}));
     }
-    role = whose;
+    role = next_role;
   }
   void add(const Request& request, const Message& message) {
     switch (message.role) {
@@ -126,23 +126,23 @@ Value messages_tools(const Request& request) {
 Value messages_usage(const Value& usage) {
   const Value& read = usage["cache_read_input_tokens"];
   return usage_value(
-      {.input = tokens_of(usage["input_tokens"], {&read, &usage["cache_creation_input_tokens"]}),
-       .output = tokens_of(usage["output_tokens"]),
+      {.input = sum_tokens(usage["input_tokens"], {&read, &usage["cache_creation_input_tokens"]}),
+       .output = sum_tokens(usage["output_tokens"]),
        .total = usage["total_tokens"],
        .cached = read,
        .reasoning = usage["output_tokens_details"]["thinking_tokens"]});
 }
 
-std::string reason_of(std::string_view said) {
+std::string reason_of(std::string_view reason) {
   constexpr std::pair<std::string_view, std::string_view> kReasons[] = {
       {"end_turn", "stop"},       {"stop_sequence", "stop"},
       {"max_tokens", "length"},   {"model_context_window_exceeded", "length"},
       {"tool_use", "tool_calls"},
   };
-  for (const auto& [theirs, ours] : kReasons) {
-    if (said == theirs) return std::string(ours);
+  for (const auto& [wire_reason, reason_name] : kReasons) {
+    if (reason == wire_reason) return std::string(reason_name);
   }
-  return std::string(said);
+  return std::string(reason);
 }
 
 Status add_block(const Request& request, const Value& block, Answer& answer) {
@@ -184,17 +184,17 @@ Value messages_transport(const Value& settings) {
 
 Result<Value> messages_request(const Value& recorded) {
   AE_ASSIGN(const Request request, read_request(recorded));
-  TurnBuilder said;
-  for (const Message& message : request.messages) said.add(request, message);
-  said.next("");
-  if (said.turns.empty()) {
+  TurnBuilder builder;
+  for (const Message& message : request.messages) builder.add(request, message);
+  builder.next("");
+  if (builder.turns.empty()) {
     return fail(Code::input_invalid, "this provider needs at least one user message");
   }
   std::vector<Member> body = {
       {"model", request.model},
-      {"messages", Value::array(std::move(said.turns))},
+      {"messages", Value::array(std::move(builder.turns))},
       {"max_tokens", request.max_tokens.is_null() ? Value(kTokensDefault) : request.max_tokens}};
-  if (!said.system.empty()) body.emplace_back("system", Value::array(std::move(said.system)));
+  if (!builder.system.empty()) body.emplace_back("system", Value::array(std::move(builder.system)));
   if (!request.tools.empty()) body.emplace_back("tools", messages_tools(request));
   if (!request.temperature.is_null()) body.emplace_back("temperature", request.temperature);
   if (!request.schema.is_null()) {
@@ -214,10 +214,10 @@ Result<Value> messages_answer(const Value& recorded_request, const Value& body) 
   AE_ASSIGN(const Request request, read_request(recorded_request));
   const Value& content = body["content"];
   if (!content.is_array()) {
-    const std::string_view said = body["error"].text("message");
-    return invalid_answer(said.empty()
+    const std::string_view error_text = body["error"].text("message");
+    return invalid_answer(error_text.empty()
                               ? "the answer has no content"
-                              : "the answer has no content; its error: " + std::string(said));
+                              : "the answer has no content; its error: " + std::string(error_text));
   }
   Answer answer;
   for (const Value& block : content.items()) AE_TRY(add_block(request, block, answer));

@@ -11,15 +11,15 @@ namespace ae::llm {
 namespace {
 
 // Some servers send JSON with a text content type.
-Value body_of(Value result) {
+Value parse_body(Value result) {
   if (!result.is_string()) return result;
   auto parsed = parse_json(result.as_string());
   return parsed ? *std::move(parsed) : std::move(result);
 }
 
 // The record of an invalid answer, with its `model` and `usage`.
-Value invalid_output_record(const Error& error, std::string_view said, const Value& answer) {
-  Value record = tools::invalid_output(error.message, said, said.size());
+Value invalid_output_record(const Error& error, std::string_view text, const Value& answer) {
+  Value record = tools::invalid_output(error.message, text, text.size());
   for (const std::string_view name : {"model", "usage"}) {
     if (const Value* known = answer.find(name)) record = record.with(name, *known);
   }
@@ -31,16 +31,18 @@ Outcome to_recorded_outcome(Outcome outcome, const Value& request, const Provide
                             const tools::StreamReader& reader) {
   if (outcome.kind != OutcomeKind::success) add_hint(codec.endpoint, outcome);
   if (outcome.kind != OutcomeKind::success || outcome.invalid) return outcome;
-  const auto clean = [&](Value value) { return reader.clean ? reader.clean(value) : value; };
-  const Value body = clean(body_of(std::exchange(outcome.result, Value())));
+  const auto scrub_joined = [&](Value value) {
+    return reader.scrub_joined ? reader.scrub_joined(value) : value;
+  };
+  const Value body = scrub_joined(parse_body(std::exchange(outcome.result, Value())));
   auto answer = codec.answer(request, body);
   if (!answer) {
-    const std::string said = body.is_string() ? body.as_string() : canonical(body);
-    outcome.invalid = invalid_output_record(answer.error(), said, Value());
+    const std::string text = body.is_string() ? body.as_string() : canonical(body);
+    outcome.invalid = invalid_output_record(answer.error(), text, Value());
     return outcome;
   }
   // Cleaned again: blocks were joined into one text, and texts were parsed into arguments.
-  answer = clean(*std::move(answer));
+  answer = scrub_joined(*std::move(answer));
   if (auto whole = with_parsed_json(request["schema"], *answer)) {
     outcome.result = *std::move(whole);
   } else if (request["repair"] == Value(true)) {
@@ -61,8 +63,8 @@ std::string code_of(std::string_view error_type) {
       {"requests", "http_429"},
       {"tokens", "http_429"},
   };
-  for (const auto& [theirs, ours] : kCodes) {
-    if (error_type == theirs) return std::string(ours);
+  for (const auto& [wire_code, code_name] : kCodes) {
+    if (error_type == wire_code) return std::string(code_name);
   }
   return "http_500";
 }
@@ -71,8 +73,8 @@ class AnswerReader final : public tools::StreamReader {
  public:
   explicit AnswerReader(WireFormat wire) : stream_(wire) {}
 
-  Status feed(std::string_view bytes, std::string& words) override {
-    Status fed = stream_.feed(bytes, words);
+  Status feed(std::string_view bytes, std::string& text_out) override {
+    Status fed = stream_.feed(bytes, text_out);
     if (fed || fed.error().code == Code::payload_too_large) return fed;
     provider_failed_ = fed.error().code == Code::tool_failed;
     fed.error().code = Code::unavailable;
@@ -82,7 +84,7 @@ class AnswerReader final : public tools::StreamReader {
   std::string error_code() const override {
     return provider_failed_ ? code_of(stream_.error_type()) : "http_502";
   }
-  bool is_whole() const override { return stream_.is_complete(); }
+  bool is_complete() const override { return stream_.is_complete(); }
   Value body() const override { return stream_.body(); }
 
  private:

@@ -89,7 +89,7 @@ struct ModelFixture {
     return seen;
   }
   // The outcome of one call to a server with this response.
-  Outcome answered(const std::string& answer) {
+  Outcome call_once(const std::string& answer) {
     RawHttpServer server(RawHttpServer::always(answer));
     Outcome outcome = call(settings(server), a_call(a_request()));
     EXPECT_EQ(server.arrivals(), 1);
@@ -176,8 +176,8 @@ AE_TEST("model tool/a request without a model or messages is refused, and nothin
 AE_TEST("model tool/an answer without words is an answer: refused, filtered, null, in parts") {
   ModelFixture fixture;
   const auto text_of = [&](const std::string& message, const char* reason) {
-    return fixture.answered(raw_response(200, R"({"choices":[{"message":)" + message +
-                                                  R"(,"finish_reason":")" + reason + R"("}]})"));
+    return fixture.call_once(raw_response(200, R"({"choices":[{"message":)" + message +
+                                                   R"(,"finish_reason":")" + reason + R"("}]})"));
   };
   Outcome outcome = text_of(R"({"content":null,"refusal":"I will not."})", "stop");
   EXPECT_EQ(canonical(outcome.result),
@@ -195,14 +195,14 @@ AE_TEST("model tool/an answer without words is an answer: refused, filtered, nul
 AE_TEST("model tool/numbers of tokens that are none are left out") {
   ModelFixture fixture;
   const Outcome outcome =
-      fixture.answered(raw_response(200, R"({"choices":[{"message":{"content":"x"}}],
+      fixture.call_once(raw_response(200, R"({"choices":[{"message":{"content":"x"}}],
                           "usage":{"prompt_tokens":-1,"completion_tokens":"3","total_tokens":1.5}})"));
   EXPECT_EQ(canonical(outcome.result), R"({"text":"x"})");
 }
 
 AE_TEST("model tool/JSON that says it is a text is read all the same") {
   ModelFixture fixture;
-  const Outcome outcome = fixture.answered(raw_response(200, kAnswer, "text/plain"));
+  const Outcome outcome = fixture.call_once(raw_response(200, kAnswer, "text/plain"));
   EXPECT_EQ(outcome.result["text"], Value("ä!"));
 }
 
@@ -211,7 +211,7 @@ AE_TEST("model tool/JSON that says it is a text is read all the same") {
 AE_TEST("model tool/an answer that is none has happened: its record says why, and is small") {
   ModelFixture fixture;
   const auto reason = [&](const std::string& answer) {
-    const Outcome outcome = fixture.answered(answer);
+    const Outcome outcome = fixture.call_once(answer);
     EXPECT_EQ(outcome.kind, OutcomeKind::success);
     EXPECT_TRUE(outcome.result.is_null());
     EXPECT_TRUE(outcome.invalid) << answer.substr(0, 200);
@@ -235,7 +235,7 @@ AE_TEST("model tool/who sends no JSON is no provider: as a gateway's 502, it may
   const struct {
     const char* name;
     std::string answer;
-    const char* says;
+    const char* message;
   } cases[] = {
       {"a page with a title",
        raw_response(200, "<html><head><TITLE> Sign in, sk-canary-123 </TITLE></head></html>",
@@ -265,7 +265,7 @@ AE_TEST("model tool/who sends no JSON is no provider: as a gateway's 502, it may
       EXPECT_EQ(outcome.error_code, "http_502") << c.name;
       EXPECT_TRUE(outcome.retryable && !outcome.definite) << c.name;
       EXPECT_TRUE(outcome.result.is_null() && !outcome.invalid) << c.name;
-      EXPECT_EQ(with_host(c.says, server), outcome.error_message) << c.name;
+      EXPECT_EQ(with_host(c.message, server), outcome.error_message) << c.name;
     }
   }
 }
@@ -275,7 +275,7 @@ AE_TEST("model tool/what the provider refuses says so; what may go better later 
     int status;
     OutcomeKind kind;
     bool definite, retryable;
-    const char* look = ".";
+    const char* hint = ".";
   } cases[] = {{302, OutcomeKind::unknown, false, false, "; check `base_url` (HOST): it redirects"},
                {400, OutcomeKind::failure, true, false},
                {401, OutcomeKind::failure, true, false, "; its key is secret:KEY"},
@@ -297,7 +297,7 @@ AE_TEST("model tool/what the provider refuses says so; what may go better later 
     EXPECT_EQ(outcome.retryable, c.retryable) << c.status;
     EXPECT_EQ(outcome.error_code, "http_" + std::to_string(c.status));
     EXPECT_EQ(outcome.error_message, "the server answered " + std::to_string(c.status) +
-                                         ": Not so, says [secret KEY]" + with_host(c.look, server));
+                                         ": Not so, says [secret KEY]" + with_host(c.hint, server));
     EXPECT_EQ(outcome.retry_after, Duration(7s));
   }
 }
@@ -321,11 +321,11 @@ AE_TEST("model tool/who has no key, or cannot be reached, is told where to look,
 AE_TEST("model tool/a key that a server says back is in no answer and in no record") {
   ModelFixture fixture;
   Outcome outcome =
-      fixture.answered(raw_response(200, R"({"id":"sk-canary-123","model":"sk-canary-123",
+      fixture.call_once(raw_response(200, R"({"id":"sk-canary-123","model":"sk-canary-123",
                "choices":[{"message":{"content":"your key is sk-canary-123"}}]})"));
   EXPECT_EQ((canonical(outcome.result) + outcome.external_id).find("canary"), std::string::npos);
   EXPECT_EQ(outcome.result["text"], Value("your key is [secret KEY]"));
-  outcome = fixture.answered(raw_response(200, R"({"key":"sk-canary-123"})"));
+  outcome = fixture.call_once(raw_response(200, R"({"key":"sk-canary-123"})"));
   ASSERT_TRUE(outcome.invalid);
   EXPECT_EQ(canonical(*outcome.invalid).find("canary"), std::string::npos);
 }
@@ -392,15 +392,15 @@ AE_TEST(
   });
   ModelFixture fixture;
   auto tool = fixture.model(ModelFixture::settings(server));
-  std::move_only_function<void()> look = [&] {
+  std::move_only_function<void()> poll_arrivals = [&] {
     if (server.arrivals() == 0) {
-      fixture.loop.after(1ms, [&] { look(); });
+      fixture.loop.after(1ms, [&] { poll_arrivals(); });
     } else {
       tool->abandon(InvocationId("fedcba9876543210"), 1);
       tool.reset();
     }
   };
-  look();
+  poll_arrivals();
   const Outcome outcome = fixture.perform(*tool, a_call(a_request()));
   EXPECT_EQ(outcome.kind, OutcomeKind::unknown);
   EXPECT_EQ(outcome.error_code, "abandoned");
@@ -437,7 +437,7 @@ AE_TEST(
   const Value schema = json(R"({"type":"object","additionalProperties":false,)"
                             R"("properties":{"n":{"type":"integer"}},"required":["n"]})");
   ModelFixture fixture;
-  const auto asked = [&](const std::string& content) {
+  const auto call_with_content = [&](const std::string& content) {
     const Value body = json(kAnswer);
     Value choice = body["choices"].items()[0];
     choice = choice.with("message", json(R"({"role":"assistant"})").with("content", content));
@@ -445,7 +445,7 @@ AE_TEST(
         raw_response(200, canonical(body.with("choices", Value::array({choice}))))));
     return fixture.call(ModelFixture::settings(server), a_call(a_request().with("schema", schema)));
   };
-  EXPECT_EQ(asked(R"( {"n": 7} )").result["json"], json(R"({"n":7})"));
+  EXPECT_EQ(call_with_content(R"( {"n": 7} )").result["json"], json(R"({"n":7})"));
   const struct {
     const char* content;
     const char* reason;
@@ -453,7 +453,7 @@ AE_TEST(
                {R"({"n":"7"})", "breaks the schema"},
                {"", "is invalid JSON"}};
   for (const auto& c : cases) {
-    const Outcome outcome = asked(c.content);
+    const Outcome outcome = call_with_content(c.content);
     EXPECT_EQ(outcome.kind, OutcomeKind::success) << c.content;
     EXPECT_TRUE(outcome.result.is_null()) << c.content;
     ASSERT_TRUE(outcome.invalid) << c.content;
@@ -488,15 +488,15 @@ AE_TEST("model tool/an abandoned call closes its connection: the provider may st
   });
   ModelFixture fixture;
   auto tool = fixture.model(ModelFixture::settings(server));
-  std::move_only_function<void()> look = [&] {
+  std::move_only_function<void()> poll_arrivals = [&] {
     if (server.arrivals() == 0) {
-      fixture.loop.after(1ms, [&] { look(); });
+      fixture.loop.after(1ms, [&] { poll_arrivals(); });
       return;
     }
     EXPECT_FALSE(closed);
     tool->abandon(InvocationId("fedcba9876543210"), 1);
   };
-  look();
+  poll_arrivals();
   EXPECT_EQ(fixture.perform(*tool, a_call(a_request())).error_code, "abandoned");
   for (int i = 0; i < 5000 && !closed; ++i) std::this_thread::sleep_for(1ms);
   EXPECT_TRUE(closed);
@@ -594,9 +594,9 @@ AE_TEST("model tool/the other provider's stream is heard and recorded, too") {
        "\", ä.\"}}\n\n",
        "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":"
        "{\"output_tokens\":3}}\n\ndata: {\"type\":\"message_stop\"}\n\n"}));
-  const StreamedCall said = call_streamed(fixture, server);
-  EXPECT_EQ(said.text, "Ja, ä.");
-  EXPECT_EQ(canonical(said.outcome.result),
+  const StreamedCall streamed = call_streamed(fixture, server);
+  EXPECT_EQ(streamed.text, "Ja, ä.");
+  EXPECT_EQ(canonical(streamed.outcome.result),
             R"({"finish_reason":"stop","model":"small-1-2026","text":"Ja, ä.",)"
             R"("usage":{"input_tokens":5,"output_tokens":3,"total_tokens":8}})");
 }
@@ -608,9 +608,9 @@ AE_TEST("model tool/a key that is streamed back is heard by nobody, wherever it 
     for (std::size_t at = 0; at < text.size(); at += size) words.push_back(text.substr(at, size));
     ModelFixture fixture;
     RawHttpServer server(streams(chat(words)));
-    const StreamedCall said = call_streamed(fixture, server);
-    EXPECT_EQ(said.text, "your key is [secret KEY], sk-canary-12 is none") << size;
-    EXPECT_EQ(said.outcome.result["text"], Value(said.text)) << size;
+    const StreamedCall streamed = call_streamed(fixture, server);
+    EXPECT_EQ(streamed.text, "your key is [secret KEY], sk-canary-12 is none") << size;
+    EXPECT_EQ(streamed.outcome.result["text"], Value(streamed.text)) << size;
   }
 }
 
@@ -623,10 +623,11 @@ AE_TEST(
     for (std::size_t at = 0; at < text.size(); at += size) words.push_back(text.substr(at, size));
     ModelFixture fixture;
     RawHttpServer server(streams(chat(words)));
-    const StreamedCall said = call_streamed(fixture, server);
-    EXPECT_EQ(said.text, R"({"k":"[secret KEY]","l":"a\nb\/c","m":"sk-canary\u002d12 is none"})")
+    const StreamedCall streamed = call_streamed(fixture, server);
+    EXPECT_EQ(streamed.text,
+              R"({"k":"[secret KEY]","l":"a\nb\/c","m":"sk-canary\u002d12 is none"})")
         << size;
-    EXPECT_EQ(said.outcome.result["text"], Value(said.text)) << size;
+    EXPECT_EQ(streamed.outcome.result["text"], Value(streamed.text)) << size;
   }
 }
 
@@ -657,9 +658,9 @@ AE_TEST("model tool/a key in two parts of an answer is put together nowhere") {
     ModelFixture fixture;
     fixture.name = "anthropic";
     RawHttpServer server(streams(messages(parts)));
-    const StreamedCall said = call_streamed(fixture, server);
-    EXPECT_EQ(said.text, "it is [secret KEY].") << cut;
-    EXPECT_EQ(said.outcome.result["text"], Value(said.text)) << cut;
+    const StreamedCall streamed = call_streamed(fixture, server);
+    EXPECT_EQ(streamed.text, "it is [secret KEY].") << cut;
+    EXPECT_EQ(streamed.outcome.result["text"], Value(streamed.text)) << cut;
   }
   const std::string whole = raw_response(200, R"({"content":[{"type":"text","text":"sk-can"},
       {"type":"text","text":"ary-123"}],"stop_reason":"end_turn","model":"m"})");
@@ -716,17 +717,17 @@ AE_TEST("model tool/a key that a broken stream holds in escapes is in no record"
   ModelFixture fixture;
   RawHttpServer server(streams(
       {chunk(R"({"k":"\u0073k-can)"), chunk(R"(\u0061ry-123", "l":)"), "data: {garbage\n\n"}));
-  const StreamedCall said = call_streamed(fixture, server);
-  EXPECT_EQ(said.outcome.error_code, "http_502");
-  EXPECT_EQ(said.outcome.error_message.find("canary"), std::string::npos);
-  EXPECT_EQ(said.text, R"({"k":"[secret KEY]", "l":)");
+  const StreamedCall streamed = call_streamed(fixture, server);
+  EXPECT_EQ(streamed.outcome.error_code, "http_502");
+  EXPECT_EQ(streamed.outcome.error_message.find("canary"), std::string::npos);
+  EXPECT_EQ(streamed.text, R"({"k":"[secret KEY]", "l":)");
 }
 
 AE_TEST("model tool/a key in the arguments of a call is taken out, however it is escaped there") {
   ModelFixture fixture;
   const std::string call =
       R"({"id":"c","type":"function","function":{"name":"pay","arguments":"{\"to\":\"\\u0073k-canary-123\"}"}})";
-  const Outcome outcome = fixture.answered(raw_response(
+  const Outcome outcome = fixture.call_once(raw_response(
       200,
       R"({"id":"1","choices":[{"index":0,"finish_reason":"tool_calls","message":{"role":"assistant","content":null,"tool_calls":[)" +
           call + "]}}]}"));
@@ -824,7 +825,7 @@ AE_TEST("model tool/a stream that is over is over: nobody waits for its connecti
     EXPECT_EQ(outcome.kind, c.kind) << c.name;
     EXPECT_EQ(outcome.error_code, c.code) << c.name;
     EXPECT_EQ(outcome.invalid.has_value(), c.invalid) << c.name;
-    EXPECT_LT(outcome.took, Duration(4s)) << c.name << ": it waited for the call's timeout";
+    EXPECT_LT(outcome.elapsed, Duration(4s)) << c.name << ": it waited for the call's timeout";
     for (int i = 0; i < 5000 && !closed; ++i) std::this_thread::sleep_for(1ms);
     EXPECT_TRUE(closed) << c.name;
   }
@@ -834,14 +835,14 @@ AE_TEST("model tool/a stream that is over when its tool is gone is an answer all
   RawHttpServer server(streams(chat({"All."})));
   ModelFixture fixture;
   auto tool = fixture.model(ModelFixture::settings(server));
-  std::move_only_function<void()> look = [&] {
+  std::move_only_function<void()> poll_arrivals = [&] {
     if (server.arrivals() == 0) {
-      fixture.loop.after(1ms, [&] { look(); });
+      fixture.loop.after(1ms, [&] { poll_arrivals(); });
     } else {
       tool.reset();
     }
   };
-  look();
+  poll_arrivals();
   EXPECT_EQ(fixture.perform(*tool, a_call(a_request())).result["text"], Value("All."));
 }
 

@@ -32,7 +32,7 @@ std::optional<std::size_t> index_of(const Value& value) {
 
 }  // namespace
 
-Status AnswerAssembler::feed(std::string_view bytes, std::string& words) {
+Status AnswerAssembler::feed(std::string_view bytes, std::string& text_out) {
   if (complete_) return {};
   if (failed_) return invalid_answer("the stream could not be read");
   failed_ = true;  // reset below on success
@@ -41,7 +41,7 @@ Status AnswerAssembler::feed(std::string_view bytes, std::string& words) {
   std::vector<SseEvent> events;
   const Status fed = events_.feed(taken, events);
   for (const SseEvent& one : events) {
-    AE_TRY(event(one, words));
+    AE_TRY(event(one, text_out));
     if (complete_) return {};  // data after the end is ignored
   }
   AE_TRY(fed);
@@ -52,7 +52,7 @@ Status AnswerAssembler::feed(std::string_view bytes, std::string& words) {
   return {};
 }
 
-Status AnswerAssembler::event(const SseEvent& event, std::string& words) {
+Status AnswerAssembler::event(const SseEvent& event, std::string& text_out) {
   if (wire_ == WireFormat::chat_completions && event.data == "[DONE]") {
     if (!started_) return invalid_answer("the streamed answer ends before it begins");
     complete_ = true;
@@ -64,8 +64,8 @@ Status AnswerAssembler::event(const SseEvent& event, std::string& words) {
     return invalid_answer("an event of the streamed answer is not a JSON object");
   }
   if ((*value)["error"].is_object()) return fail_stream((*value)["error"]);
-  return wire_ == WireFormat::chat_completions ? chat_chunk(*value, words)
-                                               : messages_event(*value, words);
+  return wire_ == WireFormat::chat_completions ? chat_chunk(*value, text_out)
+                                               : messages_event(*value, text_out);
 }
 
 Status AnswerAssembler::fail_stream(const Value& error) {
@@ -78,7 +78,7 @@ Status AnswerAssembler::fail_stream(const Value& error) {
 
 // ---- Chat Completions: chunks with deltas of one message
 
-Status AnswerAssembler::chat_chunk(const Value& chunk, std::string& words) {
+Status AnswerAssembler::chat_chunk(const Value& chunk, std::string& text_out) {
   head_ = merged(head_, Value::object({{"id", chunk["id"]}, {"model", chunk["model"]}}));
   if (chunk["usage"].is_object()) usage_ = chunk["usage"];
   const Value& choices = chunk["choices"];
@@ -91,7 +91,7 @@ Status AnswerAssembler::chat_chunk(const Value& chunk, std::string& words) {
     if (!delta[key].is_string()) continue;
     const std::string& text = delta[key].as_string();
     texts_[std::string(key)] += text;
-    if (key == "content") words += text;
+    if (key == "content") text_out += text;
   }
   const Value& calls = delta["tool_calls"];
   if (!calls.is_array()) return {};
@@ -145,7 +145,7 @@ Value AnswerAssembler::chat_body() const {
 
 // ---- Messages: blocks that start, grow and end
 
-Status AnswerAssembler::messages_event(const Value& event, std::string& words) {
+Status AnswerAssembler::messages_event(const Value& event, std::string& text_out) {
   const std::string_view type = event.text("type");
   if (type == "message_start") {
     started_ = true;
@@ -163,9 +163,9 @@ Status AnswerAssembler::messages_event(const Value& event, std::string& words) {
     PartialItem& block = items_[*index];
     block.initial = event["content_block"];
     started_ = true;
-    words += block.initial.text("text");
+    text_out += block.initial.text("text");
   } else if (type == "content_block_delta") {
-    return block_delta(event, words);
+    return block_delta(event, text_out);
   } else if (type == "message_delta") {
     finish_fields_ = merged(finish_fields_, event["delta"]);
     usage_ = merged(usage_, event["usage"]);
@@ -176,7 +176,7 @@ Status AnswerAssembler::messages_event(const Value& event, std::string& words) {
   return {};
 }
 
-Status AnswerAssembler::block_delta(const Value& event, std::string& words) {
+Status AnswerAssembler::block_delta(const Value& event, std::string& text_out) {
   const auto index = index_of(event["index"]);
   const auto block = index ? items_.find(*index) : items_.end();
   if (block == items_.end())
@@ -189,7 +189,7 @@ Status AnswerAssembler::block_delta(const Value& event, std::string& words) {
   for (const std::string_view key : kTexts) {
     if (!delta[key].is_string()) continue;
     block->second.texts[std::string(key)] += delta[key].as_string();
-    if (key == "text") words += delta[key].as_string();
+    if (key == "text") text_out += delta[key].as_string();
   }
   return {};
 }

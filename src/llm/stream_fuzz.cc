@@ -21,14 +21,14 @@ using ae::llm::WireFormat;
 // The result of a stream as one text: its deltas, joined, and how it ended.
 std::string read(WireFormat wire, std::string_view bytes, std::size_t step) {
   AnswerAssembler stream(wire);
-  std::string said;
+  std::string text;
   while (!bytes.empty()) {
-    const ae::Status fed = stream.feed(bytes.substr(0, step), said);
+    const ae::Status fed = stream.feed(bytes.substr(0, step), text);
     bytes.remove_prefix(std::min(step, bytes.size()));
-    if (!fed) return said + "\nrefused: " + std::string(ae::code_name(fed.error().code));
+    if (!fed) return text + "\nrefused: " + std::string(ae::code_name(fed.error().code));
   }
-  if (!stream.is_complete()) return said + "\ncut off";
-  return said + "\n" + ae::canonical(stream.body());
+  if (!stream.is_complete()) return text + "\ncut off";
+  return text + "\n" + ae::canonical(stream.body());
 }
 
 Value question() {
@@ -49,8 +49,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string cut = read(wire, bytes, step);
   AE_CHECK(whole == cut, whole + "\n---- and cut\n" + cut);
   AnswerAssembler stream(wire);
-  std::string said;
-  if (!stream.feed(bytes, said) || !stream.is_complete()) return 0;
+  std::string text;
+  if (!stream.feed(bytes, text) || !stream.is_complete()) return 0;
   const auto answer = wire == WireFormat::messages
                           ? ae::llm::messages_answer(question(), stream.body())
                           : ae::llm::chat_answer(question(), stream.body());

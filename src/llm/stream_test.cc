@@ -94,7 +94,7 @@ struct EncodedAnswer {
 
 class AnswerEncoder {
  public:
-  explicit AnswerEncoder(std::uint64_t seed) : chance_(seed) {}
+  explicit AnswerEncoder(std::uint64_t seed) : rng_(seed) {}
 
   EncodedAnswer chat() {
     EncodedAnswer encoded;
@@ -157,7 +157,7 @@ class AnswerEncoder {
   }
 
  private:
-  std::uint64_t pick(std::uint64_t below) { return chance_() % below; }
+  std::uint64_t pick(std::uint64_t below) { return rng_() % below; }
   std::string words() {
     constexpr std::string_view kWords[] = {"a",  "ä", "日本", "\n", "\"",
                                            "\\", " ", "{",    "🙂", "data: "};
@@ -244,14 +244,14 @@ class AnswerEncoder {
     data(encoded, Value::object({{"type", "content_block_stop"}, {"index", index}}));
   }
 
-  std::mt19937_64 chance_;
+  std::mt19937_64 rng_;
 };
 
 // A short stream, for tests that visit every byte.
-EncodedAnswer short_one(WireFormat wire) {
+EncodedAnswer short_answer(WireFormat wire) {
   for (std::uint64_t seed = 0;; ++seed) {
-    AnswerEncoder teller(seed);
-    EncodedAnswer encoded = wire == WireFormat::messages ? teller.messages() : teller.chat();
+    AnswerEncoder encoder(seed);
+    EncodedAnswer encoded = wire == WireFormat::messages ? encoder.messages() : encoder.chat();
     if (encoded.stream.size() < 1200) return encoded;
   }
 }
@@ -261,9 +261,9 @@ AE_TEST(
     "words") {
   for (std::uint64_t seed = 0; seed < 16; ++seed) {
     for (const WireFormat wire : {WireFormat::chat_completions, WireFormat::messages}) {
-      AnswerEncoder teller(seed);
+      AnswerEncoder encoder(seed);
       const EncodedAnswer encoded =
-          wire == WireFormat::messages ? teller.messages() : teller.chat();
+          wire == WireFormat::messages ? encoder.messages() : encoder.chat();
       const auto read = wire == WireFormat::messages ? messages_answer : chat_answer;
       const auto wanted = read(kQuestion, encoded.whole);
       ASSERT_TRUE(wanted) << canonical(encoded.whole);
@@ -281,7 +281,7 @@ AE_TEST(
 
 AE_TEST("stream/two pieces, cut at every byte, say the same") {
   for (const WireFormat wire : {WireFormat::chat_completions, WireFormat::messages}) {
-    const EncodedAnswer encoded = short_one(wire);
+    const EncodedAnswer encoded = short_answer(wire);
     const std::string wanted =
         canonical(assemble(wire, encoded.stream, encoded.stream.size()).body);
     for (std::size_t at = 0; at <= encoded.stream.size(); ++at) {
@@ -297,7 +297,7 @@ AE_TEST("stream/two pieces, cut at every byte, say the same") {
 
 AE_TEST("stream/one that ends early is no answer, wherever it was cut off") {
   for (const WireFormat wire : {WireFormat::chat_completions, WireFormat::messages}) {
-    const EncodedAnswer encoded = short_one(wire);
+    const EncodedAnswer encoded = short_answer(wire);
     // The last event ends with two line ends, of one or two bytes each.
     for (std::size_t size = 0; size + 4 < encoded.stream.size(); ++size) {
       const AssembledAnswer assembled =

@@ -24,7 +24,7 @@ void add(Tokens& tokens, const Value& count) {
 
 }  // namespace
 
-Tokens tokens_of(const Value& first, std::initializer_list<const Value*> others) {
+Tokens sum_tokens(const Value& first, std::initializer_list<const Value*> others) {
   Tokens tokens;
   add(tokens, first);
   for (const Value* other : others) {
@@ -39,8 +39,8 @@ Value usage_value(const Counts& counts) {
   if (input.is_complete) members.emplace_back("input_tokens", input.known);
   if (output.is_complete) members.emplace_back("output_tokens", output.known);
   if (input.has_known || output.has_known || is_count(total)) {
-    const std::int64_t said = is_count(total) ? total.as_int() : 0;
-    members.emplace_back("total_tokens", std::max(said, sum(input.known, output.known)));
+    const std::int64_t reported = is_count(total) ? total.as_int() : 0;
+    members.emplace_back("total_tokens", std::max(reported, sum(input.known, output.known)));
   }
   if (is_count(cached)) members.emplace_back("cached_tokens", cached);
   if (is_count(reasoning)) members.emplace_back("reasoning_tokens", reasoning);

@@ -26,7 +26,7 @@ struct Tokens {
   bool has_known = false, is_complete = true;  // some count is known; all counts are known
 };
 // `first` is required; a missing one of `others` counts as 0.
-Tokens tokens_of(const Value& first, std::initializer_list<const Value*> others = {});
+Tokens sum_tokens(const Value& first, std::initializer_list<const Value*> others = {});
 
 struct Counts {
   Tokens input, output;

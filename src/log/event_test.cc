@@ -12,7 +12,7 @@ namespace {
 
 Value json(std::string_view text) { return parse_json(text).value(); }
 
-std::string fault(EventType type, std::string_view payload) {
+std::string field_problem(EventType type, std::string_view payload) {
   const Status status = check_payload(*event_kind(type), json(payload));
   if (status) return "fine";
   EXPECT_EQ(status.error().code, Code::log_corrupt);
@@ -55,34 +55,40 @@ AE_TEST("log/event/the table keeps the rules that the stored form needs") {
 
 AE_TEST("log/event/a payload holds the fields of its kind and no others") {
   using enum EventType;
-  EXPECT_EQ(fault(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1})"), "fine");
-  EXPECT_EQ(fault(node_started, R"({"node_id":"a","step_id":"0123456789abcdef"})"),
+  EXPECT_EQ(field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1})"),
+            "fine");
+  EXPECT_EQ(field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef"})"),
             "node_started.try is missing");
-  EXPECT_EQ(fault(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":null})"),
-            "node_started.try is missing");
-  EXPECT_EQ(fault(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1,"z":1})"),
-            "node_started.z is not a field of this event");
-  EXPECT_EQ(fault(node_started, R"({"a":1,"node_id":"a","step_id":"0123456789abcdef","try":1})"),
-            "node_started.node_id is missing");
-  EXPECT_EQ(fault(node_started, "[]"), "node_started.payload is not an object");
+  EXPECT_EQ(
+      field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":null})"),
+      "node_started.try is missing");
+  EXPECT_EQ(
+      field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1,"z":1})"),
+      "node_started.z is not a field of this event");
+  EXPECT_EQ(
+      field_problem(node_started, R"({"a":1,"node_id":"a","step_id":"0123456789abcdef","try":1})"),
+      "node_started.node_id is missing");
+  EXPECT_EQ(field_problem(node_started, "[]"), "node_started.payload is not an object");
 }
 
 AE_TEST("log/event/each field has the form of its kind") {
   using enum EventType;
-  EXPECT_EQ(fault(node_started, R"({"node_id":1,"step_id":"0123456789abcdef","try":1})"),
+  EXPECT_EQ(field_problem(node_started, R"({"node_id":1,"step_id":"0123456789abcdef","try":1})"),
             "node_started.node_id is not a text");
-  EXPECT_EQ(fault(node_started, R"({"node_id":"a","step_id":"0123456789ABCDEF","try":1})"),
+  EXPECT_EQ(field_problem(node_started, R"({"node_id":"a","step_id":"0123456789ABCDEF","try":1})"),
             "node_started.step_id is not 16 lower-case hex digits");
-  EXPECT_EQ(fault(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1.5})"),
-            "node_started.try is not an integer");
-  EXPECT_EQ(fault(job_requeued, R"({"reason":"r","not_before":"2025-01-31T09:30:00Z"})"),
+  EXPECT_EQ(
+      field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1.5})"),
+      "node_started.try is not an integer");
+  EXPECT_EQ(field_problem(job_requeued, R"({"reason":"r","not_before":"2025-01-31T09:30:00Z"})"),
             "job_requeued.not_before is not a time like 2025-01-31T09:30:00.000000Z");
-  EXPECT_EQ(fault(job_requeued, R"({"reason":"r","not_before":"2025-01-31T09:30:00.000000Z"})"),
-            "fine");
-  EXPECT_EQ(fault(job_cancel_requested, R"({"compensate":0})"),
+  EXPECT_EQ(
+      field_problem(job_requeued, R"({"reason":"r","not_before":"2025-01-31T09:30:00.000000Z"})"),
+      "fine");
+  EXPECT_EQ(field_problem(job_cancel_requested, R"({"compensate":0})"),
             "job_cancel_requested.compensate is not true or false");
   const auto finished = [](std::string_view error) {
-    return fault(
+    return field_problem(
         node_finished,
         std::string(R"({"node_id":"a","result_type":"pure","step_id":"0123456789abcdef",)") +
             R"("try":1,"error":)" + std::string(error) + "}");
@@ -97,9 +103,9 @@ AE_TEST("log/event/each field has the form of its kind") {
 
 AE_TEST("log/event/null is absent, but where a value must stand it is a value") {
   using enum EventType;
-  EXPECT_EQ(fault(job_cancelled, R"({"by":null,"in_doubt":null})"), "fine");
-  EXPECT_EQ(fault(job_completed, R"({"result":null})"), "fine");
-  EXPECT_EQ(fault(job_completed, "{}"), "job_completed.result is missing");
+  EXPECT_EQ(field_problem(job_cancelled, R"({"by":null,"in_doubt":null})"), "fine");
+  EXPECT_EQ(field_problem(job_completed, R"({"result":null})"), "fine");
+  EXPECT_EQ(field_problem(job_completed, "{}"), "job_completed.result is missing");
 }
 
 AE_TEST("log/event/an envelope shows everything that is hashed") {

@@ -489,9 +489,9 @@ class BodyReader {
 
   Result<Value> read_json(const Content& content) {
     if (content.cached != nullptr) return *content.cached;
-    constexpr JsonLimits kOwnText{
+    constexpr JsonLimits kStoredJson{
         .bytes_max = ~std::size_t{0}, .depth_max = kJsonDepthMax, .big_integers = true};
-    auto value = parse_canonical(content.text, kOwnText);
+    auto value = parse_canonical(content.text, kStoredJson);
     if (!value) return corrupt("a value is " + value.error().message);
     return value;
   }

@@ -44,7 +44,7 @@ struct Outcome {
   std::optional<Value> invalid;
   std::string external_id;              // the downstream's id, if it returns one
   std::optional<Duration> retry_after;  // as requested by the downstream
-  Duration took{0};
+  Duration elapsed{0};
 };
 
 }  // namespace ae

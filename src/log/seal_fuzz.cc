@@ -144,11 +144,11 @@ std::string with_head(std::string_view begin) {
 }
 
 // Inline values, blobs, an error, words, keys, a narrative event.
-struct OurCommit {
+struct SampleCommit {
   ae::SealedBatch sealed;
   std::map<ae::Hash, std::string> apart;
 
-  OurCommit() {
+  SampleCommit() {
     const auto json = [](std::string_view text) { return ae::parse_json(text).value(); };
     const ae::StepId step("baeb6f1c8b06de2e");
     const ae::SealInput input{.job = kJob,
@@ -189,9 +189,9 @@ struct OurCommit {
 };
 
 // Each edit is three bytes: position and new byte; a position past the end truncates.
-void edit_ours(std::string_view edits) {
-  static const OurCommit ours;
-  std::string bytes = ours.sealed.bytes;
+void edit_sample(std::string_view edits) {
+  static const SampleCommit sample;
+  std::string bytes = sample.sealed.bytes;
   for (; edits.size() >= 3; edits.remove_prefix(3)) {
     const std::size_t at =
         static_cast<unsigned char>(edits[0]) * 256u + static_cast<unsigned char>(edits[1]);
@@ -201,8 +201,8 @@ void edit_ours(std::string_view edits) {
       bytes.resize(at % (bytes.size() + 1));
     }
   }
-  const auto opened = read(bytes, [](const ae::Hash& hash) { return ours.blob(hash); });
-  AE_CHECK(opened.has_value() == (bytes == ours.sealed.bytes), ae::to_hex(bytes));
+  const auto opened = read(bytes, [](const ae::Hash& hash) { return sample.blob(hash); });
+  AE_CHECK(opened.has_value() == (bytes == sample.sealed.bytes), ae::to_hex(bytes));
 }
 
 }  // namespace
@@ -215,7 +215,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } else if (*data == 1) {
     static_cast<void>(read(with_head(rest), any_blob));
   } else {
-    edit_ours(rest);
+    edit_sample(rest);
   }
   return 0;
 }

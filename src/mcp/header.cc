@@ -124,8 +124,8 @@ std::expected<void, RpcError> check_headers(const Headers& headers, const Messag
   }
   const auto name = mcp_name_of(request.method, request.params);
   if (!name) return {};
-  const auto said = headers.name ? decode_header_value(*headers.name) : std::nullopt;
-  if (!said || *said != *name) {
+  const auto header_name = headers.name ? decode_header_value(*headers.name) : std::nullopt;
+  if (!header_name || *header_name != *name) {
     return header_mismatch("the header Mcp-Name must match the body: " + quote(*name) +
                                (headers.name ? ", not " + quote(*headers.name) : std::string()),
                            request);

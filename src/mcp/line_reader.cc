@@ -6,16 +6,16 @@ namespace ae::mcp {
 
 void LineReader::add(std::string_view bytes) {
   if (too_long_) return;
-  if (open_.size() + bytes.size() > kMessageMax + 1) {  // + 1: a carriage return
+  if (partial_line_.size() + bytes.size() > kMessageMax + 1) {  // + 1: a carriage return
     too_long_ = true;
-    std::string().swap(open_);
+    std::string().swap(partial_line_);
     return;
   }
-  open_ += bytes;
+  partial_line_ += bytes;
 }
 
 void LineReader::close(std::vector<Line>& out) {
-  Line line{.text = std::exchange(open_, {}), .too_long = std::exchange(too_long_, false)};
+  Line line{.text = std::exchange(partial_line_, {}), .too_long = std::exchange(too_long_, false)};
   if (line.text.ends_with('\r')) line.text.pop_back();
   if (line.text.find_first_not_of(" \t") == line.text.npos && !line.too_long) return;
   out.push_back(std::move(line));

@@ -28,7 +28,7 @@ class LineReader {
   void add(std::string_view bytes);
   void close(std::vector<Line>& out);
 
-  std::string open_;
+  std::string partial_line_;
   bool too_long_ = false;
 };
 

@@ -178,9 +178,9 @@ AE_TEST("lines/bytes come as they like, and lines go out whole") {
 AE_TEST("lines/one that is too long is told once, and the next one is read") {
   LineReader lines;
   const std::string much(1u << 20, 'x');
-  std::size_t told = 0;
-  for (int i = 0; i < 9; ++i) told += lines.feed(much).size();
-  EXPECT_EQ(told, 0u);
+  std::size_t reported = 0;
+  for (int i = 0; i < 9; ++i) reported += lines.feed(much).size();
+  EXPECT_EQ(reported, 0u);
   const auto after = lines.feed("\n{}\n");
   ASSERT_EQ(after.size(), 2u);
   EXPECT_TRUE(after[0].too_long);

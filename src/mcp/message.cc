@@ -38,9 +38,9 @@ std::expected<Message, RpcError> read_message(const Value& value) {
   const Value* const result = value.find("result");
   const Value* const error = value.find("error");
   if (method == nullptr) {
-    const bool sound = (result == nullptr) != (error == nullptr) &&
-                       (result != nullptr ? is_id(id) : (*error)["code"].is_integer());
-    if (!sound) {
+    const bool is_valid = (result == nullptr) != (error == nullptr) &&
+                          (result != nullptr ? is_id(id) : (*error)["code"].is_integer());
+    if (!is_valid) {
       return reject_message(kInvalidRequest,
                             "a message has a \"method\", or is a response with an id and either a "
                             "\"result\" or an \"error\"",
@@ -74,14 +74,14 @@ std::expected<Message, RpcError> read_message(const Value& value) {
 
 std::string clip_text(std::string_view text) {
   constexpr std::size_t kMost = 80;
-  const bool sound = is_utf8(text);
+  const bool is_valid = is_utf8(text);
   std::size_t end = std::min(kMost, text.size());
-  const auto goes_on = [&](std::size_t at) {
+  const auto is_continuation = [&](std::size_t at) {
     return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;
   };
-  while (sound && end > 0 && goes_on(end)) --end;
+  while (is_valid && end > 0 && is_continuation(end)) --end;
   std::string out(text.substr(0, end));
-  if (!sound) {
+  if (!is_valid) {
     std::ranges::replace_if(out, [](char c) { return static_cast<unsigned char>(c) >= 0x80; }, '?');
   }
   return out;

@@ -19,7 +19,7 @@ namespace {
 constexpr int kRoundsPerTurn = 16;
 constexpr std::int64_t kTurnUsMax = 50'000;  // then sockets are served, even if tasks remain
 // If the loop has not taken a second signal after this time, the process ends.
-constexpr unsigned kEndSeconds = 1;
+constexpr unsigned kForcedExitSeconds = 1;
 
 std::int64_t boot_us() { return BootClock().since_start().count(); }
 
@@ -27,9 +27,9 @@ std::int64_t boot_us() { return BootClock().since_start().count(); }
 // prevent termination: a signal that arrives while the previous one is pending ends
 // the process in the handler.
 std::atomic<int> signals_arrived = 0;
-std::atomic<int> signals_noticed = 0;
+std::atomic<int> signals_handled = 0;
 std::atomic<int> last_signal = 0;
-struct sigaction noticed_by_asio[NSIG] = {};
+struct sigaction asio_actions[NSIG] = {};
 
 void on_alarm(int) { _exit(128 + last_signal.load()); }
 
@@ -37,17 +37,17 @@ void on_signal(int signal) {
   const int saved = errno;
   last_signal = signal;
   const int arrived = ++signals_arrived;
-  if (arrived - signals_noticed.load() > 1) _exit(128 + signal);
-  if (arrived > 1) alarm(kEndSeconds);
-  noticed_by_asio[signal].sa_handler(signal);
+  if (arrived - signals_handled.load() > 1) _exit(128 + signal);
+  if (arrived > 1) alarm(kForcedExitSeconds);
+  asio_actions[signal].sa_handler(signal);
   errno = saved;
 }
 
 // Installs on_signal in front of asio's handler.
 void count_signal(int signal) {
   struct sigaction action{};
-  AE_CHECK(sigaction(signal, nullptr, &noticed_by_asio[signal]) == 0, std::strerror(errno));
-  action = noticed_by_asio[signal];
+  AE_CHECK(sigaction(signal, nullptr, &asio_actions[signal]) == 0, std::strerror(errno));
+  action = asio_actions[signal];
   action.sa_handler = on_signal;
   AE_CHECK(sigaction(signal, &action, nullptr) == 0, std::strerror(errno));
 }
@@ -189,7 +189,7 @@ void AsioLoop::Impl::fire_timers() {
 void AsioLoop::Impl::wait_for_signal() {
   signals->async_wait([this](const boost::system::error_code& error, int signal) {
     if (error) return;
-    ++signals_noticed;
+    ++signals_handled;
     alarm(0);
     signal_handler(signal);
     wait_for_signal();
@@ -228,9 +228,9 @@ async::TimerId AsioLoop::after(Duration delay, async::Task task) {
 }
 void AsioLoop::cancel(async::TimerId timer) { impl_->cancel(timer); }
 
-void AsioLoop::on_signals(std::move_only_function<void(int)> seen) {
+void AsioLoop::on_signals(std::move_only_function<void(int)> handler) {
   const bool waiting = impl_->signals.has_value();
-  impl_->signal_handler = std::move(seen);
+  impl_->signal_handler = std::move(handler);
   if (waiting) return;
   impl_->signals.emplace(impl_->io, SIGINT, SIGTERM);
   struct sigaction at_alarm{};
@@ -241,9 +241,9 @@ void AsioLoop::on_signals(std::move_only_function<void(int)> seen) {
   impl_->wait_for_signal();
 }
 
-void AsioLoop::on_hangup(async::Task seen) {
+void AsioLoop::on_hangup(async::Task handler) {
   const bool waiting = impl_->hangups.has_value();
-  impl_->hangup_handler = std::move(seen);
+  impl_->hangup_handler = std::move(handler);
   if (waiting) return;
   impl_->hangups.emplace(impl_->io, SIGHUP);
   impl_->wait_for_hangup();

@@ -37,10 +37,10 @@ class AsioLoop final : public async::Loop {
   // Handles SIGINT and SIGTERM: `seen` receives each on the loop, and the process does not end. It
   // does end, with 128 + the signal's number, if the loop has not taken a later signal within a
   // second, or if a signal arrives before the loop has taken the previous one.
-  void on_signals(std::move_only_function<void(int signal)> seen);
+  void on_signals(std::move_only_function<void(int signal)> handler);
 
   // Handles SIGHUP: `seen` runs on the loop for each, and the process does not end.
-  void on_hangup(async::Task seen);
+  void on_hangup(async::Task handler);
 
   struct Impl;  // asio_loop_internal.h, for the sockets of this module
   Impl& impl() noexcept { return *impl_; }

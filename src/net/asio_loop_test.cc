@@ -29,8 +29,8 @@ AE_TEST("boot_clock/it is the clock of the kernel that counts suspend") {
     EXPECT_EQ(clock_gettime(CLOCK_BOOTTIME, &t), 0);
     return Duration(std::int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000);
   };
-  BootClock ours;
-  const Duration before = kernel(), shows = ours.since_start(), after = kernel();
+  BootClock clock;
+  const Duration before = kernel(), shows = clock.since_start(), after = kernel();
   EXPECT_LE(before, shows);
   EXPECT_LE(shows, after);
 }
@@ -222,9 +222,9 @@ AE_TEST("system/clocks go on and chance does not repeat") {
   BootClock boot;
   const Duration a = boot.since_start();
   EXPECT_GE(boot.since_start(), a);
-  SystemRandom chance;
+  SystemRandom random;
   std::set<std::uint64_t> seen;
-  for (int i = 0; i < 1000; ++i) seen.insert(chance.next());
+  for (int i = 0; i < 1000; ++i) seen.insert(random.next());
   EXPECT_EQ(seen.size(), 1000u);
 }
 

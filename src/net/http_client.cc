@@ -39,7 +39,7 @@ constexpr int kPollMsMax = 60'000;
 
 std::int64_t client_now_us() { return BootClock().since_start().count(); }
 
-std::int64_t later(std::int64_t from, Duration by) {
+std::int64_t saturating_add(std::int64_t from, Duration by) {
   const std::int64_t add = std::max<std::int64_t>(by.count(), 0);
   return add > INT64_MAX - from ? INT64_MAX : from + add;
 }
@@ -161,7 +161,7 @@ bool Transfer::about_to_send() {
     return false;
   }
   sent = true;
-  deadline_after_send = later(now, call.total_timeout);
+  deadline_after_send = saturating_add(now, call.total_timeout);
   just_sent->push_back(id);
   return true;
 }
@@ -198,14 +198,14 @@ std::size_t Transfer::on_header(std::string_view line) {
 
 std::size_t Transfer::on_body(std::string_view bytes) {
   answer_began = true;
-  const std::string_view taken = bytes.substr(0, call.answer_max + 1 - body_bytes);
+  const std::string_view taken = bytes.substr(0, call.response_max + 1 - body_bytes);
   body_bytes += taken.size();
-  answer.too_large = body_bytes > call.answer_max;
-  const bool is_heard = call.on_event_bytes && is_event_stream(answer);
-  if (!is_heard || call.keep_event_body) answer.body += taken;
-  if (is_heard) {
-    loop->post([hear = call.on_event_bytes, headers = answer.headers,
-                text = std::string(taken)]() mutable { hear(headers, std::move(text)); });
+  answer.too_large = body_bytes > call.response_max;
+  const bool is_streamed = call.on_event_bytes && is_event_stream(answer);
+  if (!is_streamed || call.keep_event_body) answer.body += taken;
+  if (is_streamed) {
+    loop->post([deliver = call.on_event_bytes, headers = answer.headers,
+                text = std::string(taken)]() mutable { deliver(headers, std::move(text)); });
   }
   return answer.too_large ? 0 : bytes.size();
 }
@@ -409,10 +409,10 @@ HttpClient::Id HttpClient::Worker::start(HttpCall call, async::Done<HttpResult> 
   auto transfer = std::make_unique<Transfer>();
   const Id id = transfer->id = ++last_id_;
   transfer->started = client_now_us();
-  if (call.send_within) transfer->deadline = later(transfer->started, *call.send_within);
+  if (call.send_within) transfer->deadline = saturating_add(transfer->started, *call.send_within);
   transfer->call = std::move(call);
   transfer->done = std::move(done);
-  transfer->header_bytes_max = options_.answer_headers_max;
+  transfer->header_bytes_max = options_.response_headers_max;
   transfer->loop = &loop_;
   transfer->answer.error = request_error(transfer->call);
   if (in_flight_++ >= options_.calls_max && transfer->answer.error.empty()) {
@@ -616,7 +616,7 @@ void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
   } else if (ending == Ending::deadline_passed) {
     a.error = "no complete answer in time";
   } else if (a.too_large) {
-    a.error = "the answer is larger than " + std::to_string(t->call.answer_max) + " bytes";
+    a.error = "the answer is larger than " + std::to_string(t->call.response_max) + " bytes";
   } else if (t->headers_too_large || too_long_for_curl) {
     a.error =
         "the answer's headers are larger than " + std::to_string(t->header_bytes_max) + " bytes";
@@ -641,7 +641,7 @@ void HttpClient::Worker::end(Id id, Ending ending, CURLcode code) {
 
 // Any thread.
 void HttpClient::Worker::answer(std::unique_ptr<Transfer> transfer) {
-  transfer->answer.took = Duration(client_now_us() - transfer->started);
+  transfer->answer.elapsed = Duration(client_now_us() - transfer->started);
   --in_flight_;
   loop_.post([done = std::move(transfer->done), answer = std::move(transfer->answer)]() mutable {
     done(std::move(answer));

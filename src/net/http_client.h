@@ -38,7 +38,7 @@ struct HttpCall {
   Duration connect_timeout = std::chrono::seconds(10);  // name, connection and TLS together
   Duration total_timeout = std::chrono::seconds(30);    // from sending to the end of the response
   std::optional<Duration> send_within;  // from start; if not sent by then: `not_sent`
-  std::size_t answer_max = 1u << 20;    // body bytes; at most one more is read
+  std::size_t response_max = 1u << 20;  // body bytes; at most one more is read
 
   // Receives the body of a 2xx `text/event-stream` as it arrives, with the response headers, on the
   // loop, before the result. Empty: only the result contains it.
@@ -66,14 +66,14 @@ struct HttpResult {
   bool sent() const { return phase >= HttpPhase::no_response; }
   bool timed_out = false;  // ended by connect_timeout or total_timeout
   bool cancelled = false;  // ended by cancel or by ~HttpClient
-  bool too_large = false;  // cut_off by the client: answer_max + 1 body bytes were read
+  bool too_large = false;  // cut_off by the client: response_max + 1 body bytes were read
 
   int status = 0;       // 0 until all headers of the final response were read
   HttpHeaders headers;  // of the final response, in order
   std::string body;     // raw bytes
   std::string error;    // why it is not complete; for display; contains no header values
   std::optional<Duration> retry_after;
-  Duration took{0};  // from start
+  Duration elapsed{0};  // from start
 };
 
 class HttpClient {
@@ -83,7 +83,7 @@ class HttpClient {
     std::string ca_file;             // PEM; trusted instead of the system's CAs
     std::size_t calls_max = 10'000;  // concurrent; further calls are `not_sent`
     long connections_max = 1024;     // concurrent; further calls wait, within their send_within
-    std::size_t answer_headers_max = 64u << 10;  // bytes, including informational responses
+    std::size_t response_headers_max = 64u << 10;  // bytes, including informational responses
   };
 
   // Borrows the loop, which must outlive it.

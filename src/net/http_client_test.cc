@@ -69,7 +69,7 @@ AE_TEST("client/a whole answer comes with status, headers in order, body and tim
   EXPECT_EQ(a.headers[0].name, "X-One");
   EXPECT_EQ(a.headers[1].value, "b c");
   EXPECT_EQ(find_header(a.headers, "content-LENGTH"), "4");
-  EXPECT_GT(a.took, 0us);
+  EXPECT_GT(a.elapsed, 0us);
   ASSERT_EQ(server.arrivals(), 1);
   EXPECT_EQ(server.requests()[0].body, "the body");
 }
@@ -371,8 +371,8 @@ AE_TEST("client/a server that hangs or trickles ends by the total timeout, count
     const HttpResult a = sync_client.send(call);
     EXPECT_TRUE(a.timed_out);
     EXPECT_EQ(a.phase, trickle ? HttpPhase::cut_off : HttpPhase::no_response);
-    EXPECT_GE(a.took, 60ms);
-    EXPECT_LT(a.took, 3s);
+    EXPECT_GE(a.elapsed, 60ms);
+    EXPECT_LT(a.elapsed, 3s);
     EXPECT_EQ(server.arrivals(), 1);
   }
 }
@@ -432,7 +432,7 @@ AE_TEST("client/a gibibyte of answer is read up to the limit and one byte, in bo
   getrusage(RUSAGE_SELF, &before);
   SyncClient sync_client;
   HttpCall call = post_to(server);
-  call.answer_max = 100'000;
+  call.response_max = 100'000;
   const HttpResult a = sync_client.send(call);
   getrusage(RUSAGE_SELF, &after);
   EXPECT_EQ(a.phase, HttpPhase::cut_off);
@@ -444,16 +444,16 @@ AE_TEST("client/a gibibyte of answer is read up to the limit and one byte, in bo
 }
 
 // The result of an event stream, and the bytes passed to on_event_bytes.
-std::pair<HttpResult, std::string> heard_of(const RawHttpServer& server, bool keeps,
-                                            std::size_t answer_max) {
+std::pair<HttpResult, std::string> read_event_stream(const RawHttpServer& server, bool keeps,
+                                                     std::size_t response_max) {
   SyncClient sync_client;
-  std::string heard;
+  std::string received;
   HttpCall call = post_to(server);
-  call.answer_max = answer_max;
+  call.response_max = response_max;
   call.keep_event_body = keeps;
-  call.on_event_bytes = [&](const HttpHeaders&, const std::string& bytes) { heard += bytes; };
+  call.on_event_bytes = [&](const HttpHeaders&, const std::string& bytes) { received += bytes; };
   HttpResult answer = sync_client.send(std::move(call));
-  return {std::move(answer), std::move(heard)};
+  return {std::move(answer), std::move(received)};
 }
 
 AE_TEST("client/a stream of events is heard, and kept only when the call wants it") {
@@ -461,16 +461,16 @@ AE_TEST("client/a stream of events is heard, and kept only when the call wants i
   RawHttpServer stream(RawHttpServer::always(
       raw_response(200, events, "text/event-stream", "Connection: close\r\n")));
   for (const bool keeps : {true, false}) {
-    const auto [whole, heard] = heard_of(stream, keeps, events.size());
+    const auto [whole, received] = read_event_stream(stream, keeps, events.size());
     EXPECT_EQ(whole.phase, HttpPhase::complete);
     EXPECT_EQ(whole.body, keeps ? events : "");
-    EXPECT_EQ(heard, events);
-    const auto [cut, begun] = heard_of(stream, keeps, 10);
+    EXPECT_EQ(received, events);
+    const auto [cut, begun] = read_event_stream(stream, keeps, 10);
     EXPECT_TRUE(cut.too_large) << "also what is not kept has its limit";
     EXPECT_EQ(begun, events.substr(0, 11));
   }
   RawHttpServer other(RawHttpServer::always(raw_response(500, "no", "text/event-stream")));
-  const auto [failed, nothing] = heard_of(other, false, 100);
+  const auto [failed, nothing] = read_event_stream(other, false, 100);
   EXPECT_EQ(failed.body, "no") << "that is no stream";
   EXPECT_EQ(nothing, "");
 }
@@ -479,9 +479,9 @@ AE_TEST("client/an answer of exactly the limit is whole") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, std::string(1000, 'x'))));
   SyncClient sync_client;
   HttpCall call = post_to(server);
-  call.answer_max = 1000;
+  call.response_max = 1000;
   EXPECT_EQ(sync_client.send(call).phase, HttpPhase::complete);
-  call.answer_max = 999;
+  call.response_max = 999;
   EXPECT_TRUE(sync_client.send(call).too_large);
 }
 
@@ -571,14 +571,14 @@ AE_TEST("client/cancelled before the send it was not sent, after it was, each an
   EXPECT_TRUE(a.cancelled);
 
   id = sync_client.client.start(post_to(server), done);
-  std::move_only_function<void()> look = [&] {
+  std::move_only_function<void()> poll_arrivals = [&] {
     if (server.arrivals() == 0) {
-      sync_client.loop.after(1ms, [&] { look(); });
+      sync_client.loop.after(1ms, [&] { poll_arrivals(); });
     } else {
       sync_client.client.cancel(id);
     }
   };
-  look();
+  poll_arrivals();
   sync_client.loop.run();
   EXPECT_EQ(a.phase, HttpPhase::no_response);
   EXPECT_TRUE(a.cancelled);

@@ -70,7 +70,7 @@ struct Identity {
 // Answers one connection with `bytes`, then closes it, with or without close_notify.
 class TlsServer {
  public:
-  TlsServer(const Identity& identity, std::string bytes, bool goodbye)
+  TlsServer(const Identity& identity, std::string bytes, bool send_close_notify)
       : context_(SSL_CTX_new(TLS_server_method())),
         listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     std::signal(SIGPIPE,
@@ -86,7 +86,8 @@ class TlsServer {
     EXPECT_EQ(listen(listener_, 1), 0);
     getsockname(listener_, generic, &size);
     port = ntohs(address.sin_port);
-    thread_ = std::thread([this, bytes = std::move(bytes), goodbye] { serve(bytes, goodbye); });
+    thread_ = std::thread(
+        [this, bytes = std::move(bytes), send_close_notify] { serve(bytes, send_close_notify); });
   }
   ~TlsServer() {
     shutdown(listener_, SHUT_RDWR);
@@ -100,7 +101,7 @@ class TlsServer {
   std::atomic<int> arrivals = 0;
 
  private:
-  void serve(const std::string& bytes, bool goodbye) {
+  void serve(const std::string& bytes, bool send_close_notify) {
     const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (fd < 0) return;
     SSL* ssl = SSL_new(context_.get());
@@ -116,7 +117,7 @@ class TlsServer {
       if (!seen.empty()) {
         ++arrivals;
         SSL_write(ssl, bytes.data(), static_cast<int>(bytes.size()));
-        if (goodbye) SSL_shutdown(ssl);
+        if (send_close_notify) SSL_shutdown(ssl);
       }
     }
     SSL_free(ssl);
@@ -128,7 +129,7 @@ class TlsServer {
   std::thread thread_;
 };
 
-HttpResult ask(const TlsServer& server, std::string ca_file) {
+HttpResult get(const TlsServer& server, std::string ca_file) {
   AsioLoop loop;
   HttpClient client(loop, {.ca_file = std::move(ca_file)});
   HttpCall call;
@@ -147,7 +148,7 @@ HttpResult ask(const TlsServer& server, std::string ca_file) {
 AE_TEST("client/TLS with a server we trust carries the call") {
   const Identity identity("127.0.0.1");
   const TlsServer server(identity, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", true);
-  const HttpResult a = ask(server, identity.file);
+  const HttpResult a = get(server, identity.file);
   EXPECT_EQ(a.phase, HttpPhase::complete) << a.error;
   EXPECT_EQ(a.body, "ok");
   EXPECT_EQ(server.arrivals, 1);
@@ -156,11 +157,11 @@ AE_TEST("client/TLS with a server we trust carries the call") {
 AE_TEST("client/TLS with a stranger, or with a friend under another name, sends nothing") {
   const Identity identity("127.0.0.1"), other("127.0.0.2");
   const TlsServer stranger(identity, "", true);
-  HttpResult a = ask(stranger, "");
+  HttpResult a = get(stranger, "");
   EXPECT_EQ(a.phase, HttpPhase::tls_failed) << a.error;
   EXPECT_EQ(stranger.arrivals, 0);
   const TlsServer misnamed(other, "", true);
-  a = ask(misnamed, other.file);
+  a = get(misnamed, other.file);
   EXPECT_EQ(a.phase, HttpPhase::tls_failed) << a.error;
   EXPECT_EQ(misnamed.arrivals, 0);
 }
@@ -169,10 +170,10 @@ AE_TEST("client/TLS that ends without a goodbye is no end of an answer without l
   const Identity identity("127.0.0.1");
   const std::string answer = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf of";
   const TlsServer cut(identity, answer, false), whole(identity, answer, true);
-  HttpResult a = ask(cut, identity.file);
+  HttpResult a = get(cut, identity.file);
   EXPECT_EQ(a.phase, HttpPhase::cut_off) << a.error;
   EXPECT_EQ(a.status, 200);
-  a = ask(whole, identity.file);
+  a = get(whole, identity.file);
   EXPECT_EQ(a.phase, HttpPhase::complete) << a.error;
 }
 

@@ -18,7 +18,8 @@ constexpr std::int64_t kLingerUs = 1'000'000;
 constexpr std::int64_t kLingerBodyUs = 10'000'000;  // for a client refused during its body
 constexpr std::size_t kLingerMax = 8u << 20;        // bytes read from a refused client
 constexpr std::size_t kBodyFree = 16u << 10;        // of each body, not counted in bodies_max
-constexpr std::size_t kJoinMax = 32u << 10;  // small pieces of a stream are joined up to this size
+constexpr std::size_t kCoalesceMax = 32u
+                                     << 10;  // small pieces of a stream are joined up to this size
 constexpr std::size_t kBuffersPerWrite = 16;
 
 std::int64_t now_us() { return BootClock().since_start().count(); }
@@ -408,7 +409,8 @@ bool HttpConnection::has_capacity(std::size_t size) const {
 bool HttpConnection::is_slow_reader(std::int64_t now) {
   const HttpServer::Options& options = server_->options;
   const std::int64_t time = now - out_since_;
-  if (buffered_bytes_ <= options.answer_small || time < options.slow_after.count()) return false;
+  if (buffered_bytes_ <= options.small_response_max || time < options.slow_after.count())
+    return false;
   const double rate = static_cast<double>(out_written_) * 1e6 / static_cast<double>(time);
   // The kernel's send buffer took the first bytes, so the next measurement starts here.
   out_since_ = now;
@@ -421,7 +423,7 @@ void HttpConnection::enqueue(std::string bytes) {
     out_since_ = now_us();
     out_written_ = 0;
   }
-  if (bytes.size() > server_->options.answer_small) {
+  if (bytes.size() > server_->options.small_response_max) {
     // A string that was built by appending may have twice the capacity, held
     // until the client has read it.
     bytes.shrink_to_fit();
@@ -470,7 +472,7 @@ bool HttpConnection::write_stream(std::string_view bytes) {
     close_now();
     return false;
   }
-  if (out_.size() > in_write_ && out_.back().size() + piece.size() <= kJoinMax) {
+  if (out_.size() > in_write_ && out_.back().size() + piece.size() <= kCoalesceMax) {
     out_.back() += piece;
     out_bytes_ += piece.size();
     buffered_bytes_ += piece.size();

@@ -183,7 +183,7 @@ struct HttpServer::Impl {
   bool has_capacity(std::size_t size, const HttpConnection* of = nullptr);
   void warn_full(int error);
   void close_listeners();
-  void sweep_later();
+  void schedule_sweep();
   void trim_memory();
   void on_freed(std::size_t size);
   void remove(const std::shared_ptr<HttpConnection>& connection);

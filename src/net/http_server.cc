@@ -26,10 +26,10 @@ namespace {
 constexpr int kAcceptsPerWake = 64;
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);  // when descriptors are exhausted
 constexpr std::int64_t kSlowUs = 1'000'000;                        // slower requests may be evicted
-constexpr std::int64_t kWarnAgainUs = 60'000'000;                  // between two warnings
+constexpr std::int64_t kWarnIntervalUs = 60'000'000;               // between two warnings
 constexpr std::size_t kRejectedMax = 16;  // connections beyond connections_max that get a 503
 // Memory is returned to the system after a peak of this size.
-constexpr std::size_t kGiveBackBytes = 8u << 20, kGiveBackConnections = 64;
+constexpr std::size_t kTrimBytes = 8u << 20, kTrimConnections = 64;
 
 class OwnedFd {
  public:
@@ -102,7 +102,7 @@ std::string peer_of(int fd) {
 }
 
 // True if a process listens on the socket's path.
-bool is_live(const sockaddr_un& address) {
+bool has_listener(const sockaddr_un& address) {
   const OwnedFd probe(new_socket(AF_UNIX));
   const int rc = connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
   return rc == 0 || errno == EAGAIN || errno == EINPROGRESS;
@@ -216,7 +216,7 @@ void HttpServer::Impl::add_client(int fd, bool tcp) {
   connections.insert(connection);
   connections_peak = std::max(connections_peak, connections.size());
   full ? connection->reject_overload() : connection->start();
-  sweep_later();
+  schedule_sweep();
 }
 
 // Evicts the connection that has been silent the longest.
@@ -241,7 +241,7 @@ bool HttpServer::Impl::evict_idle() {
 void HttpServer::Impl::warn_full(int error) {
   const std::int64_t now = BootClock().since_start().count();
   if (!options.on_full || now < next_warning_at) return;
-  next_warning_at = now + kWarnAgainUs;
+  next_warning_at = now + kWarnIntervalUs;
   std::string what =
       error != 0 ? "no more connections can be accepted (" + std::string(std::strerror(error)) + ")"
                  : "all " + std::to_string(connections_max) + " connections are in use";
@@ -266,7 +266,7 @@ void HttpServer::Impl::close_listeners() {
 
 // One timer checks all deadlines, a few times per shortest timeout; it does not
 // run without connections.
-void HttpServer::Impl::sweep_later() {
+void HttpServer::Impl::schedule_sweep() {
   if (sweep || connections.empty()) return;
   const Duration shortest = std::min(
       {options.head_timeout, options.body_timeout, options.idle_timeout, options.write_timeout});
@@ -278,7 +278,7 @@ void HttpServer::Impl::sweep_later() {
     const std::vector<std::shared_ptr<HttpConnection>> all(connections.begin(), connections.end());
     for (const auto& connection : all) connection->check_deadlines(now);
     trim_memory();
-    sweep_later();
+    schedule_sweep();
   });
 }
 
@@ -286,9 +286,9 @@ void HttpServer::Impl::sweep_later() {
 void HttpServer::Impl::trim_memory() {
   connections_peak = std::max(connections_peak, connections.size());
   const bool fewer =
-      connections_peak > kGiveBackConnections && connections.size() < connections_peak / 2;
-  const bool smaller = (body_bytes_peak > kGiveBackBytes && *body_bytes < body_bytes_peak / 2) ||
-                       (out_peak > kGiveBackBytes && out_bytes < out_peak / 2);
+      connections_peak > kTrimConnections && connections.size() < connections_peak / 2;
+  const bool smaller = (body_bytes_peak > kTrimBytes && *body_bytes < body_bytes_peak / 2) ||
+                       (out_peak > kTrimBytes && out_bytes < out_peak / 2);
   if (!fewer && !smaller) return;
   connections_peak = connections.size();
   body_bytes_peak = *body_bytes;
@@ -299,26 +299,27 @@ void HttpServer::Impl::trim_memory() {
 
 // True if `size` more bytes fit. Disconnects slow readers to make room.
 bool HttpServer::Impl::has_capacity(std::size_t size, const HttpConnection* of) {
-  if ((of ? of->buffered_bytes() : 0) + size <= options.answer_small) return true;
-  if (out_bytes + size <= options.answers_max) return true;
+  if ((of ? of->buffered_bytes() : 0) + size <= options.small_response_max) return true;
+  if (out_bytes + size <= options.responses_max) return true;
   const std::int64_t now = BootClock().since_start().count();
   const std::vector<std::shared_ptr<HttpConnection>> all(connections.begin(), connections.end());
   std::size_t large = 0;
   for (const auto& connection : all) {
-    if (connection.get() == of || connection->buffered_bytes() <= options.answer_small) continue;
+    if (connection.get() == of || connection->buffered_bytes() <= options.small_response_max)
+      continue;
     if (connection->is_slow_reader(now)) {
       connection->close_now();
     } else {
       ++large;
     }
   }
-  return large == 0 || out_bytes + size <= options.answers_max;
+  return large == 0 || out_bytes + size <= options.responses_max;
 }
 
 // Limits the freed memory that the allocator keeps: of dropped bodies, and of
 // temporaries of large responses.
 void HttpServer::Impl::on_freed(std::size_t size) {
-  if ((bytes_freed += size) < kGiveBackBytes) return;
+  if ((bytes_freed += size) < kTrimBytes) return;
   bytes_freed = 0;
   trim_heap();
 }
@@ -372,7 +373,7 @@ Status HttpServer::listen_unix(const std::string& given, unsigned mode) {
   if (rc != 0 && errno == EADDRINUSE) {
     struct stat status{};
     const bool is_socket = lstat(path.c_str(), &status) == 0 && S_ISSOCK(status.st_mode);
-    if (!is_socket || is_live(address)) return cannot_listen(path, EADDRINUSE);
+    if (!is_socket || has_listener(address)) return cannot_listen(path, EADDRINUSE);
     unlink(path.c_str());
     rc = bind(fd.get(), generic, sizeof address);
   }
@@ -407,7 +408,7 @@ Result<std::uint16_t> HttpServer::listen_tcp(const std::string& address_text, st
 
 void HttpServer::stop(Duration grace, async::Task done) { impl_->stop(grace, std::move(done)); }
 bool HttpServer::has_capacity() const {
-  return impl_->has_capacity(impl_->options.answer_small + 1);
+  return impl_->has_capacity(impl_->options.small_response_max + 1);
 }
 std::size_t HttpServer::connections() const { return impl_->connections.size(); }
 

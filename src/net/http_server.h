@@ -107,12 +107,13 @@ class HttpServer {
     std::size_t connections_max = 1024;
     // Called at most once a minute, when connections were evicted or rejected; may be empty.
     std::function<void(const std::string& what)> on_full = {};
-    // Total unsent bytes of all responses and streams. Up to `answer_small` always fits. Beyond
-    // it, a response is replaced by 503 and a stream is cut, unless it is the only large one.
+    // Total unsent bytes of all responses and streams. Up to `small_response_max` always fits.
+    // Beyond it, a response is replaced by 503 and a stream is cut, unless it is the only large
+    // one.
     // Clients that read less than `slow_rate` bytes per second for `slow_after` are
     // disconnected to make room.
-    std::size_t answers_max = 64u << 20;
-    std::size_t answer_small = 256u << 10;
+    std::size_t responses_max = 64u << 20;
+    std::size_t small_response_max = 256u << 10;
     Duration slow_after = std::chrono::seconds(10);
     std::size_t slow_rate = 256u << 10;
     std::size_t stream_max = 1u << 20;     // bytes buffered for a stream whose client does not read

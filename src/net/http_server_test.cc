@@ -467,7 +467,7 @@ AE_TEST("http server/an answer that nobody reads is given up after a while") {
 
 AE_TEST("http server/more clients than the limit are told so, with a code, and the operator too") {
   std::vector<Responder> kept;
-  std::vector<std::string> told;
+  std::vector<std::string> warnings;
   ServerFixture fixture(
       [&](HttpRequest request, Responder responder) {
         if (request.path == std::vector<std::string>{"alive"}) {
@@ -475,7 +475,8 @@ AE_TEST("http server/more clients than the limit are told so, with a code, and t
         }
         kept.push_back(std::move(responder));
       },
-      {.connections_max = 2, .on_full = [&](const std::string& what) { told.push_back(what); }});
+      {.connections_max = 2,
+       .on_full = [&](const std::string& what) { warnings.push_back(what); }});
   RawClient one(fixture.port), two(fixture.port);
   one.send(get("/1"));
   two.send(get("/2"));
@@ -489,8 +490,8 @@ AE_TEST("http server/more clients than the limit are told so, with a code, and t
     EXPECT_NE(answer.find("Retry-After: 1\r\n"), answer.npos) << answer;
   }
   fixture.on_loop([&] {
-    ASSERT_EQ(told.size(), 1u) << "once a minute";
-    EXPECT_NE(told[0].find("all 2 connections are in use"), told[0].npos) << told[0];
+    ASSERT_EQ(warnings.size(), 1u) << "once a minute";
+    EXPECT_NE(warnings[0].find("all 2 connections are in use"), warnings[0].npos) << warnings[0];
     kept.clear();
   });
   one.reset();
@@ -504,12 +505,12 @@ AE_TEST("http server/more clients than the limit are told so, with a code, and t
 
 AE_TEST(
     "http server/who connects is looked up once, with the first request, and never when silent") {
-  int looks = 0;
+  int tool_checks = 0;
   HttpServer::Options options;
   options.is_tool = [&](int fd, bool tcp) {
     EXPECT_GE(fd, 0);
     EXPECT_TRUE(tcp);
-    return ++looks == 2;
+    return ++tool_checks == 2;
   };
   ServerFixture fixture(
       [](HttpRequest request, Responder responder) {
@@ -527,7 +528,7 @@ AE_TEST(
     second.send(get(path));
     EXPECT_TRUE(second.read_answer().ends_with("tool")) << path;
   }
-  fixture.on_loop([&] { EXPECT_EQ(looks, 2); });
+  fixture.on_loop([&] { EXPECT_EQ(tool_checks, 2); });
 }
 
 AE_TEST("http server/whoever is silent the longest makes room, and nobody who is served") {
@@ -778,7 +779,7 @@ AE_TEST("http server/bodies beyond the room for all are refused, and small ones 
 
 AE_TEST("http server/streams take of the room for all answers, and one beyond it is cut") {
   HttpServer::Options options;
-  options.answers_max = 20u << 20;
+  options.responses_max = 20u << 20;
   options.slow_after = 1h;
   std::vector<HttpStream> kept;
   ServerFixture fixture(
@@ -806,7 +807,7 @@ AE_TEST("http server/streams take of the room for all answers, and one beyond it
 
 AE_TEST("http server/answers beyond the room for all are refused, until clients have read") {
   HttpServer::Options options;
-  options.answers_max = 20u << 20;
+  options.responses_max = 20u << 20;
   options.slow_after = 200ms;
   ServerFixture fixture(
       [](HttpRequest, Responder responder) {

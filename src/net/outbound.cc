@@ -100,10 +100,10 @@ bool matches_host(const std::vector<std::string>& allowed, std::string_view url)
   url.remove_prefix(tls ? 8 : 7);
   const auto [host, port] = split(url.substr(0, url.find_first_of("/?#")));
   if (host.empty()) return false;
-  const std::string_view theirs = port.empty() ? (tls ? "443" : "80") : port;
+  const std::string_view url_port = port.empty() ? (tls ? "443" : "80") : port;
   return std::ranges::any_of(allowed, [&](const std::string& one) {
     const auto [name, number] = split(one);
-    return equal_ignoring_case(name, host) && (number.empty() || number == theirs);
+    return equal_ignoring_case(name, host) && (number.empty() || number == url_port);
   });
 }
 

@@ -59,7 +59,7 @@ class ManualTool final : public tools::Tool {
  public:
   explicit ManualTool(std::deque<PendingCall>& calls) : calls_(calls) {}
   void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) override {
-    std::move(permit).use(call.invocation, call.try_no);
+    std::move(permit).consume(call.invocation, call.try_no);
     calls_.push_back({std::move(call), std::move(done)});
   }
   void abandon(const InvocationId&, std::uint32_t) override {}

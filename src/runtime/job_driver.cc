@@ -989,9 +989,9 @@ void JobDriver::perform(const StepId& step_id) {
   request.external_key = call.external_key;
   request.invocation = call.id;
   request.try_no = try_no;
-  request.sent_before = try_no - 1 - call.unsent_tries;
+  request.last_sent_try = try_no - 1 - call.unsent_tries;
   if (step.role == engine::Role::node && host_.is_resident()) {
-    request.ask_expires = state_.tool_of(step).ask_expires;
+    request.answer_timeout = state_.tool_of(step).ask_expires;
   }
   request.timeout = state_.tool_of(step).timeout;
   const TraceContext trace = trace_of(job_, state_.traceparent, state_.tracestate);
@@ -1017,7 +1017,7 @@ void JobDriver::perform(const StepId& step_id) {
                                                             .try_no = try_no,
                                                             .text = {}});
   }
-  request.late = [host = host_.handle(), job = job_, sent](Outcome outcome) {
+  request.on_late_outcome = [host = host_.handle(), job = job_, sent](Outcome outcome) {
     if (auto locked_host = host.lock()) (*locked_host)->on_late_result(job, *sent, outcome);
   };
   // Computed last, from the latest possible store time: the tool's clock includes suspend from here

@@ -429,7 +429,7 @@ AE_TEST(
   worker.create(plan("at_most_once", kOneCall));
   worker.answer(0, {.kind = OutcomeKind::timeout, .error_code = "timeout"});
   EXPECT_EQ(worker.status(), "parked");
-  worker.calls[0].call.late({.kind = OutcomeKind::success, .result = json("7")});
+  worker.calls[0].call.on_late_outcome({.kind = OutcomeKind::success, .result = json("7")});
   env.loop.run_ready();
   EXPECT_TRUE(worker.warned("late result is stored"));
   const auto read = worker.read();
@@ -470,10 +470,10 @@ AE_TEST("late/a certain result that comes after the end of its job is noted in t
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = owned});
     fail_job_of_unknown_call(env, worker);
-    worker.calls[0].call.late(kSeven);
+    worker.calls[0].call.on_late_outcome(kSeven);
     env.loop.advance(5s);
     expect_noted_once(worker);
-    worker.calls[0].call.late(kSeven);  // it arrives twice
+    worker.calls[0].call.on_late_outcome(kSeven);  // it arrives twice
     env.loop.advance(5s);
     expect_noted_once(worker);
   }
@@ -501,7 +501,7 @@ AE_TEST("late/a note that the store would not take at first is written later") {
       const bool note = call.method == Method::commit && ++commits == 2;
       return note ? fault : Fault::none;
     };
-    worker.calls[0].call.late(kSeven);
+    worker.calls[0].call.on_late_outcome(kSeven);
     env.loop.advance(5s);
     EXPECT_GE(commits, 2);
     expect_noted_once(worker);
@@ -517,7 +517,7 @@ AE_TEST("late/a process that dies before its note leaves it to the next act on t
     worker.script = [&](const store::Call& call) {
       return call.method == Method::commit && ++commits > 1 ? Fault::fail_before : Fault::none;
     };
-    worker.calls[0].call.late(kSeven);
+    worker.calls[0].call.on_late_outcome(kSeven);
     env.loop.run_ready();
     ASSERT_EQ(worker.read().effects.size(), 1u);
     ASSERT_TRUE(all_of(worker.read().events, EventType::outcome_noted).empty());

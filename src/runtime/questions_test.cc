@@ -23,13 +23,13 @@ AE_TEST("asking/a try is told which earlier one may have been sent, and how long
   worker.runtime->start();
   worker.create(plan("idempotent", kOneCall));
   ASSERT_EQ(worker.calls.size(), 1u);
-  EXPECT_EQ(worker.calls[0].call.sent_before, 0u);
-  EXPECT_EQ(worker.calls[0].call.ask_expires, Duration(24h));
+  EXPECT_EQ(worker.calls[0].call.last_sent_try, 0u);
+  EXPECT_EQ(worker.calls[0].call.answer_timeout, Duration(24h));
   worker.answer(0, kInputRequired);
   accept_question(worker, "s1");
   env.loop.advance(1s);
   ASSERT_EQ(worker.calls.size(), 2u);
-  EXPECT_EQ(worker.calls[1].call.sent_before, 1u);
+  EXPECT_EQ(worker.calls[1].call.last_sent_try, 1u);
   EXPECT_EQ(worker.calls[1].call.inputs.text("state"), "s");
   // Withdrawn before it was sent: the next try still answers the question of the first try.
   worker.answer(1, {.kind = OutcomeKind::failure,
@@ -39,7 +39,7 @@ AE_TEST("asking/a try is told which earlier one may have been sent, and how long
   env.loop.advance(10s);
   ASSERT_EQ(worker.calls.size(), 3u);
   EXPECT_EQ(worker.calls[2].call.try_no, 3u);
-  EXPECT_EQ(worker.calls[2].call.sent_before, 1u);
+  EXPECT_EQ(worker.calls[2].call.last_sent_try, 1u);
   worker.answer(2, {.kind = OutcomeKind::unknown, .retryable = true, .error_code = "reset"});
   env.loop.advance(1s);
   ASSERT_EQ(worker.status(), "parked");
@@ -47,7 +47,7 @@ AE_TEST("asking/a try is told which earlier one may have been sent, and how long
   ASSERT_TRUE(worker.resolve("not_happened"));
   env.loop.advance(1s);
   ASSERT_EQ(worker.calls.size(), 4u);
-  EXPECT_EQ(worker.calls[3].call.sent_before, 3u);
+  EXPECT_EQ(worker.calls[3].call.last_sent_try, 3u);
 }
 
 AE_TEST("asking/a process that ends when its jobs rest lets no call wait for a person") {
@@ -55,7 +55,7 @@ AE_TEST("asking/a process that ends when its jobs rest lets no call wait for a p
   WorkerFixture worker(env, "a", {.owned = true, .is_resident = false});
   worker.create(plan("idempotent", kOneCall));
   ASSERT_EQ(worker.calls.size(), 1u);
-  EXPECT_EQ(worker.calls[0].call.ask_expires, Duration(0));
+  EXPECT_EQ(worker.calls[0].call.answer_timeout, Duration(0));
 }
 
 AE_TEST("asking/a job that is cancelled while a person thinks lets go of the call") {

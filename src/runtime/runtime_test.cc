@@ -578,10 +578,10 @@ AE_TEST("ledger/a permit is good for its own try, once") {
   const InvocationId call = state.steps[0].call->id;
   const auto permit = [&] { return *Ledger().permit(state, state.steps[0]); };
   auto used = permit();
-  std::move(used).use(call, 1);
-  EXPECT_DEATH(std::move(used).use(call, 1), "valid_");
-  EXPECT_DEATH(permit().use(call, 2), "valid_");
-  EXPECT_DEATH(permit().use(InvocationId("0123456789abcdef"), 1), "valid_");
+  std::move(used).consume(call, 1);
+  EXPECT_DEATH(std::move(used).consume(call, 1), "valid_");
+  EXPECT_DEATH(permit().consume(call, 2), "valid_");
+  EXPECT_DEATH(permit().consume(InvocationId("0123456789abcdef"), 1), "valid_");
 }
 
 AE_TEST("durability/fused is one commit for each step, split one for each phase") {

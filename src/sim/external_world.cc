@@ -113,7 +113,7 @@ class SimTool final : public tools::Tool {
       : external_world_(external_world), kind_(kind), process_(std::move(process)) {}
 
   void perform(tools::Permit permit, tools::Call call, async::Done<Outcome> done) override {
-    std::move(permit).use(call.invocation, call.try_no);
+    std::move(permit).consume(call.invocation, call.try_no);
     auto call_in_flight = std::make_shared<ExternalWorld::PendingCall>();
     const std::pair<std::string, std::uint32_t> name(call.invocation.text, call.try_no);
     call_in_flight->kind = &kind_;
@@ -493,7 +493,7 @@ void ExternalWorld::ask_or_decline(const std::shared_ptr<PendingCall>& call_in_f
        .definite = true,
        .result = Value::object({{"requests", Value::object({{std::string(kQuestion), question()}})},
                                 {"state", call_in_flight->call.key.text.substr(0, 8)}}),
-       .took = 1ms});
+       .elapsed = 1ms});
 }
 
 void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight,
@@ -546,7 +546,7 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight,
   const auto broken = [&] {
     respond(call_in_flight, {.kind = OutcomeKind::success,
                              .invalid = Value::object({{"invalid", true}, {"size", 3}}),
-                             .took = 1ms});
+                             .elapsed = 1ms});
   };
   switch (outcome) {
     case DeliveryOutcome::denied:
@@ -580,7 +580,7 @@ void ExternalWorld::arrive(const std::shared_ptr<PendingCall>& call_in_flight,
   if (record.broken) return broken();
   respond(call_in_flight, {.kind = OutcomeKind::success,
                            .result = model_answer.is_null() ? record.result : model_answer,
-                           .took = 1ms});
+                           .elapsed = 1ms});
 }
 
 // Applies the effect of a call and returns its result.

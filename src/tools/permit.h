@@ -1,7 +1,7 @@
 // Permit: the right to perform one try of one invocation, once.
 //
 // Only the ledger creates permits, after the declaration of the call is durable (SPEC §4). A permit
-// cannot be copied, and `use` consumes it. Threads: a value, moved along with the call.
+// cannot be copied, and `consume` uses it up. Threads: a value, moved along with the call.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class Permit {
 
   // Consumes the permit, right before the external request. REQUIRES: not used before, issued for
   // this call.
-  void use(const InvocationId& invocation, std::uint32_t try_no) && {
+  void consume(const InvocationId& invocation, std::uint32_t try_no) && {
     AE_CHECK(valid_ && invocation_ == invocation && try_ == try_no, invocation.text);
     valid_ = false;
   }

@@ -29,7 +29,7 @@ constexpr std::size_t kSecretMax = 64u << 10;      // bytes of one secret
 constexpr std::size_t kSecretsFileMax = 1u << 20;  // bytes of the secrets file
 constexpr std::size_t kPendingMax = 1u << 10;      // bytes that a stream holds back, in addition to
 constexpr std::size_t kPendingShapesMax = 48;  // this many shapes; `\u005cu0041` is one character
-constexpr std::size_t kTailsMax =
+constexpr std::size_t kBase64TailMax =
     4u << 10;  // longer values are hidden in base64 without their last character
 constexpr std::size_t kBucketsMin = 256, kBucketsMax = 1u << 16;  // of a ScrubTable
 constexpr std::size_t kValuesPerSecretMax = 8;  // kept per name when a secret changes
@@ -121,7 +121,7 @@ std::vector<std::string> base64_with_tails(const std::string& core, std::string_
                                            std::size_t before, bool url) {
   std::vector<std::string> all;
   const std::size_t bits = (before * 8 + value.size() * 8) % 6;
-  if (bits == 0 || value.size() > kTailsMax) return all;
+  if (bits == 0 || value.size() > kBase64TailMax) return all;
   const unsigned last = static_cast<unsigned char>(value.back()) & ((1u << bits) - 1);
   for (unsigned behind = 0; behind < (1u << (6 - bits)); ++behind) {
     all.push_back(core + (url ? kBase64Url : kBase64)[last << (6 - bits) | behind]);
@@ -238,7 +238,7 @@ class ScrubTable {
   ScrubTable& operator=(const ScrubTable&) = delete;
 
   // Is this the table of these secrets?
-  bool is_for(const std::vector<UsedSecret>& used) const;
+  bool is_table_of(const std::vector<UsedSecret>& used) const;
   // Longest first.
   const std::vector<Shape>& shapes() const { return shapes_; }
   // The shapes that occur in a text, in the order of shapes(); one pass over the text.
@@ -287,7 +287,7 @@ ScrubTable::ScrubTable(const std::vector<UsedSecret>& used)
   }
 }
 
-bool ScrubTable::is_for(const std::vector<UsedSecret>& used) const {
+bool ScrubTable::is_table_of(const std::vector<UsedSecret>& used) const {
   return std::ranges::equal(secrets_, secrets_to_hide(used),
                             [](const UsedSecret& a, const UsedSecret* b) {
                               return a.name == b->name && a.value.reveal() == b->value.reveal();
@@ -314,12 +314,12 @@ std::vector<const Shape*> ScrubTable::find_in(std::string_view whole) const {
   return found;
 }
 
-bool ScrubTable::may_continue(std::string_view begun) const {
-  if (!first_bytes_[static_cast<unsigned char>(begun.front())]) return false;
-  // Texts with the prefix `begun` are adjacent, and `begun` itself sorts before the longer ones.
+bool ScrubTable::may_continue(std::string_view prefix) const {
+  if (!first_bytes_[static_cast<unsigned char>(prefix.front())]) return false;
+  // Texts with this prefix are adjacent, and `prefix` itself sorts before the longer ones.
   const auto next =
-      std::ranges::upper_bound(sorted_, begun, {}, [this](std::uint32_t i) { return text(i); });
-  return next != sorted_.end() && text(*next).starts_with(begun);
+      std::ranges::upper_bound(sorted_, prefix, {}, [this](std::uint32_t i) { return text(i); });
+  return next != sorted_.end() && text(*next).starts_with(prefix);
 }
 
 namespace {
@@ -416,10 +416,10 @@ Result<Secret> EnvironmentSecrets::get(std::string_view name) {
   auto secret = find(name);
   if (!secret) return secret;
   const std::lock_guard lock(mutex_);
-  const auto is_it = [&](const UsedSecret& one) {
+  const auto is_same = [&](const UsedSecret& one) {
     return one.name == name && one.value.reveal() == secret->reveal();
   };
-  if (std::ranges::any_of(known_, is_it)) return secret;
+  if (std::ranges::any_of(known_, is_same)) return secret;
   const auto same_name = [&](const UsedSecret& one) { return one.name == name; };
   if (std::ranges::count_if(known_, same_name) >=
       static_cast<std::ptrdiff_t>(kValuesPerSecretMax)) {
@@ -432,10 +432,10 @@ Result<Secret> EnvironmentSecrets::get(std::string_view name) {
 void EnvironmentSecrets::add_known(std::vector<UsedSecret>& used) const {
   const std::lock_guard lock(mutex_);
   for (const UsedSecret& one : known_) {
-    const auto is_it = [&](const UsedSecret& other) {
+    const auto is_same = [&](const UsedSecret& other) {
       return other.name == one.name && other.value.reveal() == one.value.reveal();
     };
-    if (std::ranges::none_of(used, is_it)) used.push_back(one);
+    if (std::ranges::none_of(used, is_same)) used.push_back(one);
   }
 }
 
@@ -582,7 +582,7 @@ std::shared_ptr<const ScrubTable> SecretSource::scrub_table(const std::vector<Us
 std::shared_ptr<const ScrubTable> EnvironmentSecrets::scrub_table(
     const std::vector<UsedSecret>& used) {
   const std::lock_guard lock(mutex_);
-  if (!newest_table_ || !newest_table_->is_for(used))
+  if (!newest_table_ || !newest_table_->is_table_of(used))
     newest_table_ = SecretSource::scrub_table(used);
   return newest_table_;
 }
@@ -614,9 +614,9 @@ std::size_t ScrubbedStream::first_incomplete(const UnescapedViews& views) const 
 std::size_t ScrubbedStream::boundary_outside_matches(const UnescapedViews& views,
                                                      std::size_t cut) const {
   const std::string_view all = views.text(0);
-  std::vector<std::vector<const Shape*>> there;  // by level
+  std::vector<std::vector<const Shape*>> matches_by_level;
   for (std::size_t level = 0; level <= views.levels(); ++level) {
-    there.push_back(table_->find_in(views.text(level)));
+    matches_by_level.push_back(table_->find_in(views.text(level)));
   }
   for (std::size_t before = cut + 1; cut < before;) {
     before = cut;
@@ -626,12 +626,13 @@ std::size_t ScrubbedStream::boundary_outside_matches(const UnescapedViews& views
     for (std::size_t level = 0; level <= views.levels(); ++level) {
       const std::string_view text = views.text(level);
       cut = views.boundary_at_or_before(cut);
-      for (const Shape* shape : there[level]) {
+      for (const Shape* shape : matches_by_level[level]) {
         cut = views.boundary_at_or_before(cut);
-        const std::size_t here = views.to_level(level, cut);
+        const std::size_t position = views.to_level(level, cut);
         const std::string_view value = shape->text;
-        const std::size_t first = here < value.size() ? 0 : here - value.size() + 1;
-        const std::size_t behind = text.substr(first, here - first + value.size() - 1).find(value);
+        const std::size_t first = position < value.size() ? 0 : position - value.size() + 1;
+        const std::size_t behind =
+            text.substr(first, position - first + value.size() - 1).find(value);
         if (behind == text.npos) continue;
         const std::size_t at = first + behind;
         cut = views.to_source(level, {at, at}).begin;

@@ -49,7 +49,7 @@ class StdioProcesses {
   virtual Result<std::unique_ptr<StdioProcess>> start(const Value& definition,
                                                       const std::string& folder,
                                                       std::vector<UsedSecret>& used,
-                                                      Callbacks ears) = 0;
+                                                      Callbacks callbacks) = 0;
 };
 
 }  // namespace ae::tools

@@ -43,22 +43,22 @@ struct TextDelta {
 class StreamReader {
  public:
   virtual ~StreamReader() = default;
-  // Appends the text in these bytes to `words`, also the text before a failure. Fails with
+  // Appends the text in these bytes to `text_out`, also the text before a failure. Fails with
   // tool_output_invalid or payload_too_large (not a valid response), or with unavailable (the
   // provider reported an error or broke the protocol). No bytes are parsed after a failure.
-  virtual Status feed(std::string_view bytes, std::string& words) = 0;
+  virtual Status feed(std::string_view bytes, std::string& text_out) = 0;
   // The error code to record for an unavailable failure or an incomplete stream, for example
   // http_529.
   virtual std::string error_code() const = 0;
   // True once the response is complete; only then it is a result.
-  virtual bool is_whole() const = 0;
-  // REQUIRES: is_whole(). The equivalent body of a response that is not streamed.
+  virtual bool is_complete() const = 0;
+  // REQUIRES: is_complete(). The equivalent body of a response that is not streamed.
   virtual Value body() const = 0;
 
   // Set by the transport before it delivers the outcome, for every response: scrubs a value that
   // was assembled from parts. Each part is clean, but together they may form a secret. Empty: there
   // are no secrets.
-  std::function<Value(const Value&)> clean;
+  std::function<Value(const Value&)> scrub_joined;
 };
 
 struct Call {
@@ -73,11 +73,11 @@ struct Call {
   InvocationId invocation;
   std::uint32_t try_no = 1;
   // The latest earlier try that may have been sent; 0: none.
-  std::uint32_t sent_before = 0;
+  std::uint32_t last_sent_try = 0;
   // How long a user has to answer a question that the tool asks during its call (docs/mcp.md).
   // Zero: questions are declined, because the call belongs to no step or the process exits when its
   // jobs are idle.
-  Duration ask_expires{};
+  Duration answer_timeout{};
   Duration timeout{};      // per try, from the send; then the outcome is timeout (or unknown)
   Duration send_within{};  // if not sent by then: withdrawn, `not_sent`
   // Trace context of this try for the downstream, not part of the request. "": none.
@@ -96,7 +96,7 @@ struct Call {
   std::move_only_function<void(TextDelta)> on_text_delta;
   // The late result of a call whose outcome was timeout or unknown, if one arrives. At most once;
   // may be empty.
-  async::Done<Outcome> late;
+  async::Done<Outcome> on_late_outcome;
 };
 
 class Tool {

@@ -59,10 +59,10 @@ ParsedEscape escape_at(std::string_view text) {
 
 }  // namespace
 
-UnescapedViews::UnescapedViews(std::string_view whole, Continuation continuation)
-    : text_(whole), complete_to_(whole.size()) {
-  AE_CHECK(whole.size() <= UINT32_MAX, "a text of less than 4 GiB");
-  if (whole.find('\\') == whole.npos) return;
+UnescapedViews::UnescapedViews(std::string_view source_text, Continuation continuation)
+    : text_(source_text), complete_to_(source_text.size()) {
+  AE_CHECK(source_text.size() <= UINT32_MAX, "a text of less than 4 GiB");
+  if (source_text.find('\\') == source_text.npos) return;
   views_.reserve(kLevelsMax);  // the texts must not move
   while (views_.size() < kLevelsMax) {
     const std::size_t level = views_.size();
@@ -138,15 +138,15 @@ const UnescapedViews::Escape* UnescapedViews::last_escape_before(const View& vie
 }
 
 std::size_t UnescapedViews::boundary_at_or_before(std::size_t at) const {
-  for (std::size_t level = 0, here = at; level < views_.size();) {
-    if (const Escape* const escape = last_escape_before(views_[level], here)) {
+  for (std::size_t level = 0, position = at; level < views_.size();) {
+    if (const Escape* const escape = last_escape_before(views_[level], position)) {
       const std::size_t end = escape->source_at + std::size_t{escape->source_bytes};
-      if (here < end) {  // back to its begin, which may be inside an escape of a lower level
-        at = here = to_source(level, {escape->source_at, escape->source_at}).begin;
+      if (position < end) {  // back to its begin, which may be inside an escape of a lower level
+        at = position = to_source(level, {escape->source_at, escape->source_at}).begin;
         level = 0;
         continue;
       }
-      here = escape->at + escape->bytes + (here - end);
+      position = escape->at + escape->bytes + (position - end);
     }
     ++level;
   }

@@ -23,8 +23,8 @@ class UnescapedViews {
   };
   enum class Continuation : std::uint8_t { nothing, more };  // whether more text follows
 
-  // Borrows `whole`. REQUIRES: less than 4 GiB.
-  UnescapedViews(std::string_view whole, Continuation continuation);
+  // Borrows `source_text`. REQUIRES: less than 4 GiB.
+  UnescapedViews(std::string_view source_text, Continuation continuation);
   UnescapedViews(const UnescapedViews&) = delete;
   UnescapedViews& operator=(const UnescapedViews&) = delete;
 

@@ -116,30 +116,30 @@ Result<UrlTemplate> UrlTemplate::parse(std::string_view text) {
 
 Result<std::string> UrlTemplate::render(const ExprScope& scope) const {
   std::string out = server_;
-  UrlPosition place;
+  UrlPosition position;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (const auto* expression = std::get_if<Expr>(&parts_[i])) {
       AE_ASSIGN(const std::string text, render_expression(*expression, scope));
       std::string encoded;
       percent_encode(text, encoded);
-      place.from_argument = true;
-      if (!place.in_query) place.segment += encoded;
+      position.from_argument = true;
+      if (!position.in_query) position.segment += encoded;
       out += encoded;
       continue;
     }
     const std::string_view literal = std::get<std::string>(parts_[i]);
     for (const char c : literal.substr(i == 0 ? server_.size() : 0)) {
       out += c;
-      if (place.in_query) continue;
+      if (position.in_query) continue;
       if (c == '/' || c == '?') {
-        AE_TRY(place.end_segment());
-        place.in_query = c == '?';
+        AE_TRY(position.end_segment());
+        position.in_query = c == '?';
       } else {
-        place.segment += c;
+        position.segment += c;
       }
     }
   }
-  AE_TRY(place.end_segment());
+  AE_TRY(position.end_segment());
   return out;
 }
 

@@ -337,7 +337,7 @@ ToolInvocationFinished finished_event(const InvocationId& invocation, const Step
                                .outcome = std::string(to_text(outcome.kind)),
                                .step_id = step,
                                .try_no = try_no};
-  if (outcome.took.count() > 0) event.duration_us = outcome.took.count();
+  if (outcome.elapsed.count() > 0) event.duration_us = outcome.elapsed.count();
   if (outcome.kind == OutcomeKind::success) {
     event.result = result_of(outcome);
     if (outcome.invalid) {
@@ -397,7 +397,7 @@ Result<Outcome> outcome_of_record(const Value& record) {
   if (record["retry_after_ms"].is_integer()) {
     outcome.retry_after = std::chrono::milliseconds(record["retry_after_ms"].as_int());
   }
-  if (record["took_us"].is_integer()) outcome.took = Duration(record["took_us"].as_int());
+  if (record["took_us"].is_integer()) outcome.elapsed = Duration(record["took_us"].as_int());
   outcome.result = record["output"];
   if (const Value* invalid = record.find("invalid")) outcome.invalid = *invalid;
   outcome.definite = record["definite"].is_bool() && record["definite"].as_bool();
@@ -631,7 +631,7 @@ Value effect_record(const JobId& job, const SentTry& sent, const Outcome& observ
                         {"job_id", job.text},
                         {"kind", sent.provider.empty() ? "tool" : "llm"},
                         {"outcome", to_text(outcome.kind)},
-                        {"took_us", static_cast<std::int64_t>(outcome.took.count())},
+                        {"took_us", static_cast<std::int64_t>(outcome.elapsed.count())},
                         {"try", static_cast<std::uint64_t>(sent.try_no)}};
   if (arrival == Arrival::late) p.emplace_back("late", true);
   if (!outcome.external_id.empty()) p.emplace_back("external_id", outcome.external_id);

@@ -280,7 +280,7 @@ void CommandTool::State::go(const Key& key) {
   InFlightCall& flight = found->second;
   if (boot_now() >= flight.send_by) return withdraw(key, "it was too late to start the program");
   deps.loop.cancel(flight.timer);
-  std::move(flight.permit).use(key.first, key.second);
+  std::move(flight.permit).consume(key.first, key.second);
   flight.phase = Phase::running;
   deps.processes.go(flight.process);
 }
@@ -305,9 +305,9 @@ void CommandTool::State::on_exit(const Key& key, ProcessExit ended) {
   if (flight.empty()) return;
   InFlightCall& f = flight.mapped();
   deps.loop.cancel(f.timer);
-  const Duration took = ended.took;
+  const Duration took = ended.elapsed;
   Outcome outcome = outcome_of(definition, f.call, std::move(ended), f.used);
-  outcome.took = took;
+  outcome.elapsed = took;
   f.done(std::move(outcome));
 }
 

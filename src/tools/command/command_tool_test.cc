@@ -41,7 +41,7 @@ AE_TEST("command/exit code 0 is success, and the output without its last newline
   const Outcome o = CommandFixture().run(sh("echo hello; echo; exit 0"));
   EXPECT_EQ(o.kind, OutcomeKind::success) << o.error_message;
   EXPECT_EQ(o.result, Value("hello\n"));
-  EXPECT_GT(o.took, 0us);
+  EXPECT_GT(o.elapsed, 0us);
 }
 
 AE_TEST("command/arguments come on stdin as canonical JSON") {
@@ -308,10 +308,11 @@ AE_TEST("command/a secret reaches the environment and no record") {
       << o.error_message;
   EXPECT_EQ(o.error_message.find("hunter22"), std::string::npos) << o.error_message;
 
-  CommandFixture said;
-  said.secrets.values["TOKEN"] = "hunter22-token";
-  EXPECT_EQ(said.run(sh("echo $T").with("env", Value::object({{"T", "secret:TOKEN"}}))).result,
-            Value("[secret TOKEN]"));
+  CommandFixture echo_fixture;
+  echo_fixture.secrets.values["TOKEN"] = "hunter22-token";
+  EXPECT_EQ(
+      echo_fixture.run(sh("echo $T").with("env", Value::object({{"T", "secret:TOKEN"}}))).result,
+      Value("[secret TOKEN]"));
 }
 
 AE_TEST("command/an argument that names a secret gets none") {

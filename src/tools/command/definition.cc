@@ -19,8 +19,8 @@
 namespace ae::tools {
 namespace {
 
-constexpr std::size_t kOutputMost = 64u << 20;  // upper limit of output_max
-constexpr std::size_t kArgumentsMost = 1024;
+constexpr std::size_t kOutputLimit = 64u << 20;  // upper limit of output_max
+constexpr std::size_t kArgumentsMax = 1024;
 
 // Set by the runtime; a definition must not override them.
 const char* const kReservedVariables[] = {"AETHERIS_IDEMPOTENCY_KEY",
@@ -128,7 +128,7 @@ Result<CommandDefinition::Parts> parts_of(const Value& text, const std::string& 
 }
 
 Status read_command(const Value& command, const std::string& folder, CommandDefinition& out) {
-  if (!command.is_array() || command.size() == 0 || command.size() > kArgumentsMost) {
+  if (!command.is_array() || command.size() == 0 || command.size() > kArgumentsMax) {
     return fail(Code::plan_invalid, "command: must be a list: the program, then its arguments");
   }
   for (std::size_t i = 0; i < command.size(); ++i) {
@@ -269,7 +269,7 @@ Result<CommandDefinition> CommandDefinition::read(const Value& definition,
   out.output_max = kOutputMax;
   if (const Value* most = definition.find("output_max")) {
     if (!most->is_integer() || most->as_int() < 1 ||
-        most->as_int() > static_cast<std::int64_t>(kOutputMost)) {
+        most->as_int() > static_cast<std::int64_t>(kOutputLimit)) {
       return fail(Code::plan_invalid, "output_max: must be 1 to 67108864 bytes");
     }
     out.output_max = static_cast<std::size_t>(most->as_int());

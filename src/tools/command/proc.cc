@@ -131,10 +131,11 @@ constexpr int kOrphansRoundMs = 5;
 // Walks from processes to their ancestors.
 class AncestorWalk {
  public:
-  // `except`: nullptr, or the process list to use instead of /proc.
-  explicit AncestorWalk(const std::vector<ProcessEntry>* except) : reads_proc_(except == nullptr) {
-    if (except != nullptr) {
-      for (const ProcessEntry& entry : *except) known_.emplace(entry.pid, entry);
+  // `snapshot`: nullptr, or the process list to use instead of /proc.
+  explicit AncestorWalk(const std::vector<ProcessEntry>* snapshot)
+      : reads_proc_(snapshot == nullptr) {
+    if (snapshot != nullptr) {
+      for (const ProcessEntry& entry : *snapshot) known_.emplace(entry.pid, entry);
     }
     auto above = find(self_);
     while (above && above->parent != 0 && ancestors_.insert(above->parent).second) {

@@ -91,8 +91,8 @@ Fd make_sealed_file(const char* name, std::string_view bytes) {
 }
 
 struct FdPair {
-  Fd ours, theirs;
-  bool ok() const { return ours.ok() && theirs.ok(); }
+  Fd parent_end, child_end;
+  bool ok() const { return parent_end.ok() && child_end.ok(); }
 };
 
 FdPair open_read_pipe() {
@@ -156,17 +156,17 @@ class OutputTail {
   void move_into(ProcessExit& ended) {
     trim();
     ended.errors = std::move(text_);
-    ended.is_errors_truncated = cut_;
+    ended.is_errors_truncated = truncated_;
   }
 
  private:
   void trim() {
     if (text_.size() <= kStderrTailMax) return;
     text_.erase(0, text_.size() - kStderrTailMax);
-    cut_ = true;
+    truncated_ = true;
   }
   std::string text_;
-  bool cut_ = false;
+  bool truncated_ = false;
 };
 
 // The lines of the progress channel: the latest complete one. Lines that are too long are ignored.
@@ -175,20 +175,20 @@ class ReportLines {
   void add(std::string_view bytes) {
     while (!bytes.empty()) {
       const std::size_t end = std::min(bytes.find('\n'), bytes.size());
-      const bool fits = part_.size() + end <= kProgressMax;
-      if (fits) part_ += bytes.substr(0, end);
+      const bool fits = partial_.size() + end <= kProgressMax;
+      if (fits) partial_ += bytes.substr(0, end);
       too_long_ = too_long_ || !fits;
       if (end == bytes.size()) return;
       bytes.remove_prefix(end + 1);
-      if (!too_long_ && !part_.empty()) newest_ = std::exchange(part_, {});
-      part_.clear();
+      if (!too_long_ && !partial_.empty()) newest_ = std::exchange(partial_, {});
+      partial_.clear();
       too_long_ = false;
     }
   }
   std::optional<std::string> take() { return std::exchange(newest_, std::nullopt); }
 
  private:
-  std::string part_;
+  std::string partial_;
   bool too_long_ = false;
   std::optional<std::string> newest_;
 };
@@ -240,7 +240,7 @@ struct Child {
   KillReason kill_reason = KillReason::no;
   Duration time_max{};
   Duration started_at{};
-  std::optional<Duration> give_up_at;  // when to stop waiting for the supervisor
+  std::optional<Duration> supervisor_deadline;  // when to stop waiting for the supervisor
 };
 
 }  // namespace
@@ -260,7 +260,7 @@ class Processes::Listener {
       l.stopping_ = true;
       for (auto& [id, child] : l.children_) {
         l.kill(child);
-        child.give_up_at = boot_now() + kSupervisorTimeout;
+        child.supervisor_deadline = boot_now() + kSupervisorTimeout;
       }
     });
     thread_.join();
@@ -351,7 +351,7 @@ int Processes::Listener::spawn(const LaunchSpec& launch, Child& child) {
   FdPair control = socket_pair(), output = open_read_pipe(), errors = open_read_pipe(),
          reports = open_read_pipe();
   FdPair channel = child.channel.on_output ? open_write_pipe() : FdPair();
-  const Fd input = child.channel.on_output ? std::move(channel.theirs)
+  const Fd input = child.channel.on_output ? std::move(channel.child_end)
                                            : make_sealed_file("aetheris-stdin", launch.input);
   const Fd order = make_sealed_file("aetheris-order", launch.order);
   if (!control.ok() || !output.ok() || !errors.ok() || !reports.ok() || !input.ok() ||
@@ -363,10 +363,11 @@ int Processes::Listener::spawn(const LaunchSpec& launch, Child& child) {
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawnattr_init(&attributes);
-  const int theirs[] = {input.get(),          output.theirs.get(), errors.theirs.get(),
-                        control.theirs.get(), order.get(),         reports.theirs.get()};
+  const int child_fds[] = {
+      input.get(), output.child_end.get(), errors.child_end.get(), control.child_end.get(),
+      order.get(), reports.child_end.get()};
   constexpr int kFiles = 6;
-  for (int fd = 0; fd < kFiles; ++fd) ::posix_spawn_file_actions_adddup2(&files, theirs[fd], fd);
+  for (int fd = 0; fd < kFiles; ++fd) ::posix_spawn_file_actions_adddup2(&files, child_fds[fd], fd);
   ::posix_spawn_file_actions_addclosefrom_np(&files, kFiles);
   sigset_t all, none;
   ::sigfillset(&all);
@@ -385,11 +386,11 @@ int Processes::Listener::spawn(const LaunchSpec& launch, Child& child) {
   ::posix_spawn_file_actions_destroy(&files);
   ::posix_spawnattr_destroy(&attributes);
   if (error == 0) {
-    child.control = std::move(control.ours);
-    child.output = std::move(output.ours);
-    child.errors = std::move(errors.ours);
-    child.reports = std::move(reports.ours);
-    child.channel.input = std::move(channel.ours);
+    child.control = std::move(control.parent_end);
+    child.output = std::move(output.parent_end);
+    child.errors = std::move(errors.parent_end);
+    child.reports = std::move(reports.parent_end);
+    child.channel.input = std::move(channel.parent_end);
   }
   return error;
 }
@@ -401,7 +402,7 @@ void Processes::Listener::go(Id id) {
   if (!child.ended || child.kill_reason != KillReason::no) return;
   child.started_at = boot_now();
   child.last_heard_at = monotonic_now();
-  child.give_up_at = child.started_at + child.time_max + kSupervisorTimeout;
+  child.supervisor_deadline = child.started_at + child.time_max + kSupervisorTimeout;
   const char byte = static_cast<char>(Command::go);
   // If this fails, the supervisor is gone and has started nothing.
   child.go_sent = ::send(child.control.get(), &byte, 1, MSG_NOSIGNAL) == 1;
@@ -451,7 +452,7 @@ void Processes::Listener::stop(Id id) {
   if (found == children_.end()) return;
   Child& child = found->second;
   if (!child.go_sent) return kill(child);
-  child.give_up_at = boot_now() + kSupervisorTimeout;
+  child.supervisor_deadline = boot_now() + kSupervisorTimeout;
   const char byte = static_cast<char>(Command::stop);
   ::send(child.control.get(), &byte, 1, MSG_NOSIGNAL);
 }
@@ -459,7 +460,7 @@ void Processes::Listener::stop(Id id) {
 void Processes::Listener::kill(Child& child, KillReason why) {
   if (!child.ended || child.kill_reason != KillReason::no) return;
   child.kill_reason = why;
-  child.give_up_at = boot_now() + kSupervisorTimeout;
+  child.supervisor_deadline = boot_now() + kSupervisorTimeout;
   const char byte = static_cast<char>(Command::kill);
   ::send(child.control.get(), &byte, 1, MSG_NOSIGNAL);
 }
@@ -556,8 +557,8 @@ bool Processes::Listener::has_missed_heartbeat(Child& child) {
       monotonic_now() - child.last_heard_at < child.heartbeat) {
     return false;
   }
-  pollfd there{child.reports.get(), POLLIN, 0};
-  if (::poll(&there, 1, 0) == 1 && (there.revents & POLLIN) != 0) {
+  pollfd poll_fd{child.reports.get(), POLLIN, 0};
+  if (::poll(&poll_fd, 1, 0) == 1 && (poll_fd.revents & POLLIN) != 0) {
     read_reports(child);
     return false;
   }
@@ -673,10 +674,11 @@ void Processes::Listener::reap_orphans() {
 
 void Processes::Listener::check_deadlines(Child& child) {
   if (child.control.ok() && has_missed_heartbeat(child)) kill(child, KillReason::silent);
-  if (!child.give_up_at || !child.control.ok() || boot_now() < *child.give_up_at) return;
+  if (!child.supervisor_deadline || !child.control.ok() || boot_now() < *child.supervisor_deadline)
+    return;
   if (!child.ended) {
     // Stuck after SIGKILL. The supervisor keeps trying, even without us.
-    child.give_up_at.reset();
+    child.supervisor_deadline.reset();
     if (stopping_) child.control.close();
     return;
   }
@@ -703,7 +705,7 @@ void Processes::Listener::report_exit(Child& child, ProcessExit ended) {
   child.reports.close();
   child.stdout_capture.move_into(ended);
   child.stderr_tail.move_into(ended);
-  if (child.go_sent) ended.took = boot_now() - child.started_at;
+  if (child.go_sent) ended.elapsed = boot_now() - child.started_at;
   loop_.post([done = std::exchange(child.ended, nullptr), e = std::move(ended)]() mutable {
     done(std::move(e));
   });

@@ -50,7 +50,7 @@ struct ProcessExit {
   Hash output_hash;    // of all of stdout; only if `output` is incomplete
   std::string errors;  // the last kStderrTailMax bytes of its stderr
   bool is_errors_truncated = false;
-  Duration took{};  // since go
+  Duration elapsed{};  // since go
 };
 
 // The latest complete line that the program wrote to its progress channel. Earlier lines are

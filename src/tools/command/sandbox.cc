@@ -208,7 +208,7 @@ int enter_namespaces(const Sandbox& sandbox) {
 }
 
 template <class Try>
-bool works_in_a_child(Try attempt) {
+bool succeeds_in_child(Try attempt) {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(attempt() ? 0 : 1);
   int status = -1;
@@ -221,9 +221,9 @@ SandboxSupport probe_support() {
   SandboxSupport found;
   const long abi = ::syscall(kCreateRuleset, nullptr, 0, kLandlockVersion);
   found.landlock = abi > 0 ? static_cast<int>(abi) : 0;
-  found.user_namespaces = works_in_a_child([] { return enter_user_namespace(0) == 0; });
+  found.user_namespaces = succeeds_in_child([] { return enter_user_namespace(0) == 0; });
   found.network_namespaces =
-      works_in_a_child([] { return enter_namespaces({.network = false}) == 0; });
+      succeeds_in_child([] { return enter_namespaces({.network = false}) == 0; });
   return found;
 }
 
@@ -303,19 +303,20 @@ Result<std::uint64_t> number(const Value& value, const char* key) {
 }
 
 Status check_supported(const Sandbox& sandbox) {
-  const SandboxSupport& can = sandbox_support();
+  const SandboxSupport& support = sandbox_support();
   const auto cannot = [](const std::string& why) {
     return fail(Code::unsupported, "sandbox" + why + ". See: aetheris doctor --sandbox");
   };
-  if (sandbox.files && can.landlock < kLandlockForFiles) {
-    return cannot(".read: this kernel cannot restrict file access: it has Landlock " +
-                  (can.landlock == 0 ? std::string("not") : "ABI " + std::to_string(can.landlock)) +
-                  ", and ABI 3 (Linux 6.2) is needed");
+  if (sandbox.files && support.landlock < kLandlockForFiles) {
+    return cannot(
+        ".read: this kernel cannot restrict file access: it has Landlock " +
+        (support.landlock == 0 ? std::string("not") : "ABI " + std::to_string(support.landlock)) +
+        ", and ABI 3 (Linux 6.2) is needed");
   }
-  if (!sandbox.network && !can.network_namespaces) {
+  if (!sandbox.network && !support.network_namespaces) {
     return cannot(".network: this process may not create a network namespace here");
   }
-  if (sandbox.processes > 0 && !can.user_namespaces) {
+  if (sandbox.processes > 0 && !support.user_namespaces) {
     return cannot(".processes: this process may not create a user namespace here");
   }
   if (sandbox.processes > 0 && ::geteuid() == 0) {
@@ -383,14 +384,16 @@ Status check_denied_paths(const Sandbox& sandbox, const std::vector<std::string>
   return {};
 }
 
-int enter(const Sandbox& sandbox, const std::string& program, const SandboxSupport& can) {
+int enter_sandbox(const Sandbox& sandbox, const std::string& program,
+                  const SandboxSupport& support) {
   if (const int error = enter_namespaces(sandbox); error != 0) return error;
   if (!limit(RLIMIT_AS, sandbox.memory) || !limit(RLIMIT_FSIZE, sandbox.file_size) ||
       !limit(RLIMIT_NOFILE, sandbox.open_files) || !limit(RLIMIT_CPU, sandbox.cpu_seconds) ||
       !limit(RLIMIT_NPROC, sandbox.processes)) {
     return errno;
   }
-  if (const int error = enter_landlock(sandbox, program, can.landlock); error != 0) return error;
+  if (const int error = enter_landlock(sandbox, program, support.landlock); error != 0)
+    return error;
   return drop_capabilities();
 }
 

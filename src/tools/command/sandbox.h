@@ -5,7 +5,8 @@
 // example as root), and for processes that it did not start no ptrace (Landlock ABI 2 or later) and
 // no signals (ABI 6 or later). `sandbox: none` omits the Landlock restrictions. A mapping restricts
 // more. What this machine does not support fails with `unsupported` when the tool is created.
-// Threads: values; the functions from any thread, but `enter` only in a single-threaded process.
+// Threads: values; the functions from any thread, but `enter_sandbox` only in a single-threaded
+// process.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +53,8 @@ Result<Sandbox> read_sandbox(const Value& definition, const std::string& folder)
 Status check_denied_paths(const Sandbox& sandbox, const std::vector<std::string>& denied_paths);
 
 // Restricts this process and its descendants to the sandbox. `program` is executable whatever
-// `read` contains. Returns 0 or an errno. `can`: tests pass the support of an older machine.
-int enter(const Sandbox& sandbox, const std::string& program,
-          const SandboxSupport& can = sandbox_support());
+// `read` contains. Returns 0 or an errno. `support`: tests pass the support of an older machine.
+int enter_sandbox(const Sandbox& sandbox, const std::string& program,
+                  const SandboxSupport& support = sandbox_support());
 
 }  // namespace ae::tools

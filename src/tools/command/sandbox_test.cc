@@ -179,14 +179,14 @@ AE_TEST("sandbox/a program sends no signal to its supervisor, unless its sandbox
 }
 
 // The exit code of `attempt` in a process that has entered the sandbox as on a kernel with this
-// Landlock ABI; -1: `enter` failed.
+// Landlock ABI; -1: `enter_sandbox` failed.
 int inside(const Sandbox& sandbox, int landlock, const std::function<int()>& attempt) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    SandboxSupport can = sandbox_support();
-    can.landlock = landlock;
-    ::_exit(enter(sandbox, "/bin/sh", can) == 0 ? attempt() : 99);
+    SandboxSupport support = sandbox_support();
+    support.landlock = landlock;
+    ::_exit(enter_sandbox(sandbox, "/bin/sh", support) == 0 ? attempt() : 99);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
@@ -210,7 +210,7 @@ pid_t another_program() {
     ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     Sandbox none;
     none.none = true;
-    const char done = enter(none, "/bin/sh") == 0 ? 'y' : 'n';
+    const char done = enter_sandbox(none, "/bin/sh") == 0 ? 'y' : 'n';
     if (::write(ready[1], &done, 1) == 1) ::pause();
     ::_exit(0);
   }

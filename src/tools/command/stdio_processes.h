@@ -19,7 +19,7 @@ class SupervisedStdioProcesses final : public StdioProcesses {
 
   Result<std::unique_ptr<StdioProcess>> start(const Value& definition, const std::string& folder,
                                               std::vector<UsedSecret>& used,
-                                              Callbacks ears) override;
+                                              Callbacks callbacks) override;
   // Fails if `start` would reject this definition, with the same error.
   static Status check(const Value& definition, const std::string& folder);
 

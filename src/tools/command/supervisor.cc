@@ -163,13 +163,14 @@ void Supervisor::become_program() {
   argv.push_back(nullptr);
   environment.push_back(nullptr);
 
-  const StartProgress here;
+  const StartProgress start_marker;
   char go = 0;
-  if (::write(progress_[1], &here, sizeof here) != sizeof here) ::_exit(127);
+  if (::write(progress_[1], &start_marker, sizeof start_marker) != sizeof start_marker)
+    ::_exit(127);
   if (::read(start_pipe_[0], &go, 1) != 1) ::_exit(127);
   if (!order_.folder.empty() && ::chdir(order_.folder.c_str()) != 0)
     exit_with_failure(Stage::folder);
-  if (const int error = enter(order_.sandbox, order_.program); error != 0) {
+  if (const int error = enter_sandbox(order_.sandbox, order_.program); error != 0) {
     errno = error;
     exit_with_failure(Stage::sandbox);
   }
@@ -211,12 +212,12 @@ void Supervisor::poll_once() {
       begin_shutdown();
     }
     // Reap adopted orphans that ended. The program itself is reaped by end().
-    siginfo_t who{};
-    while (phase_ != Phase::ending && ::waitid(P_ALL, 0, &who, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-           who.si_pid > 0) {
-      if (who.si_pid == child_) break;
-      ::waitid(P_PID, static_cast<id_t>(who.si_pid), &who, WEXITED | WNOHANG);
-      who = {};
+    siginfo_t exited{};
+    while (phase_ != Phase::ending &&
+           ::waitid(P_ALL, 0, &exited, WEXITED | WNOHANG | WNOWAIT) == 0 && exited.si_pid > 0) {
+      if (exited.si_pid == child_) break;
+      ::waitid(P_PID, static_cast<id_t>(exited.si_pid), &exited, WEXITED | WNOHANG);
+      exited = {};
     }
   }
   if (phase_ != Phase::ending) check_deadlines();

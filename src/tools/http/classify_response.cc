@@ -109,10 +109,10 @@ Outcome make_outcome(OutcomeKind kind, bool definite, bool retryable, std::strin
 // The title of an HTML page, otherwise the first bytes.
 std::string page_summary_in(const HttpResult& answer, const std::vector<UsedSecret>& used) {
   constexpr std::string_view kBegin = "<title>", kEnd = "</title>";
-  const std::string shape = lower(std::string_view(answer.body).substr(0, kScrubWindow));
-  const std::size_t begin = shape.find(kBegin);
-  const std::size_t end = begin == shape.npos ? shape.npos : shape.find(kEnd, begin);
-  if (end == shape.npos) return error_text_in(answer, used);
+  const std::string lowered = lower(std::string_view(answer.body).substr(0, kScrubWindow));
+  const std::size_t begin = lowered.find(kBegin);
+  const std::size_t end = begin == lowered.npos ? lowered.npos : lowered.find(kEnd, begin);
+  if (end == lowered.npos) return error_text_in(answer, used);
   HttpResult title;
   title.body = trimmed(
       std::string_view(answer.body).substr(begin + kBegin.size(), end - begin - kBegin.size()));
@@ -124,13 +124,13 @@ std::optional<Outcome> not_json(const HttpResult& answer, const HttpRules& rules
                                 const std::expected<Value, std::string>& body,
                                 const std::vector<UsedSecret>& used) {
   if (answer.body.size() > rules.output_max) return std::nullopt;
-  const auto strange = [&](const char* code, std::string message) {
+  const auto protocol_error = [&](const char* code, std::string message) {
     return make_outcome(OutcomeKind::unknown, false, true, code, std::move(message));
   };
-  if (answer.body.empty()) return strange("not_json", "it sent nothing");
+  if (answer.body.empty()) return protocol_error("not_json", "it sent nothing");
   if (is_json(answer)) {
     if (body) return std::nullopt;
-    return strange("broken_json", scrub(body.error(), used));
+    return protocol_error("broken_json", scrub(body.error(), used));
   }
   if (body && parse_json(answer.body, {.bytes_max = rules.output_max})) return std::nullopt;
   const std::string_view type = net::find_header(answer.headers, "Content-Type").value_or("");
@@ -143,7 +143,7 @@ std::optional<Outcome> not_json(const HttpResult& answer, const HttpRules& rules
     message += error_text;
     message += ")";
   }
-  return strange("not_json", std::move(message));
+  return protocol_error("not_json", std::move(message));
 }
 
 Outcome classify_success(const HttpResult& answer, const HttpRules& rules,
@@ -152,7 +152,8 @@ Outcome classify_success(const HttpResult& answer, const HttpRules& rules,
   outcome.kind = OutcomeKind::success;
   auto body = read_body(answer, rules);
   if (rules.json_only) {
-    if (auto strange = not_json(answer, rules, body, used)) return *std::move(strange);
+    if (auto protocol_error = not_json(answer, rules, body, used))
+      return *std::move(protocol_error);
   }
   if (!body) {
     // How much was read beyond the limit varies; the record must not depend on it.
@@ -163,7 +164,7 @@ Outcome classify_success(const HttpResult& answer, const HttpRules& rules,
   }
   outcome.external_id = scrub(external_id_of(*body), used);
   Value result = *std::move(body);
-  if (rules.full) {
+  if (rules.full_response) {
     result = Value::object({{"status", answer.status},
                             {"headers", headers_value(answer)},
                             {"body", std::move(result)}});
@@ -195,12 +196,12 @@ Outcome classify_status(const HttpResult& answer, const HttpRules& rules,
                         const std::vector<UsedSecret>& used) {
   const int status = answer.status;
   if (status >= 200 && status < 300) return classify_success(answer, rules, used);
-  const bool nothing = is_no_effect_status(status);
+  const bool has_no_effect = is_no_effect_status(status);
   const bool declared = std::ranges::count(rules.definite_failures, status) > 0;
-  const bool definite = declared || nothing;
-  const bool retryable = status == 429 || (status >= 400 && !nothing);
-  const std::string who = rules.target.empty() ? "the server" : rules.target;
-  std::string message = who + " answered " + std::to_string(status);
+  const bool definite = declared || has_no_effect;
+  const bool retryable = status == 429 || (status >= 400 && !has_no_effect);
+  const std::string target = rules.target.empty() ? "the server" : rules.target;
+  std::string message = target + " answered " + std::to_string(status);
   if (const std::string error_text = error_text_in(answer, used); !error_text.empty())
     message += ": " + error_text;
   Outcome outcome = make_outcome(definite ? OutcomeKind::failure : OutcomeKind::unknown, definite,
@@ -212,20 +213,20 @@ Outcome classify_status(const HttpResult& answer, const HttpRules& rules,
 Outcome classify_phase(const HttpResult& answer, const HttpRules& rules,
                        const std::vector<UsedSecret>& used) {
   const std::string lead = rules.target.empty() ? "" : rules.target + ": ";
-  const auto refused = [&](const char* code, bool retryable) {
+  const auto definite_failure = [&](const char* code, bool retryable) {
     return make_outcome(OutcomeKind::failure, true, retryable, code,
                         lead + without_durations(scrub(answer.error, used)));
   };
   switch (answer.phase) {
     case HttpPhase::invalid:
-      return refused("request_invalid", false);
+      return definite_failure("request_invalid", false);
     case HttpPhase::not_sent:
-      return refused("not_sent", true);
+      return definite_failure("not_sent", true);
     case HttpPhase::resolve_failed:
     case HttpPhase::connect_failed:
-      return refused("connect", true);
+      return definite_failure("connect", true);
     case HttpPhase::tls_failed:
-      return refused("tls", true);
+      return definite_failure("tls", true);
     case HttpPhase::complete:
       return classify_status(answer, rules, used);
     case HttpPhase::no_response:
@@ -242,8 +243,8 @@ Outcome classify_phase(const HttpResult& answer, const HttpRules& rules,
 
 // Shows the text, not the raw bytes: a secret may be split between events, where scrub does not
 // find it.
-Outcome refused(const ReceivedStream& stream, const std::string& why,
-                const std::vector<UsedSecret>& used) {
+Outcome invalid_stream(const ReceivedStream& stream, const std::string& why,
+                       const std::vector<UsedSecret>& used) {
   Outcome outcome;
   outcome.kind = OutcomeKind::success;
   outcome.invalid =
@@ -255,10 +256,10 @@ Outcome classify_stream(const HttpResult& answer, const ReceivedStream& stream,
                         const HttpRules& rules, const std::vector<UsedSecret>& used) {
   const StreamReader& reader = stream.reader;
   const Error* const read_error = stream.read_error;
-  if (reader.is_whole()) {
+  if (reader.is_complete()) {
     const Value body = reader.body();
     if (canonical(body).size() > rules.output_max) {
-      return refused(
+      return invalid_stream(
           stream, "the answer is larger than " + std::to_string(rules.output_max) + " bytes", used);
     }
     Outcome outcome;
@@ -269,10 +270,10 @@ Outcome classify_stream(const HttpResult& answer, const ReceivedStream& stream,
   }
   const std::string limit = std::to_string(kStreamMax);
   if (answer.too_large) {
-    return refused(stream, "the streamed answer is larger than " + limit + " bytes", used);
+    return invalid_stream(stream, "the streamed answer is larger than " + limit + " bytes", used);
   }
   if (read_error != nullptr && read_error->code != Code::unavailable) {
-    return refused(stream, read_error->message, used);
+    return invalid_stream(stream, read_error->message, used);
   }
   if (read_error != nullptr) {
     return make_outcome(OutcomeKind::unknown, false, true, reader.error_code(),
@@ -291,7 +292,7 @@ Outcome classify_stream_response(const HttpResult& answer, const ReceivedStream&
                                  const HttpRules& rules, const std::vector<UsedSecret>& used) {
   Outcome outcome = classify_stream(answer, stream, rules, used);
   outcome.retry_after = answer.retry_after;
-  outcome.took = answer.took;
+  outcome.elapsed = answer.elapsed;
   return outcome;
 }
 
@@ -299,7 +300,7 @@ Outcome classify_response(const HttpResult& answer, const HttpRules& rules,
                           const std::vector<UsedSecret>& used) {
   Outcome outcome = classify_phase(answer, rules, used);
   outcome.retry_after = answer.retry_after;
-  outcome.took = answer.took;
+  outcome.elapsed = answer.elapsed;
   return outcome;
 }
 

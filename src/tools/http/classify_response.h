@@ -32,14 +32,14 @@ constexpr std::size_t kScrubWindow =
 
 struct HttpRules {
   std::vector<int> definite_failures;  // statuses that mean "no effect", in addition to the default
-  bool full = false;                   // the result is {status, headers, body}
+  bool full_response = false;          // the result is {status, headers, body}
   bool big_integers_as_strings = false;
   bool json_only = false;  // a 2xx response that is not JSON is not from the expected service
   std::size_t output_max = kOutputMax;
   std::string target;  // "GET example.com/orders/7", for messages; "": not shown
 };
 
-// REQUIRES: the response was read with answer_max >= output_max, and with secrets also >=
+// REQUIRES: the response was read with response_max >= output_max, and with secrets also >=
 // kScrubWindow; otherwise the recorded head could end inside a secret that the limit has cut. The
 // outcome contains no value of `used`.
 Outcome classify_response(const net::HttpResult& answer, const HttpRules& rules,

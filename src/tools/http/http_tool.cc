@@ -50,7 +50,7 @@ bool is_word(char c) {
 
 // Does the text contain the word `secret:NAME`? `at_end`: only at its very end, also with an empty
 // name.
-bool names_secret(std::string_view text, bool at_end) {
+bool contains_secret_reference(std::string_view text, bool at_end) {
   constexpr std::string_view kMarker = "secret:";
   for (std::size_t at = 0; (at = text.find(kMarker, at)) != std::string_view::npos;) {
     const bool begins_word = at == 0 || !is_word(text[at - 1]);
@@ -62,13 +62,14 @@ bool names_secret(std::string_view text, bool at_end) {
   return false;
 }
 
-bool names_secret(const Value& value) {
-  if (value.is_string()) return names_secret(value.as_string(), false);
+bool contains_secret_reference(const Value& value) {
+  if (value.is_string()) return contains_secret_reference(value.as_string(), false);
   if (value.is_array()) {
-    return std::ranges::any_of(value.items(), [](const Value& v) { return names_secret(v); });
+    return std::ranges::any_of(value.items(),
+                               [](const Value& v) { return contains_secret_reference(v); });
   }
   return value.is_object() && std::ranges::any_of(value.members(), [](const Member& m) {
-           return names_secret(m.second);
+           return contains_secret_reference(m.second);
          });
 }
 
@@ -102,7 +103,7 @@ Status check_secret_words(const std::vector<Template::Part>& parts, const std::s
     const auto* literal = std::get_if<std::string>(&parts[i]);
     if (literal == nullptr) continue;
     const bool joined_before = i > 0 && literal->starts_with("secret:");
-    const bool joined_after = i + 1 < parts.size() && names_secret(*literal, true);
+    const bool joined_after = i + 1 < parts.size() && contains_secret_reference(*literal, true);
     if (joined_before || joined_after) {
       return bad(where + ": put a space or punctuation between secret:NAME and ${ }");
     }
@@ -197,9 +198,10 @@ struct HttpTool::Stream {
     std::string words;
     if (auto fed = reader->feed(more, words); !fed) read_error = std::move(fed).error();
     emit_text(scrubber.feed(words));
-    if (reader->is_whole()) emit_text(scrubber.end());
+    if (reader->is_complete()) emit_text(scrubber.end());
     // Do not wait for a server that keeps the connection open after the end.
-    if ((read_error || reader->is_whole()) && stop_reading) std::exchange(stop_reading, nullptr)();
+    if ((read_error || reader->is_complete()) && stop_reading)
+      std::exchange(stop_reading, nullptr)();
   }
   void emit_text(std::string text) {
     if (head.size() < kHeadMax) head += text.substr(0, 4 * kHeadMax);
@@ -251,13 +253,15 @@ Status HttpTool::read(const Value& definition) {
   }
   if (!definition["url"].is_string()) return bad("url: it is missing");
   const std::string& url = definition["url"].as_string();
-  if (names_secret(url, false)) return bad("url: secret:NAME is allowed in headers only");
+  if (contains_secret_reference(url, false))
+    return bad("url: secret:NAME is allowed in headers only");
   AE_ASSIGN(url_, UrlTemplate::parse(url));
   AE_TRY(check_roots(url_.parts(), "url"));
   if (const Value* headers = definition.find("headers")) AE_TRY(read_headers(*headers));
   if (const Value* body = definition.find("body")) {
     if (method_ == "GET" || method_ == "HEAD") return bad("body: " + method_ + " has none");
-    if (names_secret(*body)) return bad("body: secret:NAME is allowed in headers only");
+    if (contains_secret_reference(*body))
+      return bad("body: secret:NAME is allowed in headers only");
     auto compiled = Template::compile(*body);
     if (!compiled) return std::unexpected(std::move(compiled.error()).with_context("body"));
     AE_TRY(check_roots(compiled->roots(), "body"));
@@ -297,7 +301,7 @@ Status HttpTool::read_rules(const Value& definition) {
     if (*result != Value("full") && *result != Value("body")) {
       return bad("result: it must be full or body");
     }
-    rules_.full = *result == Value("full");
+    rules_.full_response = *result == Value("full");
   }
   if (const Value* numbers = definition.find("numbers")) {
     if (*numbers != Value("string")) return bad("numbers: it can only be string");
@@ -380,14 +384,14 @@ Status HttpTool::make_request(const Call& call, SecretSource& secrets, Request& 
   // Less than send_within: an unreachable server must fail with `connect`, which counts as a try.
   // `not_sent` does not count and would be retried without limit.
   http.connect_timeout = std::min({kConnectTimeout, call.timeout, call.send_within * 3 / 4});
-  http.answer_max = rules_.output_max;
-  if (!request.used.empty()) http.answer_max = std::max(http.answer_max, kScrubWindow);
-  if (call.reader) http.answer_max = std::max(http.answer_max, kStreamMax);
+  http.response_max = rules_.output_max;
+  if (!request.used.empty()) http.response_max = std::max(http.response_max, kScrubWindow);
+  if (call.reader) http.response_max = std::max(http.response_max, kStreamMax);
   return {};
 }
 
 void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
-  const Duration has_begun = async::BootClock().since_start();
+  const Duration began_at = async::BootClock().since_start();
   Request request;
   if (auto made = make_request(call, deps_.secrets, request); !made) {
     Outcome outcome;
@@ -403,8 +407,8 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
     return;
   }
   const InFlightCalls::Key key{call.invocation, call.try_no};
-  std::move(permit).use(call.invocation, call.try_no);
-  request.http.send_within = call.send_within - (async::BootClock().since_start() - has_begun);
+  std::move(permit).consume(call.invocation, call.try_no);
+  request.http.send_within = call.send_within - (async::BootClock().since_start() - began_at);
   std::shared_ptr<Stream> stream;  // shared by the two callbacks of the response
   if (call.reader) {
     stream = std::make_shared<Stream>(
@@ -428,7 +432,9 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
         calls->in_flight.erase(key);
         if (!stream) return done(classify_response(answer, rules, *used));
         stream->on_text_delta = nullptr;
-        stream->reader->clean = [used](const Value& value) { return scrub_value(value, *used); };
+        stream->reader->scrub_joined = [used](const Value& value) {
+          return scrub_value(value, *used);
+        };
         if (!stream->has_begun) return done(classify_response(answer, rules, *used));
         done(classify_stream_response(
             answer,

@@ -25,12 +25,12 @@ using Conversation = RawHttpServer::Conversation;
 class TestSecrets final : public SecretSource {
  public:
   Result<Secret> get(std::string_view name) override {
-    ++asked;
+    ++lookups;
     if (name == "TOKEN") return Secret("s3cr3t-canary");
     if (name == "BROKEN") return Secret("s3cr3t-canary\r\nX-Evil: 1");
     return fail(Code::secret_missing, "the secret " + std::string(name) + " is missing");
   }
-  int asked = 0;
+  int lookups = 0;
 };
 
 Call a_call(Value args = Value::object({})) {
@@ -98,7 +98,7 @@ AE_TEST("http tool/a POST carries its arguments as canonical JSON and says who i
   EXPECT_EQ(outcome.kind, OutcomeKind::success) << outcome.error_message;
   EXPECT_EQ(canonical(outcome.result), R"({"id":"ch_1"})");
   EXPECT_EQ(outcome.external_id, "ch_1");
-  EXPECT_GT(outcome.took, 0us);
+  EXPECT_GT(outcome.elapsed, 0us);
   ASSERT_EQ(server.arrivals(), 1);
   const auto request = server.requests()[0];
   EXPECT_TRUE(request.head.starts_with("POST /charges HTTP/1.1\r\n"));
@@ -147,7 +147,7 @@ AE_TEST("http tool/what a call would send is shown by the code that sends it, se
   EXPECT_EQ(shown->text("body"), R"({"sum":5})");
   EXPECT_EQ((*shown)["headers"].text("Authorization"), "Bearer secret:TOKEN");
   EXPECT_EQ((*shown)["headers"].find("Idempotency-Key"), nullptr);
-  EXPECT_EQ(fixture.secrets.asked, 0);
+  EXPECT_EQ(fixture.secrets.lookups, 0);
   EXPECT_EQ(fixture.perform(**made, a_call(args)).kind, OutcomeKind::success);
   const auto sent = server.requests()[0];
   EXPECT_TRUE(sent.head.starts_with("POST /charges/a%2Fb HTTP/1.1\r\n")) << sent.head;
@@ -320,7 +320,7 @@ AE_TEST("http tool/a secret is asked for at each call, a missing or broken one s
     return post_tool(server).with("headers", Value::object({{"X-Key", value}}));
   };
   EXPECT_TRUE(fixture.make(with("secret:TOKEN")));
-  EXPECT_EQ(fixture.secrets.asked, 0);
+  EXPECT_EQ(fixture.secrets.lookups, 0);
   Outcome outcome = fixture.call(with("secret:MISSING"), a_call());
   EXPECT_EQ(outcome.kind, OutcomeKind::failure);
   EXPECT_TRUE(outcome.definite);
@@ -341,7 +341,7 @@ AE_TEST("http tool/what an argument says is never taken for a secret's name") {
   ASSERT_EQ(server.arrivals(), 1);
   EXPECT_EQ(server.requests()[0].header("X-A"), "secret:TOKEN");
   EXPECT_EQ(server.requests()[0].header("X-B"), "not_secret:TOKEN");
-  EXPECT_EQ(fixture.secrets.asked, 0);
+  EXPECT_EQ(fixture.secrets.lookups, 0);
 }
 
 // ---- the definition
@@ -697,16 +697,16 @@ AE_TEST("http tool/an abandoned call is unknown once it was sent, and answered o
   auto tool = fixture.make(post_tool(server));
   ASSERT_TRUE(tool);
   (*tool)->abandon(InvocationId("fedcba9876543210"), 2);  // no such call yet
-  std::move_only_function<void()> look = [&] {
+  std::move_only_function<void()> poll_arrivals = [&] {
     if (server.arrivals() == 0) {
-      fixture.loop.after(1ms, [&] { look(); });
+      fixture.loop.after(1ms, [&] { poll_arrivals(); });
     } else {
       (*tool)->abandon(InvocationId("fedcba9876543210"), 1);  // a different try
       (*tool)->abandon(InvocationId("fedcba9876543210"), 2);
       (*tool)->abandon(InvocationId("fedcba9876543210"), 2);
     }
   };
-  look();
+  poll_arrivals();
   Outcome outcome = fixture.perform(**tool, a_call());
   EXPECT_EQ(outcome.kind, OutcomeKind::unknown);
   EXPECT_EQ(outcome.error_code, "abandoned");
@@ -731,11 +731,12 @@ AE_TEST("http tool/an error that has a message shows it, without the JSON around
   const auto shown = [](std::string body, const char* type = "application/problem+json") {
     RawHttpServer server(RawHttpServer::always(raw_response(422, std::move(body), type)));
     HttpToolFixture fixture;
-    const std::string said = fixture.call(post_tool(server), a_call()).error_message;
+    const std::string message = fixture.call(post_tool(server), a_call()).error_message;
     const std::string target = shown_target(server, "/charges");
-    const std::size_t at = said.find(target);
-    return at == said.npos ? said
-                           : said.substr(0, at) + "HOST/charges" + said.substr(at + target.size());
+    const std::size_t at = message.find(target);
+    return at == message.npos
+               ? message
+               : message.substr(0, at) + "HOST/charges" + message.substr(at + target.size());
   };
   const std::string before = "POST HOST/charges answered 422: ";
   EXPECT_EQ(shown(R"({"error":{"code":7,"message":"too\nmuch"}})"), before + "too\\nmuch");

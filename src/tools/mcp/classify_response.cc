@@ -46,11 +46,11 @@ Value question_of(const Value& request) {
   return request.text("method") == "elicitation/create" ? questions_in(request["params"]) : Value();
 }
 
-Outcome make_input_required(Value requests_value) {
+Outcome make_input_required(Value questions) {
   Outcome outcome;
   outcome.kind = OutcomeKind::input_required;
   outcome.definite = true;
-  outcome.result = std::move(requests_value);
+  outcome.result = std::move(questions);
   return outcome;
 }
 
@@ -59,9 +59,9 @@ Outcome make_input_required(Value requests_value) {
 Outcome classify_questions(const Value& result, const std::vector<UsedSecret>& used) {
   std::vector<Member> requests;
   bool answerable = true;
-  if (const Value* requests_value = result.find("inputRequests");
-      requests_value != nullptr && requests_value->is_object()) {
-    for (const auto& [key, request] : requests_value->members()) {
+  if (const Value* questions = result.find("inputRequests");
+      questions != nullptr && questions->is_object()) {
+    for (const auto& [key, request] : questions->members()) {
       requests.emplace_back(key, question_of(request));
       answerable = answerable && !requests.back().second.is_null();
     }
@@ -69,12 +69,12 @@ Outcome classify_questions(const Value& result, const std::vector<UsedSecret>& u
   std::vector<Member> members{{"requests", Value::object(std::move(requests))}};
   const Value* state = result.find("requestState");
   if (state != nullptr) members.emplace_back("state", *state);
-  const Value requests_value = scrub_value(Value::object(std::move(members)), used);
+  const Value questions = scrub_value(Value::object(std::move(members)), used);
   // The server could not use a state from which a secret was scrubbed.
-  if (state != nullptr && !(requests_value["state"] == *state)) answerable = false;
-  const Status good = check_questions(requests_value);
-  if (answerable && good && (state != nullptr || requests_value["requests"].size() > 0)) {
-    return make_input_required(requests_value);
+  if (state != nullptr && !(questions["state"] == *state)) answerable = false;
+  const Status good = check_questions(questions);
+  if (answerable && good && (state != nullptr || questions["requests"].size() > 0)) {
+    return make_input_required(questions);
   }
   const bool has_state = state != nullptr;
   return make_outcome(has_state ? OutcomeKind::unknown : OutcomeKind::failure, !has_state, false,
@@ -157,9 +157,9 @@ std::optional<Outcome> classify_open_question(const Value& params, std::string_v
                                               const std::vector<UsedSecret>& used) {
   const Value requests =
       Value::object({{std::string(kOpenRequest), scrub_value(questions_in(params), used)}});
-  Value requests_value = Value::object({{"requests", requests}, {"state", state}});
-  if (!check_questions(requests_value)) return std::nullopt;
-  return make_input_required(std::move(requests_value));
+  Value questions = Value::object({{"requests", requests}, {"state", state}});
+  if (!check_questions(questions)) return std::nullopt;
+  return make_input_required(std::move(questions));
 }
 
 Outcome classify_response(const Reply& reply, std::size_t output_max,

@@ -39,25 +39,25 @@ void GetStream::close() {
 void GetStream::stop(Phase phase) {
   phase_ = phase;
   if (alive_) *alive_ = false;
-  for (async::TimerId* timer : {&reconnect_timer_, &idle_timer_}) forget(*timer);
+  for (async::TimerId* timer : {&reconnect_timer_, &idle_timer_}) cancel_timer(*timer);
   if (http_) deps_.client.cancel(*http_);
   http_.reset();
   release_waiters();
 }
 
 // Cancels a timer that is set; does not use the loop otherwise, which may be gone.
-void GetStream::forget(async::TimerId& timer) {
+void GetStream::cancel_timer(async::TimerId& timer) {
   if (timer != 0) deps_.loop.cancel(std::exchange(timer, 0));
 }
 
 // Resumes the waiting calls: the stream is open, or failed.
 void GetStream::release_waiters() {
-  forget(wait_timer_);
+  cancel_timer(wait_timer_);
   for (auto& task : std::exchange(waiters_, {})) deps_.loop.post(std::move(task));
 }
 
 void GetStream::restart_idle_timer() {
-  forget(idle_timer_);
+  cancel_timer(idle_timer_);
   idle_timer_ = deps_.loop.after(deps_.idle_timeout, [this] {
     if (deps_.is_wanted()) return restart_idle_timer();
     stop(Phase::off);
@@ -74,7 +74,7 @@ void GetStream::start() {
   call.headers.push_back({"Accept", "text/event-stream"});
   if (!last_id_.empty()) call.headers.push_back({"Last-Event-ID", last_id_});
   call.total_timeout = kStreamLifetimeMax;
-  call.answer_max = kStreamMax;
+  call.response_max = kStreamMax;
   call.on_events_begin = [this, alive = alive_] {
     if (!*alive) return;
     phase_ = Phase::open;
@@ -86,7 +86,7 @@ void GetStream::start() {
   };
   http_ =
       deps_.client.start(std::move(call), [this, alive = alive_](const net::HttpResult& answer) {
-        if (*alive) end(answer);
+        if (*alive) on_closed(answer);
       });
   wait_timer_ = deps_.loop.after(kStreamOpenTimeout, [this] {
     has_open_timed_out_ = true;
@@ -107,11 +107,12 @@ void GetStream::on_bytes(std::string_view bytes) {
   if (!fits) stop(Phase::none);  // a new stream would repeat the event
 }
 
-void GetStream::end(const net::HttpResult& answer) {
+void GetStream::on_closed(const net::HttpResult& answer) {
   http_.reset();
   const bool was_open = phase_ == Phase::open;
   if (!was_open && is_unsupported(answer)) return stop(Phase::none);
-  failures_ = was_open && (has_received_event_ || answer.took >= kHealthyAfter) ? 0 : failures_ + 1;
+  failures_ =
+      was_open && (has_received_event_ || answer.elapsed >= kHealthyAfter) ? 0 : failures_ + 1;
   const bool is_wanted = !waiters_.empty() || deps_.is_wanted();
   phase_ = is_wanted ? Phase::backing_off : Phase::off;
   if (is_wanted) schedule_reconnect();

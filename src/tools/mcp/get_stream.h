@@ -61,11 +61,11 @@ class GetStream {
   void start();
   void stop(Phase phase);
   void on_bytes(std::string_view bytes);
-  void end(const net::HttpResult& answer);
+  void on_closed(const net::HttpResult& answer);
   void schedule_reconnect();
   void restart_idle_timer();
   void release_waiters();
-  void forget(async::TimerId& timer);
+  void cancel_timer(async::TimerId& timer);
 
   Dependencies deps_;
   Phase phase_ = Phase::off;

@@ -53,7 +53,7 @@ std::string encode_header_value(std::string_view text) {
 
 struct HttpTransport::Exchange {
   std::uint64_t number = 0;
-  OutgoingMessage post;
+  OutgoingMessage outgoing;
   async::Done<Reply> reply;  // empty: already called
   std::optional<net::HttpClient::Id> http;
   std::optional<SseParser> events;
@@ -94,26 +94,26 @@ bool HttpTransport::listen(async::Task ready) {
 
 bool HttpTransport::has_requests() const {
   return std::ranges::any_of(exchanges_,
-                             [](const auto& entry) { return entry.second->post.id != 0; });
+                             [](const auto& entry) { return entry.second->outgoing.id != 0; });
 }
 
 void HttpTransport::set_protocol_version(const std::string& version) { version_ = version; }
 
-net::HttpHeaders HttpTransport::headers_of(const OutgoingMessage& post) const {
+net::HttpHeaders HttpTransport::headers_of(const OutgoingMessage& outgoing) const {
   net::HttpHeaders headers = {{"Accept", "application/json, text/event-stream"}};
   if (!version_.empty()) headers.push_back({"MCP-Protocol-Version", version_});
   if (!session_.empty()) headers.push_back({"Mcp-Session-Id", session_});
-  if (post.modern) headers.push_back({"Mcp-Method", encode_header_value(post.method)});
-  if (post.modern && !post.name.empty())
-    headers.push_back({"Mcp-Name", encode_header_value(post.name)});
-  for (const auto& [key, value] : post.params) {
+  if (outgoing.modern) headers.push_back({"Mcp-Method", encode_header_value(outgoing.method)});
+  if (outgoing.modern && !outgoing.name.empty())
+    headers.push_back({"Mcp-Name", encode_header_value(outgoing.name)});
+  for (const auto& [key, value] : outgoing.params) {
     headers.push_back({"Mcp-Param-" + key, encode_header_value(value)});
   }
   headers.insert(headers.end(), configured_headers_.begin(), configured_headers_.end());
   return headers;
 }
 
-net::HttpCall HttpTransport::get() const {
+net::HttpCall HttpTransport::make_get_request() const {
   net::HttpCall call;
   call.method = "GET";
   call.url = definition_.text("url");
@@ -121,22 +121,22 @@ net::HttpCall HttpTransport::get() const {
   return call;
 }
 
-void HttpTransport::send(OutgoingMessage post, async::Done<Reply> reply) {
+void HttpTransport::send(OutgoingMessage outgoing, async::Done<Reply> reply) {
   net::HttpCall call;
   call.method = "POST";
   call.url = definition_.text("url");
-  call.headers = headers_of(post);
+  call.headers = headers_of(outgoing);
   call.headers.push_back({"Content-Type", "application/json"});
-  call.body = canonical(post.message);
-  call.total_timeout = post.timeout;
-  call.connect_timeout = std::min(kConnectTimeout, post.timeout);
-  if (post.send_within.count() > 0) {
-    call.send_within = post.send_within;
-    call.connect_timeout = std::min(call.connect_timeout, post.send_within * 3 / 4);
+  call.body = canonical(outgoing.message);
+  call.total_timeout = outgoing.timeout;
+  call.connect_timeout = std::min(kConnectTimeout, outgoing.timeout);
+  if (outgoing.send_within.count() > 0) {
+    call.send_within = outgoing.send_within;
+    call.connect_timeout = std::min(call.connect_timeout, outgoing.send_within * 3 / 4);
   }
   auto exchange = std::make_shared<Exchange>();
   exchange->number = ++last_;
-  exchange->post = std::move(post);
+  exchange->outgoing = std::move(outgoing);
   exchange->reply = std::move(reply);
   exchanges_.emplace(exchange->number, exchange);
   start(exchange, std::move(call));
@@ -144,21 +144,21 @@ void HttpTransport::send(OutgoingMessage post, async::Done<Reply> reply) {
 
 void HttpTransport::start(const std::shared_ptr<Exchange>& exchange, net::HttpCall call) {
   exchange->events.emplace(SseLimits{.line_max = kMessageMax, .event_max = kMessageMax});
-  call.answer_max = kStreamMax;
+  call.response_max = kStreamMax;
   call.on_event_bytes = [this, alive = alive_, weak = std::weak_ptr(exchange)](
                             const net::HttpHeaders& headers, const std::string& bytes) {
     if (const auto locked = weak.lock(); locked && *alive) on_stream_bytes(*locked, headers, bytes);
   };
   exchange->http =
       client_.start(std::move(call), [this, alive = alive_, exchange](HttpResult answer) {
-        if (*alive) end(exchange, std::move(answer));
+        if (*alive) on_response(exchange, std::move(answer));
       });
 }
 
 void HttpTransport::cancel_request(std::int64_t id) {
   for (const auto& entry : exchanges_) {
     const auto& exchange = entry.second;
-    const bool meant = exchange->post.id == id || exchange->post.ticket == id;
+    const bool meant = exchange->outgoing.id == id || exchange->outgoing.ticket == id;
     if (!meant || !exchange->reply) continue;
     if (exchange->http) return client_.cancel(*exchange->http);
     loop_.cancel(exchange->timer);
@@ -178,7 +178,7 @@ void HttpTransport::reply(Exchange& exchange, Reply what) {
 }
 
 void HttpTransport::note_session(const Exchange& exchange, const net::HttpHeaders& headers) {
-  if (exchange.post.method != "initialize") return;
+  if (exchange.outgoing.method != "initialize") return;
   const std::string_view id = net::find_header(headers, "Mcp-Session-Id").value_or("");
   if (id.size() <= kSessionMax) session_ = id;
 }
@@ -203,7 +203,7 @@ void HttpTransport::handle_event(Exchange& exchange, const SseEvent& event) {
   auto messages = read_messages(event.data);
   if (!messages) {
     const bool is_message = event.name.empty() || event.name == "message";
-    if (is_message && !is_blank(event.data) && exchange.post.id != 0) {
+    if (is_message && !is_blank(event.data) && exchange.outgoing.id != 0) {
       reply(exchange, {.kind = Reply::Kind::unreadable,
                        .text = describe_unreadable(messages.error(), scrub(event.data, used()))});
     }
@@ -213,13 +213,13 @@ void HttpTransport::handle_event(Exchange& exchange, const SseEvent& event) {
   for (Message& message : *messages) {
     if (!*alive) return;
     if (message.kind == Message::Kind::request || message.kind == Message::Kind::notification) {
-      message.stream = exchange.post.id;
+      message.stream = exchange.outgoing.id;
       callbacks_.on_message(std::move(message));
       continue;
     }
-    const bool is_ours = message.id.is_integer() && message.id.as_int() == exchange.post.id;
+    const bool is_ours = message.id.is_integer() && message.id.as_int() == exchange.outgoing.id;
     const bool is_unaddressed = message.kind == Message::Kind::error && message.id.is_null();
-    if (exchange.post.id == 0 || (!is_ours && !is_unaddressed)) continue;
+    if (exchange.outgoing.id == 0 || (!is_ours && !is_unaddressed)) continue;
     reply(exchange,
           {.kind = message.kind == Message::Kind::result ? Reply::Kind::result : Reply::Kind::error,
            .value = std::move(message.body),
@@ -272,7 +272,7 @@ Reply reply_without_message(const HttpResult& answer, const std::vector<UsedSecr
 
 }  // namespace
 
-void HttpTransport::end(const std::shared_ptr<Exchange>& exchange, HttpResult answer) {
+void HttpTransport::on_response(const std::shared_ptr<Exchange>& exchange, HttpResult answer) {
   exchange->http.reset();
   if (answer.status == 200) note_session(*exchange, answer.headers);
   const std::shared_ptr<bool> alive = alive_;
@@ -281,7 +281,7 @@ void HttpTransport::end(const std::shared_ptr<Exchange>& exchange, HttpResult an
   const bool is_stream = good && net::equal_ignoring_case(media_type(answer), kEvents);
   if (is_stream && !answer.cancelled && exchange->reply && resume_stream(exchange)) return;
   exchanges_.erase(exchange->number);
-  if (whole && exchange->post.id == 0 && good) {
+  if (whole && exchange->outgoing.id == 0 && good) {
     return reply(*exchange, {.kind = Reply::Kind::result, .status = answer.status});
   }
   if (whole && !is_stream && good) handle_event(*exchange, {.name = {}, .data = answer.body});
@@ -307,9 +307,9 @@ bool HttpTransport::resume_stream(const std::shared_ptr<Exchange>& exchange) {
       !net::is_header_value(events.last_id())) {
     return false;
   }
-  net::HttpCall call = get();
+  net::HttpCall call = make_get_request();
   call.headers.push_back({"Last-Event-ID", events.last_id()});
-  call.total_timeout = exchange->post.timeout;
+  call.total_timeout = exchange->outgoing.timeout;
   exchange->timer = loop_.after(events.retry().value_or(kReconnectDelay),
                                 [this, alive = alive_, exchange, call = std::move(call)]() mutable {
                                   if (*alive && exchange->reply) start(exchange, std::move(call));

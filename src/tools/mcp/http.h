@@ -31,14 +31,14 @@ class HttpTransport final : public Transport {
         definition_(std::move(definition)),
         get_stream_({.loop = loop,
                      .client = client,
-                     .call = [this] { return get(); },
+                     .call = [this] { return make_get_request(); },
                      .is_wanted = [this] { return has_requests(); },
                      .on_data = [this](std::string_view text) { on_stream_event(text); }}) {}
   ~HttpTransport() override { HttpTransport::close(); }
   void close() override;
 
   Status open(Callbacks callbacks) override;
-  void send(OutgoingMessage post, async::Done<Reply> reply) override;
+  void send(OutgoingMessage outgoing, async::Done<Reply> reply) override;
   void cancel_request(std::int64_t id) override;
   bool listen(async::Task ready) override;
   void set_protocol_version(const std::string& version) override;
@@ -49,15 +49,15 @@ class HttpTransport final : public Transport {
   struct Exchange;
   using Exchanges = std::map<std::uint64_t, std::shared_ptr<Exchange>>;
 
-  net::HttpHeaders headers_of(const OutgoingMessage& post) const;
-  net::HttpCall get() const;
+  net::HttpHeaders headers_of(const OutgoingMessage& outgoing) const;
+  net::HttpCall make_get_request() const;
   bool has_requests() const;
   void start(const std::shared_ptr<Exchange>& exchange, net::HttpCall call);
   void on_stream_bytes(Exchange& exchange, const net::HttpHeaders& headers, std::string_view bytes);
   void note_session(const Exchange& exchange, const net::HttpHeaders& headers);
   void handle_event(Exchange& exchange, const SseEvent& event);
   void on_stream_event(std::string_view text);
-  void end(const std::shared_ptr<Exchange>& exchange, net::HttpResult answer);
+  void on_response(const std::shared_ptr<Exchange>& exchange, net::HttpResult answer);
   bool resume_stream(const std::shared_ptr<Exchange>& exchange);
   void reply(Exchange& exchange, Reply what);
 

@@ -124,13 +124,13 @@ class ScriptedTransport final : public Transport {
     };
     return {};
   }
-  void send(OutgoingMessage post, async::Done<Reply> reply) override {
-    script_.sent.push_back(post);
-    script_.methods.push_back(post.method);
-    const std::int64_t id = post.id;
-    if (id == 0) return hand_over(post, std::move(reply));
+  void send(OutgoingMessage outgoing, async::Done<Reply> reply) override {
+    script_.sent.push_back(outgoing);
+    script_.methods.push_back(outgoing.method);
+    const std::int64_t id = outgoing.id;
+    if (id == 0) return accept_message(outgoing, std::move(reply));
     script_.open.insert_or_assign(id, std::move(reply));
-    if (auto answered = script_.answer(post)) {
+    if (auto answered = script_.answer(outgoing)) {
       script_.loop.post([&script = script_, id, answered = *std::move(answered)]() mutable {
         auto found = script.open.extract(id);
         if (!found.empty()) found.mapped()(std::move(answered));
@@ -154,10 +154,10 @@ class ScriptedTransport final : public Transport {
   bool is_stdio() const override { return script_.stdio; }
 
  private:
-  void hand_over(const OutgoingMessage& post, async::Done<Reply> reply) {
-    auto answered = script_.accept ? script_.accept(post) : Reply{.kind = Reply::Kind::result};
+  void accept_message(const OutgoingMessage& outgoing, async::Done<Reply> reply) {
+    auto answered = script_.accept ? script_.accept(outgoing) : Reply{.kind = Reply::Kind::result};
     if (!answered) {
-      script_.unaccepted.insert_or_assign(post.ticket, std::move(reply));
+      script_.unaccepted.insert_or_assign(outgoing.ticket, std::move(reply));
       return;
     }
     script_.loop.post([reply = std::move(reply), answered = *std::move(answered)]() mutable {
@@ -183,19 +183,19 @@ inline Reply tools() {
 constexpr std::string_view kDone = R"({"content":[{"type":"text","text":"done"}]})";
 
 // A legacy server, and a modern one.
-inline std::optional<Reply> legacy_server(const OutgoingMessage& post) {
-  if (post.method == "initialize") {
+inline std::optional<Reply> legacy_server(const OutgoingMessage& outgoing) {
+  if (outgoing.method == "initialize") {
     return result(R"({"protocolVersion":"2025-06-18","capabilities":{"tools":{}}})");
   }
-  if (post.method == "tools/list") return tools();
-  if (post.method == "tools/call") return result(kDone);
+  if (outgoing.method == "tools/list") return tools();
+  if (outgoing.method == "tools/call") return result(kDone);
   return error(-32601);
 }
-inline std::optional<Reply> modern_server(const OutgoingMessage& post) {
-  if (post.method == "server/discover") {
+inline std::optional<Reply> modern_server(const OutgoingMessage& outgoing) {
+  if (outgoing.method == "server/discover") {
     return result(R"({"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}})");
   }
-  return legacy_server(post);
+  return legacy_server(outgoing);
 }
 
 struct McpFixture {
@@ -210,8 +210,8 @@ struct McpFixture {
   std::vector<std::string> warnings;
   // For the following calls:
   Value inputs;
-  Duration ask_expires{};
-  std::optional<std::uint32_t> sent_before;  // nullopt: the try before
+  Duration answer_timeout{};
+  std::optional<std::uint32_t> last_sent_try;  // nullopt: the try before
 
   explicit McpFixture(std::function<std::optional<Reply>(const OutgoingMessage&)> answer) {
     script.answer = std::move(answer);
@@ -231,8 +231,8 @@ struct McpFixture {
     call.key = IdempotencyKey{"k"};
     call.invocation = InvocationId{"i"};
     call.try_no = try_no;
-    call.sent_before = sent_before.value_or(try_no - 1);
-    call.ask_expires = ask_expires;
+    call.last_sent_try = last_sent_try.value_or(try_no - 1);
+    call.answer_timeout = answer_timeout;
     call.timeout = 1s;
     call.send_within = 20s;
     call.traceparent = "00-trace";

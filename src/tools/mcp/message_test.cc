@@ -274,8 +274,8 @@ AE_TEST("mcp/http/a refusal shows no half of a secret, wherever what it shows en
     ASSERT_TRUE(transport.open({}));
     std::optional<Reply> reply;
     transport.send({.message = Value::object({}), .id = 1, .timeout = std::chrono::seconds(5)},
-                   [&](Reply said) {
-                     reply = std::move(said);
+                   [&](Reply answer) {
+                     reply = std::move(answer);
                      loop.stop();
                    });
     loop.run();

@@ -65,7 +65,7 @@ void collect_mirrored_headers(const Value& schema, const Value& args, std::size_
 }
 
 // The server may still be running the call, and ask.
-bool may_still_run(const Reply& reply) {
+bool may_be_running(const Reply& reply) {
   return reply.kind == Reply::Kind::lost || reply.kind == Reply::Kind::unreadable ||
          (reply.kind == Reply::Kind::refused && !is_no_effect_status(reply.status));
 }
@@ -182,12 +182,12 @@ void Server::connect(bool legacy) {
                          [weak](const Value& id) {
                            const auto self = weak.lock();
                            if (!self) return;
-                           const auto forget = [&id](OpenCall& open) {
+                           const auto unset_request = [&id](OpenCall& open) {
                              if (open.question == id) open.question = Value();
                            };
-                           for (const auto& [key, open] : self->suspended_) forget(*open);
+                           for (const auto& [key, open] : self->suspended_) unset_request(*open);
                            for (const auto& [key, flight] : self->in_flight_) {
-                             if (flight.open) forget(*flight.open);
+                             if (flight.open) unset_request(*flight.open);
                            }
                          }});
   watch_idle();
@@ -265,9 +265,9 @@ void Server::on_connect_failed(const Error& error) {
 void Server::on_connection_lost(const std::string& why) {
   // Lost during the probe: `start` reports it, and the next connection is legacy.
   if (session_ && session_->is_lost_in_probe()) return;
-  const bool stayed = phase_ == Phase::ready && now() - ready_at_ >= kStableAfter;
+  const bool was_stable = phase_ == Phase::ready && now() - ready_at_ >= kStableAfter;
   const bool was_ready = phase_ == Phase::ready;
-  failures_ = stayed ? 0 : failures_ + 1;
+  failures_ = was_stable ? 0 : failures_ + 1;
   const std::uint32_t doublings = std::min(failures_ > 0 ? failures_ - 1 : 0, 12u);
   const Duration wait =
       failures_ == 0 ? Duration(0) : std::min(kBackoffMin * (1 << doublings), kBackoffMax);
@@ -305,7 +305,7 @@ void Server::perform(Permit permit, Call call, const Tool& tool, async::Done<Out
   const Key key{call.invocation, call.try_no};
   AE_CHECK(!in_flight_.contains(key), call.invocation.text);
   if (const auto suspended_try = suspended_try_of(call.inputs)) {
-    if (call.sent_before <= *suspended_try) {
+    if (call.last_sent_try <= *suspended_try) {
       return resume_call(std::move(permit), std::move(call), *suspended_try, std::move(done));
     }
     // The answers belong to a call that was dropped.
@@ -380,7 +380,7 @@ void Server::send(const Key& key) {
         key, make_outcome(OutcomeKind::failure, true, false, "request_invalid",
                           "the arguments are larger than a message of MCP may be, 4 MiB"));
   }
-  std::move(flight.permit).use(key.first, key.second);
+  std::move(flight.permit).consume(key.first, key.second);
   const auto open = std::make_shared<OpenCall>(OpenCall{.tool = flight.tool, .key = key});
   flight.open = open;
   start_timeout(key);
@@ -390,7 +390,7 @@ void Server::send(const Key& key) {
         const auto self = weak.lock();
         if (!self) return;
         const bool ours = self->session_ && self->session_ == session.lock();
-        if (ours && may_still_run(reply)) self->mark_orphaned(*open);
+        if (ours && may_be_running(reply)) self->mark_orphaned(*open);
         self->on_reply(open, reply);
       });
 }
@@ -448,11 +448,12 @@ void Server::finish_sent_call(const Key& key, const Reply& reply) {
   // uses a new session. Only if this session has answered a call, so that a server that forgets
   // every session is not retried without limit.
   const bool forgotten = reply.status == 404 && session_ && !session_->modern();
-  const bool again = forgotten && answered_ > 0;
-  if (again) outcome = not_sent("the MCP server has forgotten the session: a new one is created");
+  const bool must_reconnect = forgotten && answered_ > 0;
+  if (must_reconnect)
+    outcome = not_sent("the MCP server has forgotten the session: a new one is created");
   if (reply.kind == Reply::Kind::result) ++answered_;
   finish_call(key, std::move(outcome));
-  if (again && phase_ != Phase::idle) {
+  if (must_reconnect && phase_ != Phase::idle) {
     ready_at_ = Duration(0);
     on_connection_lost("the session was forgotten");
   }
@@ -465,7 +466,7 @@ void Server::finish_call(const Key& key, Outcome outcome) {
   loop_.cancel(f.timer);
   if (f.answer_ticket != 0 && session_) session_->withdraw_answer(f.answer_ticket);
   watch_idle();
-  outcome.took = now() - f.started_at;
+  outcome.elapsed = now() - f.started_at;
   loop_.post([done = std::move(f.done), outcome = std::move(outcome)]() mutable {
     done(std::move(outcome));
   });

@@ -61,7 +61,7 @@ std::shared_ptr<Server::OpenCall> Server::find_asking_call(const Message& reques
   const InFlightCall& flight = *sent.front();
   if (flight.end_reason != InFlightCall::EndReason::none) {
     refusal_reason = "the call is being abandoned";
-  } else if (flight.call.ask_expires.count() <= 0) {
+  } else if (flight.call.answer_timeout.count() <= 0) {
     refusal_reason =
         "only `aetheris serve` and `aetheris worker` keep a call open for an answer: `run` ends "
         "when its job is idle, a probe or compensation cannot ask";
@@ -118,7 +118,7 @@ void Server::suspend(const std::shared_ptr<OpenCall>& open, const Value& questio
   InFlightCall& flight = in_flight_.at(key);
   flight.answer_ticket = 0;  // the earlier answer has been sent, or soon is
   open->question = question;
-  suspend(open, key, flight.call.ask_expires + kSuspendedGrace);
+  suspend(open, key, flight.call.answer_timeout + kSuspendedGrace);
   finish_call(key, std::move(outcome));
 }
 
@@ -179,7 +179,7 @@ void Server::resume_call(Permit permit, Call call, std::uint32_t suspended_try,
                                      .started_at = async::BootClock().since_start(),
                                      .open = open})
           .first->second;
-  std::move(flight.permit).use(key.first, key.second);
+  std::move(flight.permit).consume(key.first, key.second);
   open->is_suspended = false;
   open->key = key;
   session_->set_progress_callback(open->request, std::move(flight.call.progress));

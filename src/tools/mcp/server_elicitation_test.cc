@@ -17,12 +17,12 @@ const Value kAccept = json(R"({"action":"accept","content":{"n":3}})");
 struct ElicitationFixture : McpFixture {
   bool uses_get_stream = false;  // over HTTP: it asks on the GET stream
   explicit ElicitationFixture(bool stdio = true)
-      : McpFixture([](const OutgoingMessage& post) -> std::optional<Reply> {
-          if (post.method == "tools/call") return std::nullopt;
-          return legacy_server(post);
+      : McpFixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+          if (outgoing.method == "tools/call") return std::nullopt;
+          return legacy_server(outgoing);
         }) {
     script.stdio = stdio;
-    ask_expires = 1h;
+    answer_timeout = 1h;
   }
   std::int64_t open() { return script.last("tools/call").id; }
   void send_question(const Value& id = "q", std::string_view params = kForm) {
@@ -48,9 +48,9 @@ struct ElicitationFixture : McpFixture {
   // The answers that the server received to its request.
   std::vector<Value> sent_answers(const Value& id = "q") {
     std::vector<Value> all;
-    for (const OutgoingMessage& post : script.sent) {
-      if (post.message["id"] == id && post.message.find("result")) {
-        all.push_back(post.message["result"]);
+    for (const OutgoingMessage& outgoing : script.sent) {
+      if (outgoing.message["id"] == id && outgoing.message.find("result")) {
+        all.push_back(outgoing.message["result"]);
       }
     }
     return all;
@@ -151,7 +151,7 @@ AE_TEST(
     EXPECT_NE(fixture.outcomes[1].error_message.find("refused"), std::string::npos);
     EXPECT_EQ(fixture.script.count("notifications/cancelled"), 0u);
     fixture.script.accept = {};
-    fixture.sent_before = 1;  // as the engine counts: the second try was not sent
+    fixture.last_sent_try = 1;  // as the engine counts: the second try was not sent
     fixture.call(3);
     EXPECT_EQ(fixture.sent_answers(), (std::vector<Value>{kAccept, kAccept}))
         << "the first one never left";
@@ -178,7 +178,7 @@ AE_TEST(
     EXPECT_EQ(fixture.outcomes[1].error_code, "not_sent");
     EXPECT_TRUE(fixture.script.unaccepted.empty());
     fixture.script.accept = {};
-    fixture.sent_before = 1;
+    fixture.last_sent_try = 1;
     fixture.call(3);
     fixture.send_reply(id);
     EXPECT_EQ(fixture.outcomes.back().result, Value("done")) << "the call is as it was";
@@ -198,7 +198,7 @@ AE_TEST("mcp/people/an answer that may have arrived is a try that was sent, what
     fixture.script.loop.run();
     ASSERT_EQ(fixture.outcomes.size(), 2u);
     EXPECT_EQ(fixture.outcomes[1].kind, abandoned ? OutcomeKind::unknown : OutcomeKind::timeout);
-    fixture.sent_before = 1;
+    fixture.last_sent_try = 1;
     fixture.call(3);
     EXPECT_EQ(fixture.outcomes.back().kind, OutcomeKind::unknown) << "nothing is kept any more";
     EXPECT_EQ(fixture.calls(), 1u);
@@ -233,7 +233,7 @@ AE_TEST(
   fixture.script.loop.fire(1s);
   fixture.script.loop.run();
   EXPECT_EQ(fixture.outcomes.back().error_code, "not_sent");
-  fixture.sent_before = 1;
+  fixture.last_sent_try = 1;
   fixture.call(3);
   EXPECT_EQ(fixture.sent_answers().size(), 1u) << "the one that was withdrawn";
   fixture.send_reply(id);
@@ -293,13 +293,13 @@ AE_TEST(
   EXPECT_EQ(fixture.outcomes[1].error_code, "reset");
   EXPECT_EQ(fixture.calls(), 1u);
   // A try that was withdrawn before it arrived does not count: the next one is still the first.
-  fixture.sent_before = 1;
+  fixture.last_sent_try = 1;
   fixture.call(3);
   ASSERT_EQ(fixture.outcomes.size(), 3u);
   EXPECT_EQ(fixture.outcomes[2].kind, OutcomeKind::unknown);
   EXPECT_EQ(fixture.calls(), 1u);
   // Declared in spite of the unknown outcome.
-  fixture.sent_before.reset();
+  fixture.last_sent_try.reset();
   fixture.call(4);
   fixture.script.loop.fire(kBackoffMin);
   ASSERT_EQ(fixture.calls(), 2u);
@@ -499,7 +499,7 @@ AE_TEST("mcp/people/more calls are astray than are counted: from then on nobody 
 
 AE_TEST("mcp/people/where nobody is asked, and what nobody can answer, is declined") {
   ElicitationFixture ends;
-  ends.ask_expires = Duration(0);
+  ends.answer_timeout = Duration(0);
   ends.call(1);
   ends.send_question();
   EXPECT_EQ(ends.sent_answers(), std::vector<Value>{json(R"({"action":"decline"})")});
@@ -525,7 +525,7 @@ AE_TEST("mcp/people/where nobody is asked, and what nobody can answer, is declin
 
 AE_TEST("mcp/people/what a warning shows of a question is short and harmless") {
   ElicitationFixture fixture;
-  fixture.ask_expires = Duration(0);
+  fixture.answer_timeout = Duration(0);
   fixture.call(1);
   fixture.send_question(
       "q", canonical(Value::object({{"message", "a\x1b[2J\n" + std::string(300, 'b')}})));

@@ -20,11 +20,11 @@ AE_TEST("mcp/session/a server of the new era is asked for nothing but what is wa
   EXPECT_EQ(fixture.only_outcome().result, Value("done"));
   EXPECT_TRUE((fixture.script.methods ==
                std::vector<std::string>{"server/discover", "tools/list", "tools/call"}));
-  for (const OutgoingMessage& post : fixture.script.sent) {
-    const Value& meta = post.message["params"]["_meta"];
+  for (const OutgoingMessage& outgoing : fixture.script.sent) {
+    const Value& meta = outgoing.message["params"]["_meta"];
     EXPECT_EQ(meta.text("io.modelcontextprotocol/protocolVersion"), "2026-07-28");
     EXPECT_TRUE(meta["io.modelcontextprotocol/clientCapabilities"].is_object());
-    EXPECT_TRUE(post.modern);
+    EXPECT_TRUE(outgoing.modern);
   }
 }
 
@@ -33,8 +33,8 @@ AE_TEST(
   for (const Reply& first :
        {error(-32601), error(-32600), error(-32602), error(0), result("{}"),
         Reply{.kind = Kind::refused, .status = 400}, Reply{.kind = Kind::refused, .status = 404}}) {
-    McpFixture fixture([&](const OutgoingMessage& post) -> std::optional<Reply> {
-      return post.method == "server/discover" ? first : legacy_server(post);
+    McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+      return outgoing.method == "server/discover" ? first : legacy_server(outgoing);
     });
     fixture.call();
     EXPECT_EQ(fixture.only_outcome().result, Value("done"));
@@ -47,9 +47,9 @@ AE_TEST(
 }
 
 AE_TEST("mcp/session/a program that is silent to the first question is asked in the old way, too") {
-  McpFixture fixture([](const OutgoingMessage& post) -> std::optional<Reply> {
-    if (post.method == "server/discover") return std::nullopt;
-    return legacy_server(post);
+  McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    if (outgoing.method == "server/discover") return std::nullopt;
+    return legacy_server(outgoing);
   });
   fixture.call();
   EXPECT_TRUE(fixture.outcomes.empty());
@@ -71,9 +71,9 @@ AE_TEST("mcp/session/a program that says nothing at all is given up, and it is s
 AE_TEST(
     "mcp/session/a program that ends over the first question is started again, and asked in the "
     "old way") {
-  McpFixture fixture([](const OutgoingMessage& post) -> std::optional<Reply> {
-    if (post.method == "server/discover") return std::nullopt;
-    return legacy_server(post);
+  McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    if (outgoing.method == "server/discover") return std::nullopt;
+    return legacy_server(outgoing);
   });
   fixture.call();
   fixture.script.lose_connection("it fell over");
@@ -86,9 +86,9 @@ AE_TEST(
 AE_TEST("mcp/session/an idle server is stopped after its idle timeout, and never under a call") {
   constexpr Duration kIdle = 500ms;
   bool silent = false;
-  McpFixture fixture([&](const OutgoingMessage& post) -> std::optional<Reply> {
-    if (silent && post.method == "tools/call") return std::nullopt;
-    return modern_server(post);
+  McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    if (silent && outgoing.method == "tools/call") return std::nullopt;
+    return modern_server(outgoing);
   });
   fixture.server->set_idle_timeout(kIdle);
   fixture.script.loop.fire(kIdle);
@@ -134,15 +134,17 @@ AE_TEST("mcp/session/an idle server is stopped after its idle timeout, and never
 AE_TEST("mcp/session/errors that only the new era knows decide which it is") {
   for (const auto& [data, old_way] : std::map<std::string, bool>{
            {R"({"supported":["2025-11-25"]})", true}, {R"({"supported":["2099-01-01"]})", false}}) {
-    McpFixture fixture([&](const OutgoingMessage& post) -> std::optional<Reply> {
-      return post.method == "server/discover" ? error(-32022, data, 400) : legacy_server(post);
+    McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+      return outgoing.method == "server/discover" ? error(-32022, data, 400)
+                                                  : legacy_server(outgoing);
     });
     fixture.call();
     EXPECT_EQ(fixture.script.count("initialize"), old_way ? 1u : 0u);
     EXPECT_EQ(fixture.only_outcome().error_code, old_way ? "" : "connect");
   }
-  McpFixture fixture([](const OutgoingMessage& post) -> std::optional<Reply> {
-    return post.method == "server/discover" ? error(-32021, "{}", 400) : legacy_server(post);
+  McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    return outgoing.method == "server/discover" ? error(-32021, "{}", 400)
+                                                : legacy_server(outgoing);
   });
   fixture.call();
   EXPECT_EQ(fixture.only_outcome().error_code, "connect");
@@ -151,14 +153,15 @@ AE_TEST("mcp/session/errors that only the new era knows decide which it is") {
 
 AE_TEST("mcp/session/a server that refuses the revision which it offers is asked again, once") {
   for (const bool relents : {true, false}) {
-    int asked = 0;
-    McpFixture fixture([&](const OutgoingMessage& post) -> std::optional<Reply> {
-      const bool refused = post.method == "server/discover" && (++asked == 1 || !relents);
-      return refused ? error(-32022, R"({"supported":["2026-07-28"]})", 400) : modern_server(post);
+    int probes = 0;
+    McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+      const bool refused = outgoing.method == "server/discover" && (++probes == 1 || !relents);
+      return refused ? error(-32022, R"({"supported":["2026-07-28"]})", 400)
+                     : modern_server(outgoing);
     });
     fixture.script.stdio = false;
     fixture.call();
-    EXPECT_EQ(asked, 2);
+    EXPECT_EQ(probes, 2);
     EXPECT_EQ(fixture.script.count("initialize"), 0u);
     EXPECT_EQ(fixture.only_outcome().error_code, relents ? "" : "connect");
   }
@@ -168,8 +171,8 @@ AE_TEST("mcp/session/over HTTP a tool with headers that no call can carry is non
   const Value bad = json(
       R"({"name":"t","inputSchema":{"properties":{"a":{"type":"number","x-mcp-header":"A"}}}})");
   for (const bool stdio : {false, true}) {
-    McpFixture fixture([&](const OutgoingMessage& post) -> std::optional<Reply> {
-      if (post.method != "tools/list") return modern_server(post);
+    McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+      if (outgoing.method != "tools/list") return modern_server(outgoing);
       return Reply{.kind = Kind::result, .value = Value::object({{"tools", Value::array({bad})}})};
     });
     fixture.script.stdio = stdio;
@@ -180,9 +183,9 @@ AE_TEST("mcp/session/over HTTP a tool with headers that no call can carry is non
 }
 
 AE_TEST("mcp/session/a revision that we do not speak is refused") {
-  McpFixture fixture([](const OutgoingMessage& post) -> std::optional<Reply> {
-    if (post.method == "initialize") return result(R"({"protocolVersion":"1999-01-01"})");
-    return legacy_server(post);
+  McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    if (outgoing.method == "initialize") return result(R"({"protocolVersion":"1999-01-01"})");
+    return legacy_server(outgoing);
   });
   fixture.call();
   EXPECT_EQ(fixture.only_outcome().error_code, "connect");
@@ -190,17 +193,17 @@ AE_TEST("mcp/session/a revision that we do not speak is refused") {
 }
 
 AE_TEST("mcp/session/tools come page by page, and a page that follows itself ends it") {
-  McpFixture fixture([](const OutgoingMessage& post) -> std::optional<Reply> {
-    if (post.method != "tools/list") return legacy_server(post);
-    const Value& cursor = post.message["params"]["cursor"];
+  McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    if (outgoing.method != "tools/list") return legacy_server(outgoing);
+    const Value& cursor = outgoing.message["params"]["cursor"];
     if (cursor.is_null()) return result(R"({"tools":[],"nextCursor":"2"})");
     return tools();
   });
   fixture.call();
   EXPECT_EQ(fixture.only_outcome().result, Value("done"));
   EXPECT_EQ(fixture.script.count("tools/list"), 2u);
-  McpFixture round([](const OutgoingMessage& post) -> std::optional<Reply> {
-    if (post.method != "tools/list") return legacy_server(post);
+  McpFixture round([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    if (outgoing.method != "tools/list") return legacy_server(outgoing);
     return result(R"({"tools":[],"nextCursor":"2"})");
   });
   round.call();
@@ -270,8 +273,8 @@ AE_TEST(
     "mcp/call/when the server says that its tools have changed, they are looked at before the next "
     "call") {
   bool changed = false;
-  McpFixture fixture([&](const OutgoingMessage& post) -> std::optional<Reply> {
-    if (post.method != "tools/list" || !changed) return legacy_server(post);
+  McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    if (outgoing.method != "tools/list" || !changed) return legacy_server(outgoing);
     return Reply{
         .kind = Kind::result,
         .value = Value::object({{"tools", Value::array({kTool.with("description", "evil")})}})};
@@ -290,9 +293,9 @@ AE_TEST(
     "mcp/call/a server that dies in the middle of it leaves it unknown; what had not gone out, "
     "goes to the next one") {
   bool dies = true;
-  McpFixture fixture([&](const OutgoingMessage& post) -> std::optional<Reply> {
-    if (post.method == "tools/call" && dies) return std::nullopt;
-    return legacy_server(post);
+  McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    if (outgoing.method == "tools/call" && dies) return std::nullopt;
+    return legacy_server(outgoing);
   });
   fixture.call(1);
   EXPECT_TRUE(fixture.outcomes.empty());
@@ -311,9 +314,9 @@ AE_TEST(
 }
 
 AE_TEST("mcp/call/what takes too long is told so, and is a timeout; what is given up is unknown") {
-  McpFixture fixture([](const OutgoingMessage& post) -> std::optional<Reply> {
-    if (post.method == "tools/call") return std::nullopt;
-    return legacy_server(post);
+  McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    if (outgoing.method == "tools/call") return std::nullopt;
+    return legacy_server(outgoing);
   });
   fixture.call(1);
   fixture.script.loop.fire(1s);
@@ -347,11 +350,11 @@ AE_TEST("mcp/call/a server that is not ready in time has been sent nothing") {
 AE_TEST(
     "mcp/call/a session that the server has forgotten is made anew, and the call is not counted") {
   bool forgotten = false;
-  McpFixture fixture([&](const OutgoingMessage& post) -> std::optional<Reply> {
-    if (post.method == "tools/call" && std::exchange(forgotten, false)) {
+  McpFixture fixture([&](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    if (outgoing.method == "tools/call" && std::exchange(forgotten, false)) {
       return Reply{.kind = Kind::refused, .status = 404};
     }
-    return legacy_server(post);
+    return legacy_server(outgoing);
   });
   fixture.script.stdio = false;
   fixture.call(1);
@@ -365,36 +368,37 @@ AE_TEST(
   EXPECT_EQ(fixture.outcomes[2].result, Value("done"));
   EXPECT_EQ(fixture.script.opened, 2);
   // A server that forgets every session is not retried without limit.
-  McpFixture fresh([](const OutgoingMessage& post) -> std::optional<Reply> {
-    if (post.method == "tools/call") return Reply{.kind = Kind::refused, .status = 404};
-    return legacy_server(post);
+  McpFixture fresh([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    if (outgoing.method == "tools/call") return Reply{.kind = Kind::refused, .status = 404};
+    return legacy_server(outgoing);
   });
   fresh.call(1);
   EXPECT_EQ(fresh.only_outcome().error_code, "http_404");
 }
 
 AE_TEST("mcp/call/progress of this call is passed on, and of no other") {
-  McpFixture fixture([](const OutgoingMessage& post) -> std::optional<Reply> {
-    if (post.method == "tools/call") return std::nullopt;
-    return legacy_server(post);
+  McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    if (outgoing.method == "tools/call") return std::nullopt;
+    return legacy_server(outgoing);
   });
   fixture.call(1);
   const Value token = fixture.script.last("tools/call").message["params"]["_meta"]["progressToken"];
-  const auto tell = [&](const Value& whose) {
+  const auto send_progress = [&](const Value& progress_token) {
     fixture.script.callbacks->on_message(
         {.kind = Message::Kind::notification,
          .method = "notifications/progress",
-         .body = Value::object({{"progressToken", whose}, {"progress", 1}, {"message", "half"}})});
+         .body = Value::object(
+             {{"progressToken", progress_token}, {"progress", 1}, {"message", "half"}})});
   };
-  tell(token);
-  tell("another");
-  tell(99);
+  send_progress(token);
+  send_progress("another");
+  send_progress(99);
   ASSERT_EQ(fixture.progress.size(), 1u);
   EXPECT_EQ(canonical(fixture.progress[0]), R"({"message":"half","progress":1})");
 }
 
 AE_TEST("mcp/call/what people answered goes along with what the server wants to have back") {
-  McpFixture fixture([](const OutgoingMessage& post) { return modern_server(post); });
+  McpFixture fixture([](const OutgoingMessage& outgoing) { return modern_server(outgoing); });
   fixture.call(1);
   const Value first = fixture.script.last("tools/call").message["params"];
   EXPECT_EQ(first.find("inputResponses"), nullptr);
@@ -434,9 +438,9 @@ AE_TEST("mcp/session/a ping is answered, nobody is asked anything, and nothing e
 
 AE_TEST(
     "mcp/call/when its tool is closed, what was sent is unknown and what was not is withdrawn") {
-  McpFixture fixture([](const OutgoingMessage& post) -> std::optional<Reply> {
-    if (post.method == "tools/call") return std::nullopt;
-    return legacy_server(post);
+  McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    if (outgoing.method == "tools/call") return std::nullopt;
+    return legacy_server(outgoing);
   });
   fixture.call(1);
   fixture.server->close();

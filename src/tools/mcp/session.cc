@@ -221,29 +221,29 @@ std::int64_t Session::send_request(RequestSpec spec, async::Done<Reply> done) {
     progress_.insert_or_assign(id, std::move(spec.progress));
   }
   if (meta.size() > 0) spec.params = spec.params.with("_meta", std::move(meta));
-  OutgoingMessage post{.message = request(id, spec.method, std::move(spec.params)),
-                       .id = id,
-                       .method = std::move(spec.method),
-                       .modern = modern_,
-                       .name = std::move(spec.name),
-                       .params = std::move(spec.header_params),
-                       .send_within = spec.send_within,
-                       .timeout = spec.timeout};
+  OutgoingMessage outgoing{.message = request(id, spec.method, std::move(spec.params)),
+                           .id = id,
+                           .method = std::move(spec.method),
+                           .modern = modern_,
+                           .name = std::move(spec.name),
+                           .params = std::move(spec.header_params),
+                           .send_within = spec.send_within,
+                           .timeout = spec.timeout};
   // HTTP exchanges have their own timeout; requests to a program need one here.
   async::TimerId timer = 0;
   const auto late = std::make_shared<std::string>();
   if (transport_->is_stdio()) {
-    timer = deps_.loop.after(
-        spec.timeout, [weak = weak_from_this(), id, late,
-                       why = "no answer to " + post.method + " within " + to_text(spec.timeout)] {
-          if (const auto self = weak.lock(); self && self->phase_ != Phase::closed) {
-            *late = why;
-            self->transport_->cancel_request(id);
-          }
-        });
+    timer = deps_.loop.after(spec.timeout, [weak = weak_from_this(), id, late,
+                                            why = "no answer to " + outgoing.method + " within " +
+                                                  to_text(spec.timeout)] {
+      if (const auto self = weak.lock(); self && self->phase_ != Phase::closed) {
+        *late = why;
+        self->transport_->cancel_request(id);
+      }
+    });
   }
-  transport_->send(std::move(post), [weak = weak_from_this(), id, timer, late,
-                                     done = std::move(done)](Reply reply) mutable {
+  transport_->send(std::move(outgoing), [weak = weak_from_this(), id, timer, late,
+                                         done = std::move(done)](Reply reply) mutable {
     const auto self = weak.lock();
     if (!self) return;
     self->deps_.loop.cancel(timer);

@@ -15,7 +15,7 @@ Status StdioTransport::open(Callbacks callbacks) {
                               [this](const StdioProcessExit& ended) {
                                 std::string why = ended.reason;
                                 if (!ended.stderr_tail.empty()) why += ": " + ended.stderr_tail;
-                                end(ended.has_started, why);
+                                fail_connection(ended.has_started, why);
                               }}));
   return {};
 }
@@ -31,7 +31,7 @@ void StdioTransport::reply_later(async::Done<Reply> reply, Reply what) {
   });
 }
 
-void StdioTransport::send(OutgoingMessage post, async::Done<Reply> reply) {
+void StdioTransport::send(OutgoingMessage outgoing, async::Done<Reply> reply) {
   if (!server_) {
     return reply_later(std::move(reply),
                        {.kind = Reply::Kind::not_sent, .text = "the server has exited"});
@@ -40,7 +40,7 @@ void StdioTransport::send(OutgoingMessage post, async::Done<Reply> reply) {
     return reply_later(std::move(reply), {.kind = Reply::Kind::not_sent,
                                           .text = "1,000 requests already wait for this server"});
   }
-  std::string text = canonical(post.message);
+  std::string text = canonical(outgoing.message);
   if (text.size() > kMessageMax) {
     return reply_later(std::move(reply), {.kind = Reply::Kind::error,
                                           .code = kInvalidParams,
@@ -48,20 +48,20 @@ void StdioTransport::send(OutgoingMessage post, async::Done<Reply> reply) {
   }
   text += '\n';
   server_->write(std::move(text));
-  if (post.id == 0) return reply_later(std::move(reply), {.kind = Reply::Kind::result});
-  open_.insert_or_assign(post.id,
-                         OpenRequest{.reply = std::move(reply), .is_call = !post.name.empty()});
+  if (outgoing.id == 0) return reply_later(std::move(reply), {.kind = Reply::Kind::result});
+  open_.insert_or_assign(outgoing.id,
+                         OpenRequest{.reply = std::move(reply), .is_call = !outgoing.name.empty()});
 }
 
 void StdioTransport::cancel_request(std::int64_t id) {
   // A line that could not be read may have been its answer; do not count it against another call.
   if (suspects_.contains(id) && unreadable_lines_ > 0) --unreadable_lines_;
-  auto given_up = take_open(id);
-  if (given_up) reply_later(std::move(given_up), {.kind = Reply::Kind::lost, .text = "given up"});
+  auto cancelled = extract_open(id);
+  if (cancelled) reply_later(std::move(cancelled), {.kind = Reply::Kind::lost, .text = "given up"});
 }
 
 // Removes an open request. Empty: there was none.
-async::Done<Reply> StdioTransport::take_open(std::int64_t id) {
+async::Done<Reply> StdioTransport::extract_open(std::int64_t id) {
   auto found = open_.extract(id);
   if (found.empty()) return nullptr;
   suspects_.erase(id);
@@ -75,18 +75,18 @@ void StdioTransport::on_bytes(std::string_view bytes) {
     const std::size_t newline = std::min(bytes.find('\n'), bytes.size());
     if (partial_line_.size() + newline > kMessageMax) {
       server_.reset();
-      return end(true, "the server sent a message of more than 4 MiB, and was stopped");
+      return fail_connection(true, "the server sent a message of more than 4 MiB, and was stopped");
     }
     partial_line_ += bytes.substr(0, newline);
     if (newline == bytes.size()) return;
     bytes.remove_prefix(newline + 1);
-    line(std::exchange(partial_line_, {}));
+    on_line(std::exchange(partial_line_, {}));
   }
 }
 
-void StdioTransport::line(std::string_view text) {
+void StdioTransport::on_line(std::string_view text) {
   auto messages = read_messages(text);
-  if (!messages) return unreadable(text, messages.error());
+  if (!messages) return on_unreadable_line(text, messages.error());
   const std::shared_ptr<bool> alive = alive_;
   for (Message& message : *messages) {
     if (!*alive) return;
@@ -95,7 +95,7 @@ void StdioTransport::line(std::string_view text) {
       continue;
     }
     if (!message.id.is_integer()) continue;
-    auto answered = take_open(message.id.as_int());
+    auto answered = extract_open(message.id.as_int());
     if (!answered) {  // cancelled, or never sent
       if (callbacks_.on_late_reply) callbacks_.on_late_reply(message.id.as_int());
       continue;
@@ -110,14 +110,14 @@ void StdioTransport::line(std::string_view text) {
   }
 }
 
-void StdioTransport::unreadable(std::string_view text, const Error& error) {
+void StdioTransport::on_unreadable_line(std::string_view text, const Error& error) {
   const std::size_t first = text.find_first_not_of(" \t\r");
   if (first == text.npos || (text[first] != '{' && text[first] != '[')) return;
   unreadable_why_ = describe_unreadable(error, scrub(text, used()));
   const std::shared_ptr<bool> alive = alive_;
   bool is_known = false;
   for (const std::int64_t id : extract_response_ids(text)) {
-    auto answered = *alive ? take_open(id) : nullptr;
+    auto answered = *alive ? extract_open(id) : nullptr;
     if (!answered) continue;
     is_known = true;
     answered({.kind = Reply::Kind::unreadable, .text = unreadable_why_});
@@ -137,12 +137,12 @@ void StdioTransport::fail_suspects() {
   if (suspects_.empty() || suspects_.size() > unreadable_lines_) return;
   const std::shared_ptr<bool> alive = alive_;
   for (const std::int64_t id : std::set(suspects_)) {
-    auto suspect = *alive ? take_open(id) : nullptr;
+    auto suspect = *alive ? extract_open(id) : nullptr;
     if (suspect) suspect({.kind = Reply::Kind::unreadable, .text = unreadable_why_});
   }
 }
 
-void StdioTransport::end(bool started, const std::string& why) {
+void StdioTransport::fail_connection(bool started, const std::string& why) {
   const std::shared_ptr<bool> alive = alive_;
   server_.reset();
   auto open = std::exchange(open_, {});

@@ -34,18 +34,18 @@ class StdioTransport final : public Transport {
   }
 
   Status open(Callbacks callbacks) override;
-  void send(OutgoingMessage post, async::Done<Reply> reply) override;
+  void send(OutgoingMessage outgoing, async::Done<Reply> reply) override;
   void cancel_request(std::int64_t id) override;
   bool cancel_notifies_server(bool) const override { return false; }
   bool is_stdio() const override { return true; }
 
  private:
   void on_bytes(std::string_view bytes);
-  void line(std::string_view text);
-  void unreadable(std::string_view text, const Error& error);
+  void on_line(std::string_view text);
+  void on_unreadable_line(std::string_view text, const Error& error);
   void fail_suspects();
-  async::Done<Reply> take_open(std::int64_t id);
-  void end(bool started, const std::string& why);
+  async::Done<Reply> extract_open(std::int64_t id);
+  void fail_connection(bool started, const std::string& why);
   void reply_later(async::Done<Reply> reply, Reply what);
 
   async::Loop& loop_;

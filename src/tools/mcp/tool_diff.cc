@@ -94,8 +94,8 @@ std::vector<std::string> diff_tools(const Value& before, const Value& now) {
     if (is == nullptr) {
       found.add(name + ": gone");
     } else if (was == nullptr) {
-      const Value* said = is->find("description");
-      found.add(name + ": new" + (said == nullptr ? "" : ": " + shown(*said)));
+      const Value* description = is->find("description");
+      found.add(name + ": new" + (description == nullptr ? "" : ": " + shown(*description)));
     } else {
       for (const char* key :
            {"title", "description", "inputSchema", "outputSchema", "annotations", "execution"}) {

@@ -70,7 +70,7 @@ class Transport {
 
   // Call once, first. Fails with plan_invalid, secret_missing, forbidden.
   virtual Status open(Callbacks callbacks) = 0;
-  virtual void send(OutgoingMessage post, async::Done<Reply> reply) = 0;
+  virtual void send(OutgoingMessage outgoing, async::Done<Reply> reply) = 0;
   // By id or ticket. The reply follows soon: not_sent, lost, or the actual result.
   virtual void cancel_request(std::int64_t id) = 0;
   // Start to receive the server's messages outside of responses; called before a call is sent.
@@ -90,9 +90,9 @@ class Transport {
   // The secrets to scrub from the server's messages. Called for each message, because secrets may
   // change while the server runs. Valid until the next call.
   const std::vector<UsedSecret>& used() {
-    hidden_ = used_;
-    if (secrets_ != nullptr) secrets_->add_known(hidden_);
-    return hidden_;
+    secrets_to_scrub_ = used_;
+    if (secrets_ != nullptr) secrets_->add_known(secrets_to_scrub_);
+    return secrets_to_scrub_;
   }
 
  protected:
@@ -102,7 +102,7 @@ class Transport {
 
  private:
   const SecretSource* secrets_;
-  std::vector<UsedSecret> hidden_;
+  std::vector<UsedSecret> secrets_to_scrub_;
 };
 
 }  // namespace ae::tools::mcp

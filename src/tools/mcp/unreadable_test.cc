@@ -177,10 +177,10 @@ AE_TEST("mcp/http/an event that is no message ends the call, although its stream
 }
 
 AE_TEST("mcp/call/an answer that cannot be read leaves what the tool did unknown, and names it") {
-  McpFixture fixture([](const OutgoingMessage& post) -> std::optional<Reply> {
-    if (post.method == "tools/call")
+  McpFixture fixture([](const OutgoingMessage& outgoing) -> std::optional<Reply> {
+    if (outgoing.method == "tools/call")
       return Reply{.kind = Kind::unreadable, .text = "it is no JSON"};
-    return modern_server(post);
+    return modern_server(outgoing);
   });
   fixture.call();
   EXPECT_EQ(fixture.only_outcome().kind, OutcomeKind::unknown);

@@ -86,10 +86,10 @@ Outcome succeeded(Value result, std::size_t output_max) {
 }
 
 // The only place that calls a user function; catches what it throws.
-Outcome run(const NativeFunction& function, const Call& call, RunContext& running,
+Outcome run(const NativeFunction& function, const Call& call, RunContext& context,
             std::size_t output_max) {
   try {
-    auto answer = function(call, running);
+    auto answer = function(call, context);
     return answer ? succeeded(*std::move(answer), output_max) : failed(answer.error());
   } catch (const std::exception& e) {
     return unknown(std::string("the function threw: ") + e.what());
@@ -117,7 +117,7 @@ std::expected<Value, NativeFailure> fill(const Call& call, RunContext&) {
 
 constexpr std::int64_t kNapMax = 24 * 3600 * 1000;  // ms
 
-std::expected<Value, NativeFailure> nap(const Call& call, RunContext& running) {
+std::expected<Value, NativeFailure> nap(const Call& call, RunContext& context) {
   const auto number = [&](std::string_view key, std::int64_t otherwise) {
     const Value& n = call.args[key];
     return n.is_null() ? otherwise : n.is_integer() ? n.as_int() : -1;
@@ -129,7 +129,7 @@ std::expected<Value, NativeFailure> nap(const Call& call, RunContext& running) {
   }
   // A deaf function gets a token that is never stopped.
   const std::stop_token stop =
-      call.args["deaf"] == Value(true) ? std::stop_token() : running.stop();
+      call.args["deaf"] == Value(true) ? std::stop_token() : context.stop();
   std::mutex mutex;
   std::condition_variable_any wake;
   std::unique_lock lock(mutex);
@@ -140,7 +140,7 @@ std::expected<Value, NativeFailure> nap(const Call& call, RunContext& running) {
       return std::unexpected(NativeFailure{.code = "cut_off", .message = "woken up"});
     }
     slept += next;
-    running.progress(Value::object({{"done_ms", slept}}));
+    context.progress(Value::object({{"done_ms", slept}}));
   }
   return Value::object({{"slept_ms", most}});
 }
@@ -190,7 +190,7 @@ struct NativeTool::Run final : RunContext, std::enable_shared_from_this<Run> {
 struct NativeTool::InFlightCall {
   std::shared_ptr<Run> run;
   async::Done<Outcome> done;  // empty: cut off, the function is still running
-  async::Done<Outcome> late;
+  async::Done<Outcome> on_late_outcome;
   async::Done<Value> progress;
   std::optional<async::TimerId> timer;
   Duration due_at{};  // when the timer fires
@@ -238,13 +238,13 @@ void NativeTool::Run::work() {
     started_at = last_heard_at = loop_handle->clock->since_start();
     if (started_at >= send_by) return;  // the loop is about to withdraw it
     stage = Stage::running;
-    std::move(permit).use(call.invocation, call.try_no);
+    std::move(permit).consume(call.invocation, call.try_no);
   }
   Outcome outcome = run(function, call, *this, output_max);
   const std::scoped_lock lock(loop_handle->mutex);
   if (loop_handle->loop == nullptr) return;
   stage = Stage::returned;
-  outcome.took = loop_handle->clock->since_start() - started_at;
+  outcome.elapsed = loop_handle->clock->since_start() - started_at;
   loop_handle->loop->post([weak = tool, key = key, outcome = std::move(outcome)]() mutable {
     if (const auto state = weak.lock()) state->on_returned(key, std::move(outcome));
   });
@@ -275,10 +275,10 @@ void NativeTool::State::run_on_loop(Permit permit, Call call, async::Done<Outcom
     if (state->waiting.erase(key) == 0) return done(not_sent("withdrawn before it began"));
     const Duration sent = state->clock.since_start();
     if (sent - begin >= call.send_within) return done(not_sent("it was too late to begin"));
-    std::move(permit).use(call.invocation, call.try_no);
-    InlineRunContext running;
-    Outcome outcome = run(state->function, call, running, state->options.output_max);
-    outcome.took = state->clock.since_start() - sent;
+    std::move(permit).consume(call.invocation, call.try_no);
+    InlineRunContext context;
+    Outcome outcome = run(state->function, call, context, state->options.output_max);
+    outcome.elapsed = state->clock.since_start() - sent;
     done(std::move(outcome));
   });
 }
@@ -290,7 +290,7 @@ void NativeTool::State::run_on_thread(Permit permit, Call call, async::Done<Outc
   const Duration send_within = call.send_within;
   InFlightCall flight;
   flight.done = std::move(done);
-  flight.late = std::move(call.late);
+  flight.on_late_outcome = std::move(call.on_late_outcome);
   flight.progress = std::move(call.progress);
   call.note_in_flight = nullptr;
   flight.run = std::make_shared<Run>(loop_handle, std::move(permit), std::move(call), *this);
@@ -319,7 +319,7 @@ void NativeTool::State::check_deadline(const Key& key) {
   InFlightCall& flight = found->second;
   flight.timer.reset();
   Run& run = *flight.run;
-  const Duration timeout = run.call.timeout, beat = options.heartbeat;
+  const Duration timeout = run.call.timeout, heartbeat = options.heartbeat;
   std::unique_lock lock(loop_handle->mutex);
   const Duration now = clock.since_start();
   if (run.stage == Run::Stage::waiting) {
@@ -335,15 +335,16 @@ void NativeTool::State::check_deadline(const Key& key) {
     lock.unlock();
     return end_early(flight, timed_out("the function had not returned after " + to_text(timeout)));
   }
-  if (beat.count() > 0) {
+  if (heartbeat.count() > 0) {
     // If this check is late, the process may have been suspended, and the function with it.
-    if (now - flight.due_at >= beat) run.last_heard_at = now;
+    if (now - flight.due_at >= heartbeat) run.last_heard_at = now;
     const Duration silent = now - run.last_heard_at;
-    if (silent >= beat) {
+    if (silent >= heartbeat) {
       lock.unlock();
-      return end_early(flight, timed_out("the function reported nothing for " + to_text(beat)));
+      return end_early(flight,
+                       timed_out("the function reported nothing for " + to_text(heartbeat)));
     }
-    left = std::min(left, beat - silent);
+    left = std::min(left, heartbeat - silent);
   }
   schedule_check(key, flight, now, left);
 }
@@ -352,7 +353,7 @@ void NativeTool::State::check_deadline(const Key& key) {
 void NativeTool::State::end_early(InFlightCall& flight, Outcome outcome) {
   {
     const std::scoped_lock lock(loop_handle->mutex);
-    outcome.took = clock.since_start() - flight.run->started_at;
+    outcome.elapsed = clock.since_start() - flight.run->started_at;
   }
   if (flight.timer) loop.cancel(*std::exchange(flight.timer, std::nullopt));
   flight.progress = nullptr;
@@ -367,7 +368,7 @@ void NativeTool::State::on_returned(const Key& key, Outcome outcome) {
   InFlightCall& flight = node.mapped();
   if (flight.timer) loop.cancel(*flight.timer);
   if (flight.done) return flight.done(std::move(outcome));
-  if (flight.late) flight.late(std::move(outcome));
+  if (flight.on_late_outcome) flight.on_late_outcome(std::move(outcome));
 }
 
 void NativeTool::State::deliver_report(const Key& key, Run& run) {

@@ -42,7 +42,7 @@ class RunContext {
 };
 
 using NativeFunction =
-    std::function<std::expected<Value, NativeFailure>(const Call&, RunContext& running)>;
+    std::function<std::expected<Value, NativeFailure>(const Call&, RunContext& context)>;
 
 struct NativeFunctionEntry {
   NativeFunction function;

@@ -72,7 +72,7 @@ struct NativeFixture {
     call.timeout = 10s;
     call.send_within = 5s;
     call.progress = [&mine](const Value& report) { mine.reports.push_back(canonical(report)); };
-    call.late = [&mine](Outcome o) {
+    call.on_late_outcome = [&mine](Outcome o) {
       EXPECT_FALSE(mine.late.has_value());
       mine.late = std::move(o);
     };
@@ -114,7 +114,7 @@ AE_TEST("native/a function has a thread of its own, and its answer comes to the 
   ASSERT_TRUE(w.loop.run_until([&] { return call.answer.has_value(); }));
   EXPECT_EQ(call.answer->kind, OutcomeKind::success);
   EXPECT_EQ(call.answer->result, Value(7));
-  EXPECT_EQ(call.answer->took, 2ms);
+  EXPECT_EQ(call.answer->elapsed, 2ms);
   EXPECT_NE(where, std::this_thread::get_id());
 }
 
@@ -135,7 +135,7 @@ AE_TEST("native/one that does not return ends at its deadline, others go on, and
   EXPECT_EQ(stuck.answer->kind, OutcomeKind::timeout);
   EXPECT_EQ(stuck.answer->error_code, "timeout");
   EXPECT_FALSE(stuck.answer->definite);
-  EXPECT_EQ(stuck.answer->took, 10s);
+  EXPECT_EQ(stuck.answer->elapsed, 10s);
   w.barrier.release();
   ASSERT_TRUE(w.loop.run_until([&] { return stuck.late.has_value(); }));
   EXPECT_EQ(stuck.late->kind, OutcomeKind::success);
@@ -175,9 +175,9 @@ AE_TEST("native/when functions keep all threads, a call that waits is withdrawn 
 AE_TEST("native/an abandoned call that runs is unknown, and its function is told to stop") {
   NativeFixture w;
   std::atomic<bool> stop_seen = false;
-  w.make([&](const Call&, RunContext& running) -> Answer {
+  w.make([&](const Call&, RunContext& context) -> Answer {
     w.barrier.wait();
-    stop_seen = running.stop().stop_requested();
+    stop_seen = context.stop().stop_requested();
     return std::unexpected(NativeFailure{.code = "stopped"});
   });
   CallRecord& call = w.perform();
@@ -214,9 +214,9 @@ AE_TEST("native/an abandoned call that waits for a thread was not sent") {
 
 AE_TEST("native/a tool and a pool that go wait for no function, which touches neither any more") {
   NativeFixture w;
-  w.make([&](const Call&, RunContext& running) -> Answer {
+  w.make([&](const Call&, RunContext& context) -> Answer {
     w.barrier.wait();
-    running.progress(Value("to nobody"));
+    context.progress(Value("to nobody"));
     return Value();
   });
   CallRecord& call = w.perform();
@@ -239,13 +239,13 @@ AE_TEST("native/silence for longer than the heartbeat is a timeout, a report put
   NativeFixture w;
   std::atomic<int> level = 0;
   w.make(
-      [&](const Call&, RunContext& running) -> Answer {
+      [&](const Call&, RunContext& context) -> Answer {
         w.barrier.inside++;
         w.loop.post([] {});
-        for (int reported = 0; !running.stop().stop_requested();) {
+        for (int reported = 0; !context.stop().stop_requested();) {
           level.wait(reported);
           if (const int more = level.load(); more > reported)
-            running.progress(Value(reported = more));
+            context.progress(Value(reported = more));
         }
         return Value();
       },
@@ -295,9 +295,9 @@ AE_TEST("native/who was stopped for a while and looks late accuses nobody of sil
 
 AE_TEST("native/a report beyond the limit is a sign of life and is not kept") {
   NativeFixture w;
-  w.make([&](const Call&, RunContext& running) -> Answer {
-    running.progress(Value(std::string(kProgressMax - 2, 'x')));
-    running.progress(Value(std::string(kProgressMax - 1, 'x')));
+  w.make([&](const Call&, RunContext& context) -> Answer {
+    context.progress(Value(std::string(kProgressMax - 2, 'x')));
+    context.progress(Value(std::string(kProgressMax - 1, 'x')));
     return Value();
   });
   CallRecord& call = w.perform();
@@ -353,10 +353,10 @@ AE_TEST("native/a function that returned in time succeeded, however late its ans
 
 AE_TEST("native/a nap wakes up when it is cut off, and says so for sure") {
   NativeFixture w;
-  w.make([&](const Call& call, RunContext& running) -> Answer {
+  w.make([&](const Call& call, RunContext& context) -> Answer {
     w.barrier.inside++;
     w.loop.post([] {});
-    return built_in_functions().at("nap").function(call, running);
+    return built_in_functions().at("nap").function(call, context);
   });
   CallRecord& call = w.perform("0123456789abcdef", Value::object({{"ms", 3'600'000}}));
   w.wait_until_inside(1);

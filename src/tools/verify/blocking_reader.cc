@@ -11,7 +11,7 @@ namespace ae::tools {
 
 struct BlockingReader::Thread {
   struct ReadRequest {
-    std::move_only_function<CheckResult()> what;
+    std::move_only_function<CheckResult()> task;
     async::Done<CheckResult> done;
   };
   explicit Thread(async::Loop& its_loop) : loop(its_loop) {}
@@ -24,9 +24,9 @@ struct BlockingReader::Thread {
       ReadRequest request = std::move(requests.front());
       requests.pop_front();
       lock.unlock();
-      CheckResult observation = request.what();
-      loop.post([done = std::move(request.done), observation = std::move(observation)]() mutable {
-        done(std::move(observation));
+      CheckResult check_result = request.task();
+      loop.post([done = std::move(request.done), check_result = std::move(check_result)]() mutable {
+        done(std::move(check_result));
       });
       lock.lock();
     }
@@ -51,11 +51,11 @@ BlockingReader::~BlockingReader() {
   if (thread_->thread.joinable()) thread_->thread.join();
 }
 
-void BlockingReader::read(std::move_only_function<CheckResult()> what,
+void BlockingReader::read(std::move_only_function<CheckResult()> task,
                           async::Done<CheckResult> done) {
   {
     const std::lock_guard lock(thread_->mutex);
-    thread_->requests.push_back({std::move(what), std::move(done)});
+    thread_->requests.push_back({std::move(task), std::move(done)});
   }
   if (!thread_->thread.joinable()) {
     thread_->thread = std::thread([thread = thread_.get()] { thread->run(); });

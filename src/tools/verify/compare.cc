@@ -63,29 +63,30 @@ bool same_digest(std::string_view recorded, std::string_view observation) {
 
 CheckResult compare(const Value& change, std::string_view recorded, const Observation& observation,
                     SameFn same) {
-  CheckResult sighting;
+  CheckResult check_result;
   if (!observation.unreachable.empty()) {
-    sighting.verdict = CheckVerdict::unreachable;
-    sighting.reason = shortened(observation.unreachable);
-    return sighting;
+    check_result.verdict = CheckVerdict::unreachable;
+    check_result.reason = shortened(observation.unreachable);
+    return check_result;
   }
   const bool deleted = change.text("op") == "delete";
   const std::string_view expected = change.text(recorded);
   if (deleted || observation.absent) {
-    sighting.verdict = deleted == observation.absent ? CheckVerdict::match : CheckVerdict::mismatch;
-    sighting.expected = deleted ? "absent" : expected.empty() ? "present" : shortened(expected);
-    sighting.observed = observation.absent ? "absent" : shortened(observation.value);
-    return sighting;
+    check_result.verdict =
+        deleted == observation.absent ? CheckVerdict::match : CheckVerdict::mismatch;
+    check_result.expected = deleted ? "absent" : expected.empty() ? "present" : shortened(expected);
+    check_result.observed = observation.absent ? "absent" : shortened(observation.value);
+    return check_result;
   }
   if (expected.empty()) {
-    sighting.reason = "no " + std::string(recorded) + " was recorded";
-    return sighting;
+    check_result.reason = "no " + std::string(recorded) + " was recorded";
+    return check_result;
   }
-  sighting.verdict =
+  check_result.verdict =
       same(expected, observation.value) ? CheckVerdict::match : CheckVerdict::mismatch;
-  sighting.expected = shortened(expected);
-  sighting.observed = shortened(observation.value);
-  return sighting;
+  check_result.expected = shortened(expected);
+  check_result.observed = shortened(observation.value);
+  return check_result;
 }
 
 std::optional<std::int64_t> http_date(std::string_view text) {

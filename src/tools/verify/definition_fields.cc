@@ -14,7 +14,7 @@ std::unexpected<Error> bad(std::string_view key, std::string_view why) {
   return fail(Code::plan_invalid, std::string(key) + ": " + std::string(why));
 }
 
-Status reads_only(const ExprRoots& roots, std::string_view key, std::string_view root) {
+Status check_roots(const ExprRoots& roots, std::string_view key, std::string_view root) {
   for (const std::string& read : roots.roots) {
     if (read != root) return bad(key, "reads ." + read + "; there is only ." + std::string(root));
   }
@@ -49,12 +49,12 @@ Result<Template> template_of(const Value& definition, std::string_view key, std:
   if (value.is_null()) return bad(key, "it is missing");
   auto compiled = Template::compile(value);
   if (!compiled) return std::unexpected(std::move(compiled).error().with_context(key));
-  if (!compiled->is_constant()) AE_TRY(reads_only(compiled->roots(), key, root));
+  if (!compiled->is_constant()) AE_TRY(check_roots(compiled->roots(), key, root));
   return *std::move(compiled);
 }
 
 Result<std::string> render_text(const Template& part, const Value& change) {
-  AE_ASSIGN(const Value value, part.eval(OneRoot("change", change)));
+  AE_ASSIGN(const Value value, part.eval(SingleRootScope("change", change)));
   if (value.is_number()) return canonical(value);
   if (!value.is_string() || value.as_string().empty()) {
     return fail(Code::expression_failed, "the recorded value gives no string");
@@ -79,14 +79,14 @@ Result<TargetUrl> TargetUrl::parse(const Value& definition) {
   AE_ASSIGN(url.template_, UrlTemplate::parse(text));
   for (const Template::Part& part : url.template_->parts()) {
     if (const auto* expression = std::get_if<Expr>(&part)) {
-      AE_TRY(reads_only(expression->roots(), "url", "change"));
+      AE_TRY(check_roots(expression->roots(), "url", "change"));
     }
   }
   return url;
 }
 
 Result<std::string> TargetUrl::render(const Value& change) const {
-  if (template_) return template_->render(OneRoot("change", change));
+  if (template_) return template_->render(SingleRootScope("change", change));
   AE_ASSIGN(std::string url, render_text(*whole_, change));
   const bool http = url.starts_with("http://") || url.starts_with("https://");
   const std::size_t host = url.find("//") + 2;
@@ -127,16 +127,16 @@ Result<Headers> Headers::parse(const Value& definition, bool is_host_literal) {
 }
 
 Result<net::HttpHeaders> Headers::fill(SecretSource& secrets, std::vector<UsedSecret>& used) const {
-  net::HttpHeaders render_text;
+  net::HttpHeaders headers;
   for (const auto& [name, text] : headers_) {
     AE_ASSIGN(const Secret value, replace_secrets(text, secrets, used));
     std::string revealed(value.reveal());
     if (!net::is_header_value(revealed)) {
       return fail(Code::input_invalid, "the value of header " + name + " holds a line break");
     }
-    render_text.push_back({name, std::move(revealed)});
+    headers.push_back({name, std::move(revealed)});
   }
-  return render_text;
+  return headers;
 }
 
 Result<std::string> encoded_path(std::string_view path) {

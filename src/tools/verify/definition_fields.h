@@ -20,9 +20,9 @@
 namespace ae::tools {
 
 // One root, `.change` or `.result`.
-class OneRoot final : public ExprScope {
+class SingleRootScope final : public ExprScope {
  public:
-  OneRoot(std::string_view name, const Value& value) : name_(name), value_(value) {}
+  SingleRootScope(std::string_view name, const Value& value) : name_(name), value_(value) {}
   const Value* root(std::string_view name) const override {
     return name == name_ ? &value_ : nullptr;
   }

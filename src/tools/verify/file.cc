@@ -46,7 +46,7 @@ Observation digest(const File& file, off_t size) {
   if (size > kFileMax) return failed_observation("it is larger than 4 GiB, the limit");
   // Files in /proc report size 0 but have content.
   const off_t most = size > 0 ? size : kFileMax;
-  off_t observation = 0;
+  off_t bytes_read = 0;
   Sha256 sum;
   std::vector<char> buffer(1u << 20);
   while (true) {
@@ -54,7 +54,7 @@ Observation digest(const File& file, off_t size) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return failed_observation(std::strerror(errno));
     if (n == 0) return {.unreachable = {}, .value = to_hex(sum.finish())};
-    if ((observation += n) > most) return failed_observation("it grew while it was read");
+    if ((bytes_read += n) > most) return failed_observation("it grew while it was read");
     sum.add({buffer.data(), static_cast<std::size_t>(n)});
   }
 }
@@ -65,8 +65,9 @@ constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 struct PathScope {
   std::string folder;  // relative paths start here
   // Empty: any file.
-  std::vector<std::string> below = {};
-  std::vector<std::string> denied_paths = {};  // resolved paths or prefixes; only with `below`
+  std::vector<std::string> allowed_folders = {};
+  // Resolved paths or prefixes; only with `allowed_folders`.
+  std::vector<std::string> denied_paths = {};
 };
 
 bool is_denied(std::string_view path, const PathScope& scope) {
@@ -107,15 +108,15 @@ int open_below(const std::string& folder, const std::string& path) {
 }
 
 int open_file(const std::string& path, const PathScope& scope) {
-  const std::string is_whole_url =
+  const std::string full_path =
       (std::filesystem::path(scope.folder) / path).lexically_normal().string();
-  if (scope.below.empty()) return ::open(is_whole_url.c_str(), kFlags);
-  if (is_denied(is_whole_url, scope)) {
+  if (scope.allowed_folders.empty()) return ::open(full_path.c_str(), kFlags);
+  if (is_denied(full_path, scope)) {
     errno = EACCES;
     return -1;
   }
-  for (const std::string& folder : scope.below) {
-    const int fd = open_below(folder, is_whole_url);
+  for (const std::string& folder : scope.allowed_folders) {
+    const int fd = open_below(folder, full_path);
     if (fd >= 0 || errno != EXDEV) return fd;
   }
   return -1;
@@ -136,7 +137,7 @@ Observation read_file_state(const std::string& path, const PathScope& scope, By 
   struct stat info{};
   if (::fstat(file.fd(), &info) != 0) return failed_observation(std::strerror(errno));
   if (!S_ISREG(info.st_mode)) return failed_observation("it is not a regular file");
-  if (!scope.below.empty() && is_denied(file, info, scope))
+  if (!scope.allowed_folders.empty() && is_denied(file, info, scope))
     return failed_observation(std::strerror(EACCES));
   if (by == By::size) return {.unreachable = {}, .value = std::to_string(info.st_size)};
   if (by == By::sha256) return digest(file, info.st_size);
@@ -172,8 +173,8 @@ class FileVerifier final : public Verifier {
 
 std::string absolute(const std::string& path, const std::string& folder) {
   std::error_code error;
-  const auto is_whole_url = std::filesystem::absolute(std::filesystem::path(folder) / path, error);
-  std::string text = is_whole_url.lexically_normal().string();
+  const auto full_path = std::filesystem::absolute(std::filesystem::path(folder) / path, error);
+  std::string text = full_path.lexically_normal().string();
   if (text.size() > 1 && text.ends_with('/')) text.pop_back();
   return text;
 }
@@ -191,9 +192,10 @@ Result<PathScope> scope_of(const Value& definition, const Template& path,
     if (!one.is_string() || one.as_string().empty()) {
       return fail(Code::plan_invalid, "below: a list of folders");
     }
-    scope.below.push_back(absolute(one.as_string(), folder));
+    scope.allowed_folders.push_back(absolute(one.as_string(), folder));
   }
-  if (scope.below.empty() && !path.is_constant()) scope.below.push_back(scope.folder);
+  if (scope.allowed_folders.empty() && !path.is_constant())
+    scope.allowed_folders.push_back(scope.folder);
   return scope;
 }
 
@@ -210,9 +212,8 @@ Result<std::unique_ptr<Verifier>> make_file_verifier(const Value& definition,
   }
   AE_ASSIGN(PathScope scope, scope_of(definition, path, deps.folder));
   scope.denied_paths = deps.denied_paths;
-  const By options = by == "size" ? By::size : by == "mtime" ? By::mtime : By::sha256;
-  return std::make_unique<FileVerifier>(std::move(deps), std::move(path), options,
-                                        std::move(scope));
+  const By kind = by == "size" ? By::size : by == "mtime" ? By::mtime : By::sha256;
+  return std::make_unique<FileVerifier>(std::move(deps), std::move(path), kind, std::move(scope));
 }
 
 }  // namespace ae::tools

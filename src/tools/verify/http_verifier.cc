@@ -29,7 +29,7 @@ Observation observe_response(const HttpVerifier::Options& options, const net::Ht
 }  // namespace
 
 void HttpVerifier::check(Value change, async::Done<CheckResult> done) {
-  const auto failed_observation = [&](const Error& error) {
+  const auto report_unreachable = [&](const Error& error) {
     deps_.loop.post([done = std::move(done), reason = error.message]() mutable {
       done(
           {.verdict = CheckVerdict::unreachable, .expected = {}, .observed = {}, .reason = reason});
@@ -37,11 +37,11 @@ void HttpVerifier::check(Value change, async::Done<CheckResult> done) {
   };
   std::vector<UsedSecret> used;
   auto url = options_.url(change);
-  if (!url) return failed_observation(url.error());
+  if (!url) return report_unreachable(url.error());
   auto headers = options_.headers.fill(deps_.secrets, used);
-  if (!headers) return failed_observation(headers.error());
-  for (const net::HttpHeader& default_headers : options_.default_headers) {
-    if (!net::find_header(*headers, default_headers.name)) headers->push_back(default_headers);
+  if (!headers) return report_unreachable(headers.error());
+  for (const net::HttpHeader& header : options_.default_headers) {
+    if (!net::find_header(*headers, header.name)) headers->push_back(header);
   }
   deps_.secrets.add_known(used);
   net::HttpCall call;
@@ -51,7 +51,7 @@ void HttpVerifier::check(Value change, async::Done<CheckResult> done) {
   call.new_connection = call.public_only;
   call.total_timeout = options_.timeout;
   call.connect_timeout = std::min<Duration>(options_.timeout, call.connect_timeout);
-  call.answer_max = kAnswerMax;
+  call.response_max = kAnswerMax;
   // `options` is copied: the response may arrive after this verifier is destroyed.
   deps_.client.start(std::move(call),
                      [options = options_, change = std::move(change), used = std::move(used),

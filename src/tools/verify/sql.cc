@@ -92,7 +92,7 @@ class SqlVerifier final : public Verifier {
         params_(std::move(params)) {}
 
   void check(Value change, async::Done<CheckResult> done) override {
-    auto params = params_.eval(OneRoot("change", change));
+    auto params = params_.eval(SingleRootScope("change", change));
     std::string why;
     if (!params) why = params.error().message;
     if (params && !params->is_array()) why = "`params` gives no list";

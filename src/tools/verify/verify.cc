@@ -35,7 +35,7 @@ ObserveFn body(std::function<Observation(const Value& body)> read) {
 }
 
 Observation field_of(const Template& field, const Value& body) {
-  const auto found = field.eval(OneRoot("result", body));
+  const auto found = field.eval(SingleRootScope("result", body));
   if (!found) return failed_observation(found.error().message);
   if (found->is_null()) return failed_observation("the answer has no such field");
   return value(found->is_string() ? found->as_string() : canonical(*found));

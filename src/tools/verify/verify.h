@@ -39,7 +39,7 @@ class BlockingReader {
   ~BlockingReader();
   BlockingReader(const BlockingReader&) = delete;
   BlockingReader& operator=(const BlockingReader&) = delete;
-  void read(std::move_only_function<CheckResult()> what, async::Done<CheckResult> done);
+  void read(std::move_only_function<CheckResult()> task, async::Done<CheckResult> done);
 
  private:
   struct Thread;

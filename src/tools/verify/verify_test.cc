@@ -88,9 +88,9 @@ struct VerifierFixture {
     }
     CheckResult result;
     bool returned = false;
-    (*verifier)->check(change, [&](CheckResult sighting) {
+    (*verifier)->check(change, [&](CheckResult check_result) {
       EXPECT_TRUE(returned);
-      result = std::move(sighting);
+      result = std::move(check_result);
       loop.stop();
     });
     returned = true;
@@ -167,9 +167,9 @@ AE_TEST("verify/a thing that is gone is a mismatch, and a match when the job del
     EXPECT_EQ(fixture.check(etag_of(server), change("delete", {}, Value())).verdict,
               CheckVerdict::match);
   }
-  RawHttpServer there(
+  RawHttpServer existing(
       RawHttpServer::always(raw_response(200, "{}", "application/json", "ETag: \"v1\"\r\n")));
-  EXPECT_EQ(fixture.check(etag_of(there), change("delete", {}, Value())).verdict,
+  EXPECT_EQ(fixture.check(etag_of(existing), change("delete", {}, Value())).verdict,
             CheckVerdict::mismatch);
 }
 
