@@ -187,6 +187,8 @@ void ForkBuilder::gather(const PlanGenerated& event) {
 
 void ForkBuilder::gather(const OutcomeNoted& event) {
   if (event.resolution != "happened") return;
+  // The runtime stores no result of an erased job: it is unknown, not null.
+  if (now_.blind_erased && event.by == kRuntimeActor && event.result.is_null()) return;
   found_results_[event.step_id.text] = event.result.value;
   if (event.result.erased) erased_.insert(event.step_id.text);
 }

@@ -710,6 +710,15 @@ AE_TEST("fork/a retry keeps the result that an operator gave after the end") {
   EXPECT_EQ(again(*origin.fork(2)), "a committed ") << "it is made again";
 }
 
+AE_TEST("fork/a retry does not take a late result that was not stored for a null") {
+  JobFixture origin(kRiskThenPut);
+  origin.claim().unknown("a");
+  origin.state.blind_erased = true;  // an erased job stores no new values
+  origin.store_effect("a", {.kind = OutcomeKind::success, .result = json("{'id':7}")});
+  ASSERT_EQ(origin.count(EventType::outcome_noted), 1u);
+  EXPECT_EQ(again(retried(origin)), "a committed ");
+}
+
 AE_TEST("fork/a retry keeps the result that an operator gave for one that broke the schema") {
   JobFixture origin(kRiskThenPut,
                     {.more = "{'tools':{'risk':{'effect':'at_most_once','on_in_doubt':"

@@ -445,7 +445,7 @@ Status note_late_results(const State& state, const std::vector<StoredEffect>& ef
     const auto at = instant_from_text(record.text("created_at"));
     if (!at) return fail(Code::log_corrupt, "an effect record without the time of its writing");
     OutcomeNoted event =
-        noted_event(late.call, *at, happened ? "happened" : "not_happened", "runtime");
+        noted_event(late.call, *at, happened ? "happened" : "not_happened", kRuntimeActor);
     // A job whose values were erased gets no new ones.
     if (happened && !state.blind_erased) event.result = result;
     events.emplace_back(std::move(event));

@@ -32,7 +32,10 @@ Result<AppliedRequest> apply_budget_request(const State& state, const ControlReq
                                             const DecisionContext& context);
 Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequest& request,
                                            const DecisionContext& context);
-// Did the call succeed and its result break the tool's result_schema, or a limit? The effect took place; its result is unknown.
+// `by` of what the runtime records on its own.
+inline constexpr std::string_view kRuntimeActor = "runtime";
+// Did the call succeed and its result break the tool's result_schema, or a limit? The effect took
+// place and was not compensated; its result is unknown.
 bool is_result_refused(const State& state, const Step& step);
 // Does the job's budget allow as much as this request wants?
 bool is_budget_granted(const State& state, const Value& wanted);

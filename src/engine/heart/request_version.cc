@@ -10,7 +10,7 @@ Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequ
   AppliedRequest applied;
   applied.answer = Value::object({{"resumed", false}});
   if (state.status != JobStatus::parked || has_wrong_version(state, context)) return applied;
-  const std::string by = request.by.empty() ? "runtime" : request.by;
+  const std::string by = request.by.empty() ? std::string(kRuntimeActor) : request.by;
   if (state.awaits_version()) {
     applied.events.emplace_back(JobResumed{.by = by});
   } else if (state.parked_until == "resolve") {
