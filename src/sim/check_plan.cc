@@ -298,6 +298,33 @@ void carried_is_not_done_again(const JobEvidence& e, Checker& checker) {
   WorkItemWalker(e, checker, false).run();
 }
 
+// The plan that the job had before this event; null: none.
+Value task_graph_before(const JobEvidence& e, std::size_t end) {
+  Value graph;
+  for (std::size_t i = 0; i < end; ++i) {
+    if (const auto* plan = as<PlanGenerated>(e.events[i])) graph = plan->task_graph;
+  }
+  return graph;
+}
+
+// The nodes whose results a fork imported and no plan before this event has dropped.
+std::set<std::string> imported_before(const JobEvidence& e, std::size_t end) {
+  std::set<std::string> nodes;
+  for (std::size_t i = 0; i < end; ++i) {
+    if (const auto* fork = as<ForkImported>(e.events[i])) {
+      for (const Value& entry : fork->commands.items()) {
+        const bool is_part = entry.find("item") != nullptr || entry.find("turn") != nullptr;
+        if (entry.find("result_type") != nullptr && !is_part) {
+          nodes.insert(std::string(entry.text("node_id")));
+        }
+      }
+    } else if (const auto* plan = as<PlanGenerated>(e.events[i]); plan && plan->drop.is_array()) {
+      for (const Value& node : plan->drop.items()) nodes.erase(node.as_string());
+    }
+  }
+  return nodes;
+}
+
 void plans_are_those_asked_for(const JobEvidence& e, Checker& checker) {
   for (std::size_t i = 0; i + 1 < e.events.size(); ++i) {
     const auto* decision = decision_of(e.events[i], "re_plan");
@@ -313,7 +340,10 @@ void plans_are_those_asked_for(const JobEvidence& e, Checker& checker) {
     checker.fail_if(!generated || generated->task_graph != requested["task_graph"],
                     at + "the plan is another one");
     std::set<std::string> requested_drops, actual_drops;
+    const bool same_plan = requested["task_graph"] == task_graph_before(e, i);
+    const std::set<std::string> imported = imported_before(e, i);
     for (const Value& node : requested["drop"].items()) requested_drops.insert(node.as_string());
+    }
     if (generated && generated->drop.is_array()) {
       for (const Value& node : generated->drop.items()) actual_drops.insert(node.as_string());
     }
