@@ -123,8 +123,8 @@ class JobMaker {
                                          .correlation_key = "go",
                                          .payload = json("{'by':'Ada'}")};
     store::InboxEntry entry{.id = request.id, .request = {}};
-    entry.request = canonical(engine::with_checksum(engine::inbox_location(JobId("held"), request.id),
-                                                request.to_json()));
+    entry.request = canonical(engine::with_checksum(
+        engine::inbox_location(JobId("held"), request.id), request.to_json()));
     auto put = loop_.await<Result<void>>(
         [&](auto done) { store_.put_inbox(JobId("held"), entry, std::move(done)); });
     AE_CHECK(put.has_value());

@@ -197,9 +197,10 @@ AE_TEST("inbox/what the end overtakes is listed as undelivered") {
 // An accepted request as another version might write it: location and checksum are valid, whatever
 // it contains.
 store::InboxEntry entry_of(const std::string& id, std::string_view request) {
-  return {.number = 0,
-          .id = id,
-          .request = canonical(engine::with_checksum(engine::inbox_location(kJob, id), json(request)))};
+  return {
+      .number = 0,
+      .id = id,
+      .request = canonical(engine::with_checksum(engine::inbox_location(kJob, id), json(request)))};
 }
 
 AE_TEST_SLOW("limits/a job accepts 10,000 signals; the next one is refused and not written") {

@@ -1016,7 +1016,7 @@ void Runtime::post_to_inbox(std::shared_ptr<ActiveRequest> active,
   }
   store::InboxEntry entry{.number = 0, .id = inbox_id(active->request), .request = {}};
   entry.request = canonical(engine::with_checksum(engine::inbox_location(active->job, entry.id),
-                                              active->request.to_json()));
+                                                  active->request.to_json()));
   world_.store.put_inbox(active->job, std::move(entry),
                          [this, active, answer](Result<void> put) mutable {
                            if (!put && put.error().code == Code::not_held)
