@@ -17,6 +17,7 @@
 
 #include "plan/plan_cache.h"
 #include "sim/report.h"
+#include "store/forwarding_store.h"
 #include "store/store.h"
 
 namespace ae::sim {
@@ -58,11 +59,11 @@ struct ObservedJob {  // a job
   Value budget;                           // given at creation; null = none
 };
 
-class Observer final : public store::Store {
+class Observer final : public store::ForwardingStore<Observer> {
  public:
-  explicit Observer(Report& report) : report_(report) {}
+  explicit Observer(Report& report) : ForwardingStore(nullptr), report_(report) {}
 
-  void set_inner(store::Store* inner) { inner_ = inner; }  // borrowed; nullptr = the disk is closed
+  void set_inner(store::Store* inner) { wrap(inner); }  // borrowed; nullptr = the disk is closed
   // Canaries: a disk that does not keep what it acknowledges.
   void set_losing_inbox_entries(bool is_enabled) { loses_inbox_entries_ = is_enabled; }
   void set_ignoring_limits(bool is_enabled) { ignores_limits_ = is_enabled; }
@@ -109,39 +110,15 @@ class Observer final : public store::Store {
                  async::Done<Result<std::optional<store::Lease>>> done) override;
   void heartbeat(std::vector<std::pair<JobId, store::Fence>> held, Duration lease,
                  async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
-  void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
-  void next_due(async::Done<Result<std::optional<Instant>>> done) override;
-  void load(JobId job, std::uint64_t from_seq, async::Done<Result<store::LoadedJob>> done) override;
-  void query(store::Filter filter, async::Done<Result<std::vector<store::JobRow>>> done) override;
-  void list_ended(store::EndedFilter filter, async::Done<Result<store::EndedPage>> done) override {
-    inner_->list_ended(std::move(filter), std::move(done));
-  }
-  void prune(store::Pruning pruning, async::Done<Result<bool>> done) override {
-    writes_++;
-    inner_->prune(std::move(pruning), std::move(done));
-  }
-  void redact(store::Redaction redaction, async::Done<Result<void>> done) override {
-    writes_++;
-    inner_->redact(std::move(redaction), std::move(done));
-  }
-  void erase_dropped_values(async::Done<Result<std::vector<store::ResidualCopy>>> done) override {
-    inner_->erase_dropped_values(std::move(done));
-  }
-  void append_audit_entry(store::AuditEntry entry, async::Done<Result<void>> done) override {
-    writes_++;
-    inner_->append_audit_entry(std::move(entry), std::move(done));
-  }
-  void read_audit_log(std::uint64_t after, async::Done<Result<store::AuditLog>> done) override {
-    inner_->read_audit_log(after, std::move(done));
-  }
-  void count_jobs(async::Done<Result<store::JobStats>> done) override {
-    inner_->count_jobs(std::move(done));
-  }
-  Instant now() override { return inner_->now(); }
-  bool owned() const override { return inner_->owned(); }
-  std::optional<Instant> opened_at() const override { return inner_->opened_at(); }
 
  private:
+  friend store::ForwardingStore<Observer>;
+  template <class T, class Start>
+  void forward(store::Method method, async::Done<Result<T>> done, Start start) {
+    if (!is_read(method)) writes_++;
+    start(inner(), std::move(done));
+  }
+
   struct PendingCommit {  // the content of a commit in progress
     JobId job;
     Instant at;
@@ -163,7 +140,6 @@ class Observer final : public store::Store {
   void check_queue_limit(const JobId& job, const ObservedJob& observed, Instant at);
 
   Report& report_;
-  store::Store* inner_ = nullptr;
   std::map<JobId, ObservedJob> jobs_;
   std::map<std::pair<std::string, std::uint32_t>, DeclaredCall> declared_calls_;
   std::uint64_t writes_ = 0, order_ = 0;

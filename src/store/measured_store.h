@@ -8,8 +8,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string_view>
+#include <utility>
 
+#include "async/loop.h"
+#include "base/error.h"
+#include "base/time.h"
+#include "store/forwarding_store.h"
 #include "store/store.h"
 
 namespace ae::store {
@@ -25,52 +31,49 @@ struct OperationLatency {
 
 constexpr Duration kWriteFailureTtl = std::chrono::seconds(10);
 
-class MeasuredStore final : public Store {
+class MeasuredStore final : public ForwardingStore<MeasuredStore> {
  public:
   // Borrows both; `inner` must not answer after `steady` is gone.
-  MeasuredStore(Store& inner, async::SteadyClock& steady) : inner_(inner), steady_(steady) {}
+  MeasuredStore(Store& inner, async::SteadyClock& steady)
+      : ForwardingStore(&inner), steady_(steady) {}
 
   // By operation.
   const std::map<std::string_view, OperationLatency>& latencies() const { return *latencies_; }
 
   // True if the last write failed because the store was unavailable (for example a full disk) less
-  // than kWriteFailureMemory ago.
+  // than kWriteFailureTtl ago.
   bool is_failing_writes() const;
 
-  void commit(Batch batch, async::Done<Result<CommitResult>> done) override;
-  void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) override;
-  void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) override;
-  void claim_job(JobId job, ClaimRequest request,
-                 async::Done<Result<std::optional<Lease>>> done) override;
-  void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
-                 async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
-  void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
-  void next_due(async::Done<Result<std::optional<Instant>>> done) override;
-  void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) override;
-  void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
-  void list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
-  void prune(Pruning pruning, async::Done<Result<bool>> done) override;
-  void redact(Redaction redaction, async::Done<Result<void>> done) override;
-  void erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) override;
-  void append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) override;
-  void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
-  void count_jobs(async::Done<Result<JobStats>> done) override;
-  void announce(std::string worker, std::string announcement, Duration ttl) override;
-  void on_hint(std::function<void(const Hint&)> callback) override;
-  Instant now() override { return inner_.now(); }
-  Instant latest_now() override { return inner_.latest_now(); }
-  bool owned() const override { return inner_.owned(); }
-  std::optional<Instant> opened_at() const override { return inner_.opened_at(); }
-
  private:
+  friend ForwardingStore<MeasuredStore>;
   using Latencies = std::map<std::string_view, OperationLatency>;
-  template <class T>
-  async::Done<Result<T>> time_call(std::string_view operation, async::Done<Result<T>> done);
-  // Also records whether the write failed. For operations that write whenever they succeed.
-  template <class T>
-  async::Done<Result<T>> time_write(std::string_view operation, async::Done<Result<T>> done);
 
-  Store& inner_;
+  template <class T, class Start>
+  void forward(Method method, async::Done<Result<T>> done, Start start) {
+    start(inner(), async::Done<Result<T>>([latencies = latencies_, write_failed = write_failed_,
+                                           &steady = steady_, method, began = steady_.since_start(),
+                                           done = std::move(done)](Result<T> answer) mutable {
+            const Duration now = steady.since_start();
+            const bool failed = !answer && is_failure(answer.error().code);
+            note((*latencies)[to_text(method)], now - began, failed);
+            if (always_writes(method)) {
+              if (failed) *write_failed = now;
+              if (answer) write_failed->reset();
+            }
+            done(std::move(answer));
+          }));
+  }
+  static bool is_failure(Code code) {
+    return code == Code::unavailable || code == Code::unknown_outcome ||
+           code == Code::store_stopped;
+  }
+  // True for the operations that write whenever they succeed.
+  static bool always_writes(Method method) {
+    return method == Method::commit || method == Method::put_inbox ||
+           method == Method::append_audit_entry;
+  }
+  static void note(OperationLatency& latency, Duration took, bool failed);
+
   async::SteadyClock& steady_;
   std::shared_ptr<Latencies> latencies_ =
       std::make_shared<Latencies>();  // shared: answers may arrive later

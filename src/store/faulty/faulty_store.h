@@ -6,36 +6,20 @@
 // Threads: the loop's thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "async/loop.h"
+#include "store/forwarding_store.h"
 #include "store/store.h"
 
 namespace ae::store {
-
-enum class Method : std::uint8_t {
-  commit,
-  put_inbox,
-  claim,
-  claim_job,
-  heartbeat,
-  redact,
-  prune,
-  append_audit_entry,
-  list_due,
-  next_due,
-  load,
-  query,
-  list_ended,
-  read_audit_log,
-  count_jobs,
-  erase_dropped_values,
-};
-inline constexpr std::size_t kMethods = static_cast<std::size_t>(Method::erase_dropped_values) + 1;
-inline bool is_read(Method method) { return method >= Method::list_due; }
 
 // What happens to one call.
 enum class Fault : std::uint8_t {
@@ -48,7 +32,6 @@ enum class Fault : std::uint8_t {
   crash_after,   // it is done, then the caller crashes
 };
 
-std::string_view to_text(Method method);
 std::string_view to_text(Fault fault);
 
 struct Call {
@@ -69,7 +52,7 @@ struct FaultRates {  // per 1,000 calls; the rest succeed
 };
 FaultScript random_faults(async::RandomSource& random, FaultRates rates);  // borrows
 
-class FaultyStore final : public Store {
+class FaultyStore final : public ForwardingStore<FaultyStore> {
  public:
   struct Options {
     FaultScript script;
@@ -83,41 +66,76 @@ class FaultyStore final : public Store {
   std::uint64_t calls() const;  // so far
   bool crashed() const;
 
-  void commit(Batch batch, async::Done<Result<CommitResult>> done) override;
-  void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) override;
-  void claim(ClaimRequest request, async::Done<Result<std::vector<Lease>>> done) override;
-  void claim_job(JobId job, ClaimRequest request,
-                 async::Done<Result<std::optional<Lease>>> done) override;
-  void heartbeat(std::vector<std::pair<JobId, Fence>> held, Duration lease,
-                 async::Done<Result<std::vector<std::optional<Instant>>>> done) override;
-  void list_due(std::size_t limit, async::Done<Result<std::vector<JobId>>> done) override;
-  void next_due(async::Done<Result<std::optional<Instant>>> done) override;
   void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) override;
-  void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override;
-  void list_ended(EndedFilter filter, async::Done<Result<EndedPage>> done) override;
-  void prune(Pruning pruning, async::Done<Result<bool>> done) override;
-  void redact(Redaction redaction, async::Done<Result<void>> done) override;
-  void erase_dropped_values(async::Done<Result<std::vector<ResidualCopy>>> done) override;
-  void append_audit_entry(AuditEntry entry, async::Done<Result<void>> done) override;
-  void read_audit_log(std::uint64_t after, async::Done<Result<AuditLog>> done) override;
-  void count_jobs(async::Done<Result<JobStats>> done) override;
-  void announce(std::string worker, std::string announcement, Duration ttl) override;
   void on_hint(std::function<void(const Hint&)> callback) override;
   void hint(const Hint& hint);  // simulates a hint of another process
-  Instant now() override;
   Instant latest_now() override;
   // Simulates a clock on another machine: latest_now() is later than now() by this.
   void set_clock_uncertainty(Duration by);
-  bool owned() const override;
-  std::optional<Instant> opened_at() const override;
 
  private:
-  struct State;
+  friend ForwardingStore<FaultyStore>;
+  struct State {
+    async::Loop& loop;
+    Store& inner;
+    Options options;
+    Duration clock_uncertainty{};
+    std::uint64_t calls = 0;
+    std::array<std::uint64_t, kMethods> number_of_method{};
+    bool crashed = false;
+    bool destroyed =
+        false;  // the FaultyStore is destroyed: late calls do not reach the inner store
+
+    void crash() {
+      if (std::exchange(crashed, true)) return;
+      if (options.on_crash) options.on_crash();
+    }
+  };
   template <class T, class Start>
-  void call(Method method, async::Done<Result<T>> done, Start start, std::uint64_t from_seq = 0);
+  void forward(Method method, async::Done<Result<T>> done, Start start, std::uint64_t from_seq = 0);
 
   std::function<void(const Hint&)> hint_callback_;
   std::shared_ptr<State> state_;  // shared with pending answers
 };
+
+// Everything an answer needs is in the shared state.
+template <class T, class Start>
+void FaultyStore::forward(Method method, async::Done<Result<T>> done, Start start,
+                          std::uint64_t from_seq) {
+  State& state = *state_;
+  if (state.crashed) return;
+  const Call call{.number = ++state.calls,
+                  .number_of_method = ++state.number_of_method[static_cast<std::size_t>(method)],
+                  .method = method,
+                  .from_seq = from_seq};
+  const Fault fault = state.options.script ? state.options.script(call) : Fault::none;
+  if (fault == Fault::crash_before) return state.crash();
+  if (fault == Fault::fail_before) {
+    state.loop.post([shared = state_, done = std::move(done), number = call.number]() mutable {
+      if (shared->crashed) return;
+      done(fail(Code::unavailable, "call " + std::to_string(number) + " failed: try again"));
+    });
+    return;
+  }
+  async::Done<Result<T>> deliver = [shared = state_, done = std::move(done), fault,
+                                    call](Result<T> answer) mutable {
+    if (shared->crashed) return;
+    if (fault == Fault::crash_after) return shared->crash();
+    if (fault == Fault::fail_after) {
+      const Code code = is_read(call.method) ? Code::unavailable : Code::unknown_outcome;
+      return done(fail(code, "the answer of call " + std::to_string(call.number) + " was lost"));
+    }
+    if (fault != Fault::delay_answer) return done(std::move(answer));
+    auto later = [shared, done = std::move(done), answer = std::move(answer)]() mutable {
+      if (!shared->crashed) done(std::move(answer));
+    };
+    shared->loop.after(shared->options.delay, std::move(later));
+  };
+  if (fault != Fault::delay) return start(state.inner, std::move(deliver));
+  auto later = [shared = state_, start = std::move(start), deliver = std::move(deliver)]() mutable {
+    if (!shared->crashed && !shared->destroyed) start(shared->inner, std::move(deliver));
+  };
+  state.loop.after(state.options.delay, std::move(later));
+}
 
 }  // namespace ae::store
