@@ -12,9 +12,7 @@
 #include "engine/loop/loop.h"
 #include "engine/questions/questions.h"
 #include "engine/state/checkpoint.h"
-#include "inspect/head.h"
 #include "json/json.h"
-#include "log/seal.h"
 #include "runtime/output_hub.h"
 #include "runtime/row.h"
 #include "runtime/runtime.h"
@@ -140,14 +138,13 @@ void JobDriver::on_loaded(Result<LoadedState> loaded_state) {
   store::LoadedJob* const loaded = &loaded_state->loaded;
   if (loaded->row.claim != lease_.fence)
     return on_lease_lost();  // loading took longer than the lease
-  durable_seq_ = loaded->row.last_seq;
+  durable_end_ = {loaded->row.last_seq, loaded->row.head};
   if (!loaded_state->state) return release_claim(loaded_state->state.error());
   state_ = std::move(*loaded_state->state);
   unfinished_.reset();
   log_bytes_ = loaded_state->bytes;
   checkpoint_seq_ = loaded_state->checkpoint_seq;
   checkpoint_bytes_ = loaded_state->checkpoint_bytes;
-  head_ = loaded->row.head;
   if (auto status = check_row(loaded->row); !status) return release_claim(status.error());
   if (!version_) version_ = host_.version_of(state_.agent);
   if (auto resolved = resolve_tools(); !resolved) return release_claim(resolved.error());
@@ -273,7 +270,7 @@ void JobDriver::release_claim(Error problem) {
   store::Batch batch;
   batch.job = job_;
   batch.authority = store::Batch::Leased{lease_.fence};
-  batch.expected_seq = durable_seq_;
+  batch.expected_seq = durable_end_.seq;
   batch.release = true;
   // If this commit fails, the claim ends with its lease; the next claim reads the inbox.
   world_.store.commit(std::move(batch), [](Result<store::CommitResult>) {});
@@ -391,8 +388,7 @@ void JobDriver::repair_ledger(const store::LoadedJob& loaded) {
 
 void JobDriver::adopt(engine::State state, const Hash& head, std::size_t bytes) {
   state_ = std::move(state);
-  durable_seq_ = state_.seq;
-  head_ = head;
+  durable_end_ = {state_.seq, head};
   log_bytes_ = bytes;
   version_ = host_.version_of(state_.agent);
   if (auto resolved = resolve_tools(); !resolved) return end(resolved.error());
@@ -727,7 +723,7 @@ void JobDriver::pump() {
   if (timer_) world_.loop.cancel(*std::exchange(timer_, std::nullopt));
   if (std::exchange(inbox_notified_, false)) {
     committing_ = true;
-    world_.store.load(job_, durable_seq_ + 1,
+    world_.store.load(job_, durable_end_.seq + 1,
                       [self = shared_from_this()](Result<store::LoadedJob> loaded) {
                         self->on_inbox_loaded(std::move(loaded));
                       });
@@ -775,11 +771,11 @@ bool JobDriver::should_checkpoint(bool release) const {
 
 // Adds the event that names the checkpoint: hash and seq of the event before it, because no event
 // can contain its own hash. The event changes no state, and the checkpoint covers it.
-void JobDriver::add_checkpoint_event(PendingCommit& pending_commit, const SealInput& sealing) {
-  auto before = seal(sealing, pending_commit.events);
+void JobDriver::add_checkpoint_event(PendingCommit& pending_commit, const LogWriter& writer) {
+  auto before = writer.end_after(pending_commit.events);
   if (!before) return;  // sealing the commit reports the same error
   EventBody note = StateCheckpointed{
-      .detail = Value::object({{"hash", to_hex(before->head)}, {"seq", before->last_seq}})};
+      .detail = Value::object({{"hash", to_hex(before->head)}, {"seq", before->seq}})};
   Status applied = engine::apply(state_, note, batch_time_, host_.plans().source());
   AE_CHECK(applied, job_.text + ": " + applied.error().message);
   pending_commit.events.push_back(std::move(note));
@@ -791,7 +787,7 @@ void JobDriver::commit_next() {
   store::Batch batch;
   batch.job = job_;
   batch.authority = store::Batch::Leased{lease_.fence};
-  batch.expected_seq = durable_seq_;
+  batch.expected_seq = durable_end_.seq;
   batch.effects = std::move(pending_commit.effects);
   batch.effects_absent = std::move(pending_commit.effects_absent);
   batch.ledger_put = std::move(pending_commit.ledger_put);
@@ -801,41 +797,28 @@ void JobDriver::commit_next() {
   batch.release = pending_commit.release;
   if (must_read_inbox_) batch.inbox_read_through = inbox_read_;
   sealed_events_.clear();
+  sealed_end_ = durable_end_;
   const bool checkpoints = pending_commits_.empty() && !pending_commit.events.empty() &&
                            should_checkpoint(pending_commit.release);
   if (!pending_commit.events.empty()) {
-    const SealInput sealing{.job = job_,
-                            .first_seq = durable_seq_ + 1,
-                            .prev_hash = head_,
-                            .first_id = uuid_v7(static_cast<std::uint64_t>(batch_time_.us / 1000),
-                                                world_.random.next(), world_.random.next()),
-                            .created_at = batch_time_,
-                            .attempt_id = lease_.fence.attempt,
-                            .salt_seed_a = world_.random.next(),
-                            .salt_seed_b = world_.random.next()};
-    if (checkpoints) add_checkpoint_event(pending_commit, sealing);
-    auto sealed = seal(sealing, pending_commit.events);
-    if (!sealed) return end(sealed.error());
-    sealed_events_ = std::move(sealed->events);
-    sealed_head_ = sealed->head;
-    batch.sealed = std::move(*sealed);
-    batch.row = pending_commit.row ? *std::move(pending_commit.row) : row_of(state_);
+    LogWriter writer(world_, job_, durable_end_, batch_time_, lease_.fence.attempt);
+    if (checkpoints) add_checkpoint_event(pending_commit, writer);
+    store::RowState row = pending_commit.row ? *std::move(pending_commit.row) : row_of(state_);
     if (!pending_commits_.empty()) {  // the last commit sets the status
-      batch.row.status = "running";
-      batch.row.not_before.reset();
+      row.status = "running";
+      row.not_before.reset();
     }
+    auto sealed_events = writer.append(pending_commit.events, std::move(row), batch);
+    if (!sealed_events) return end(sealed_events.error());
+    sealed_events_ = *std::move(sealed_events);
+    sealed_end_ = writer.end();
   }
   if (checkpoints) {
-    batch.checkpoint = engine::checkpoint(state_, sealed_head_);
+    batch.checkpoint = engine::checkpoint(state_, sealed_end_.head);
     checkpoint_seq_ = state_.seq;
     checkpoint_bytes_ = batch.checkpoint->size();
   }
-  if (batch.release && world_.signer != nullptr) {
-    const bool extends = batch.sealed.has_value();
-    batch.signed_head =
-        engine::signed_head(*world_.signer, job_, extends ? batch.sealed->last_seq : durable_seq_,
-                            extends ? sealed_head_ : head_, world_.store.now());
-  }
+  if (batch.release) sign_head(world_, sealed_end_, world_.store.now(), batch);
   batch_ = std::move(batch);
   committing_ = true;
   send();
@@ -882,8 +865,7 @@ void JobDriver::on_committed(Result<store::CommitResult> result) {
   if (batch_->sealed) log_bytes_ += bytes_of(*batch_->sealed);
   batch_.reset();
   if (!sealed_events_.empty()) {
-    durable_seq_ = sealed_events_.back().seq;
-    head_ = sealed_head_;
+    durable_end_ = sealed_end_;
     host_.on_committed_events(job_, std::exchange(sealed_events_, {}));
   }
   if (ended_) return;
@@ -1159,8 +1141,8 @@ void JobDriver::end(std::optional<Error> problem) {
                                                    : ExitState::resumable;
   const bool cache_job = !problem && !finished;  // all drafts are durable
   if (cache_job) {
-    host_.cache_job(job_,
-                    {std::move(state_), head_, log_bytes_, checkpoint_seq_, checkpoint_bytes_});
+    host_.cache_job(job_, {std::move(state_), durable_end_.head, log_bytes_, checkpoint_seq_,
+                           checkpoint_bytes_});
   }
   host_.on_driver_exit(*this, std::move(problem), exit_state);
 }

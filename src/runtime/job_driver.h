@@ -26,6 +26,7 @@
 #include "runtime/confirmer.h"
 #include "runtime/job_cache.h"
 #include "runtime/ledger.h"
+#include "runtime/log_writer.h"
 #include "runtime/running_slot.h"
 #include "runtime/world.h"
 
@@ -179,7 +180,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void add_outcome(ObservedOutcome observed);
   void apply_inbox();
   void plan_commits();
-  void add_checkpoint_event(PendingCommit& pending_commit, const SealInput& sealing);
+  void add_checkpoint_event(PendingCommit& pending_commit, const LogWriter& writer);
   void commit_next();
   void send();
   void retry_commit(const Error& error);
@@ -212,9 +213,8 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   const std::string slice_name_;  // name of this job's slice in the running slot
   Ledger ledger_;
 
-  engine::State state_;  // includes all drafts; equals the log once all commits are durable
-  std::uint64_t durable_seq_ = 0;  // last durable seq
-  Hash head_;
+  engine::State state_;        // includes all drafts; equals the log once all commits are durable
+  LogEnd durable_end_;         // of the durable log
   std::size_t log_bytes_ = 0;  // size of the log, as in CachedJob::bytes
   // The execution version that this process offered for the job's agent when the attempt began.
   std::optional<std::string> version_;
@@ -284,7 +284,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   std::multiset<Instant> pending_heartbeats_;              // lease renewals without a reply
   std::optional<async::TimerId> timer_, drain_timer_;
   std::vector<Event> sealed_events_;  // events of the commit in flight
-  Hash sealed_head_;
+  LogEnd sealed_end_;                 // of the log after the commit in flight
   bool ended_ = false, draining_ = false, calls_cut_off_ = false, store_unavailable_ = false;
 };
 

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "engine/heart/decide.h"
-#include "inspect/head.h"
-#include "log/seal.h"
+#include "runtime/log_writer.h"
 #include "runtime/row.h"
 #include "runtime/runtime.h"
 
@@ -89,33 +88,19 @@ void record(const std::shared_ptr<CrashRecording>& recording, LoadedState loaded
       events.push_back(engine::paused_event(engine::kWornOut));
     }
   }
-  auto sealed = seal({.job = interrupted.job,
-                      .first_seq = row.last_seq + 1,
-                      .prev_hash = row.head,
-                      .first_id = uuid_v7(static_cast<std::uint64_t>(now.us / 1000),
-                                          world.random.next(), world.random.next()),
-                      .created_at = now,
-                      .attempt_id = interrupted.fence.attempt,
-                      .salt_seed_a = world.random.next(),
-                      .salt_seed_b = world.random.next()},
-                     events);
-  if (!sealed) return recording->done(std::unexpected(sealed.error()));
-  recording->events = std::move(sealed->events);
+  LogWriter writer(world, interrupted.job, {row.last_seq, row.head}, now,
+                   interrupted.fence.attempt);
   store::Batch batch;
-  batch.job = interrupted.job;
+  auto sealed_events = writer.append(events, row_of(state), batch);
+  if (!sealed_events) return recording->done(std::unexpected(sealed_events.error()));
+  recording->events = *std::move(sealed_events);
   batch.authority = store::Batch::Leased{interrupted.fence};
-  batch.expected_seq = row.last_seq;
-  batch.row = row_of(state);
   // If the inbox has entries, the claim ends with its lease; a job that parks keeps the entries
   // until a claim applies them.
   const bool parks = state.status == engine::JobStatus::parked;
   batch.release = parks || loaded_state.loaded.inbox.empty();
   batch.keeps_inbox = parks;
-  if (batch.release && world.signer != nullptr) {
-    batch.signed_head =
-        engine::signed_head(*world.signer, interrupted.job, sealed->last_seq, sealed->head, now);
-  }
-  batch.sealed = std::move(*sealed);
+  if (batch.release) sign_head(world, writer.end(), now, batch);
   world.store.commit(std::move(batch), [recording](Result<store::CommitResult> result) {
     on_commit_result(recording, result);
   });

@@ -10,11 +10,11 @@
 #include "base/bytes.h"
 #include "engine/heart/ingest.h"
 #include "engine/heart/side_record.h"
-#include "inspect/head.h"
 #include "json/json.h"
 #include "log/redacted.h"
 #include "log/seal.h"
 #include "runtime/log_opener.h"
+#include "runtime/log_writer.h"
 #include "runtime/output_hub.h"
 #include "runtime/process_death.h"
 #include "runtime/row.h"
@@ -22,7 +22,6 @@
 namespace ae::runtime {
 namespace {
 
-constexpr int kUnknownTries = 8;
 // A late result that cannot be stored for about ten minutes is dropped; its call has an unknown
 // outcome, and a warning is logged.
 constexpr int kLateTries = 30;
@@ -621,23 +620,14 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
       events.push_back(std::move(draft));
     }
   }
-  auto sealed = seal({.job = job,
-                      .first_seq = 1,
-                      .prev_hash = Hash{},
-                      .first_id = uuid_v7(static_cast<std::uint64_t>(now.us / 1000),
-                                          world_.random.next(), world_.random.next()),
-                      .created_at = now,
-                      .attempt_id = start_here ? std::optional(attempt) : std::nullopt,
-                      .salt_seed_a = world_.random.next(),
-                      .salt_seed_b = world_.random.next()},
-                     events);
-  if (!sealed) {
-    return world_.loop.post([done = std::move(done), error = sealed.error()]() mutable {
+  LogWriter writer(world_, job, {}, now, start_here ? std::optional(attempt) : std::nullopt);
+  store::Batch batch;
+  auto sealed_events = writer.append(events, row_of(*state), batch);
+  if (!sealed_events) {
+    return world_.loop.post([done = std::move(done), error = sealed_events.error()]() mutable {
       done(std::unexpected(error));
     });
   }
-  store::Batch batch;
-  batch.job = job;
   row.agent = request.agent;
   row.idempotency_key = request.idempotency_key;
   JobRequest job_request{.agent = request.agent,
@@ -654,42 +644,36 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
   const bool may_claim_here = may_claim(row.agent, row.capabilities);
   batch.authority = store::Batch::Create{std::move(row)};
   batch.audit = request.audit;
-  batch.row = row_of(*state);
-  const std::vector<Event> sealed_events = std::move(sealed->events);
-  const Hash head = sealed->head;
-  if (world_.signer != nullptr && !start_here) {
-    batch.signed_head =
-        engine::signed_head(*world_.signer, job, sealed->last_seq, sealed->head, now);
-  }
-  const std::size_t bytes = bytes_of(*sealed);
-  batch.sealed = std::move(*sealed);
-  commit_until_known(std::make_shared<store::Batch>(std::move(batch)),
-                     [this, job, state, sealed_events, head, bytes, new_request_hash,
-                      may_claim_here, plan = request.plan, job_request = std::move(job_request),
-                      done = std::move(done)](Result<store::CommitResult> result) mutable {
-                       if (!result) return done(std::unexpected(result.error()));
-                       if (result->existing) {
-                         if (result->existing_request == new_request_hash) {
-                           return done(CreateResult{*result->existing, true});
-                         }
-                         return compare_with_existing(*result->existing, *result->existing_request,
-                                                      std::move(job_request), std::move(done));
-                       }
-                       on_committed_events(job, sealed_events);
-                       if (result->lease) {
-                         plans_.insert(plan);
-                         const std::shared_ptr<JobDriver> driver = acquire(*result->lease);
-                         done(CreateResult{job, false});
-                         if (!driver) return;
-                         driver->adopt(std::move(*state), head, bytes);
-                         if (stopping_) driver->drain(grace_);
-                         return;
-                       }
-                       done(CreateResult{job, false});
-                       if (!may_claim_here) return;
-                       claimable_ = true;
-                       claim_more();
-                     });
+  if (!start_here) sign_head(world_, writer.end(), now, batch);
+  const std::size_t bytes = bytes_of(*batch.sealed);
+  commit_until_known(
+      world_, handle(), std::make_shared<store::Batch>(std::move(batch)),
+      [this, job, state, sealed_events = *std::move(sealed_events), head = writer.end().head, bytes,
+       new_request_hash, may_claim_here, plan = request.plan, job_request = std::move(job_request),
+       done = std::move(done)](Result<store::CommitResult> result) mutable {
+        if (!result) return done(std::unexpected(result.error()));
+        if (result->existing) {
+          if (result->existing_request == new_request_hash) {
+            return done(CreateResult{*result->existing, true});
+          }
+          return compare_with_existing(*result->existing, *result->existing_request,
+                                       std::move(job_request), std::move(done));
+        }
+        on_committed_events(job, sealed_events);
+        if (result->lease) {
+          plans_.insert(plan);
+          const std::shared_ptr<JobDriver> driver = acquire(*result->lease);
+          done(CreateResult{job, false});
+          if (!driver) return;
+          driver->adopt(std::move(*state), head, bytes);
+          if (stopping_) driver->drain(grace_);
+          return;
+        }
+        done(CreateResult{job, false});
+        if (!may_claim_here) return;
+        claimable_ = true;
+        claim_more();
+      });
 }
 
 // A request whose idempotency key exists. The hash of a request is blinded with the secret of its
@@ -716,26 +700,6 @@ void Runtime::compare_with_existing(JobId job, Hash known, JobRequest job_reques
                   "the idempotency key was used for another request (job " + job.text +
                       "); use a new key"));
       });
-}
-
-// Retries while the outcome is unknown: the same bytes sent again change nothing if they are
-// already committed.
-void Runtime::commit_until_known(std::shared_ptr<store::Batch> batch,
-                                 async::Done<Result<store::CommitResult>> done, int tries) {
-  world_.store.commit(*batch, [this, batch, tries,
-                               done = std::move(done)](Result<store::CommitResult> result) mutable {
-    const Code code = result ? Code{} : result.error().code;
-    const bool nothing_new = code == Code::unavailable || code == Code::store_stopped;
-    // The first try may have been committed: the caller must not take this for "nothing changed".
-    if (!result && tries > 0 && nothing_new) result.error().code = Code::unknown_outcome;
-    if (result || code != Code::unknown_outcome || tries >= kUnknownTries) {
-      return done(std::move(result));
-    }
-    world_.loop.after(std::chrono::milliseconds(20 << tries),
-                      [this, alive = handle(), batch, tries, done = std::move(done)]() mutable {
-                        if (alive.lock()) commit_until_known(batch, std::move(done), tries + 1);
-                      });
-  });
 }
 
 // ---------------------------------------------------------------- control requests
@@ -954,34 +918,18 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
       AE_CHECK(followed, followed.error().message);
     }
   }
-  auto sealed = seal({.job = active->job,
-                      .first_seq = read.row.last_seq + 1,
-                      .prev_hash = read.row.head,
-                      .first_id = uuid_v7(static_cast<std::uint64_t>(now.us / 1000),
-                                          world_.random.next(), world_.random.next()),
-                      .created_at = now,
-                      .attempt_id = std::nullopt,
-                      .salt_seed_a = world_.random.next(),
-                      .salt_seed_b = world_.random.next()},
-                     events);
-  if (!sealed) return active->done(std::unexpected(sealed.error()));
+  LogWriter writer(world_, active->job, {read.row.last_seq, read.row.head}, now, std::nullopt);
   store::Batch batch;
-  batch.job = active->job;
+  auto sealed_events = writer.append(events, row_of(read.state), batch);
+  if (!sealed_events) return active->done(std::unexpected(sealed_events.error()));
   batch.authority = store::Batch::Unleased{};
-  batch.expected_seq = read.row.last_seq;
   batch.effects_absent = std::move(decided);
   batch.inbox_consumed = std::move(numbers);
-  batch.row = row_of(read.state);
-  const std::vector<Event> sealed_events = std::move(sealed->events);
-  if (world_.signer != nullptr) {
-    batch.signed_head =
-        engine::signed_head(*world_.signer, active->job, sealed->last_seq, sealed->head, now);
-  }
-  read.row.head = sealed->head;
-  read.bytes += bytes_of(*sealed);
-  batch.sealed = std::move(*sealed);
-  commit_until_known(std::make_shared<store::Batch>(std::move(batch)),
-                     [this, active, sealed_events, answer, as_logged,
+  sign_head(world_, writer.end(), now, batch);
+  read.row.head = writer.end().head;
+  read.bytes += bytes_of(*batch.sealed);
+  commit_until_known(world_, handle(), std::make_shared<store::Batch>(std::move(batch)),
+                     [this, active, sealed_events = *std::move(sealed_events), answer, as_logged,
                       read = std::move(read)](Result<store::CommitResult> result) mutable {
                        if (!result) {
                          const Code code = result.error().code;

@@ -277,8 +277,6 @@ class Runtime : private JobDriverHost {
   JobId new_job_id();
   void compare_with_existing(JobId job, Hash known, JobRequest job_request,
                              async::Done<Result<CreateResult>> done);
-  void commit_until_known(std::shared_ptr<store::Batch> batch,
-                          async::Done<Result<store::CommitResult>> done, int tries = 0);
   void store_late_result(std::shared_ptr<store::Batch> batch, int tries);
   void on_late_result_stored(std::shared_ptr<store::Batch> batch, int tries,
                              Result<store::CommitResult> result);
