@@ -13,9 +13,9 @@
 #include "engine/questions/questions.h"
 #include "engine/state/checkpoint.h"
 #include "json/json.h"
+#include "runtime/log.h"
 #include "runtime/output_hub.h"
 #include "runtime/row.h"
-#include "runtime/runtime.h"
 
 namespace ae::runtime {
 namespace {
@@ -64,22 +64,6 @@ Result<Value> read_ledger(const JobId& job, const store::LedgerRow& row) {
 }
 
 }  // namespace
-
-std::vector<OpenQuestion> open_questions_of(const engine::State& state) {
-  std::vector<OpenQuestion> questions;
-  for (const engine::Step& step : state.steps) {
-    const engine::Invocation* call = step.call ? &*step.call : nullptr;
-    if (call == nullptr || call->open || call->outcome != OutcomeKind::input_required) continue;
-    questions.push_back({step.id, call->tool, call->id, call->try_no});
-  }
-  return questions;
-}
-
-void abandon_question(ToolRegistry& tool_registry, const OpenQuestion& question) {
-  for (auto* entry : tool_registry.all(question.tool)) {
-    entry->tool->abandon(question.invocation, question.try_no);
-  }
-}
 
 JobDriver::JobDriver(World& world, JobDriverHost& host, JobId job, store::Lease lease,
                      std::string worker)

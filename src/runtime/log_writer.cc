@@ -53,7 +53,7 @@ Result<std::vector<Event>> LogWriter::append(const std::vector<EventBody>& event
   return written;
 }
 
-void commit_until_known(const World& world, std::weak_ptr<JobDriverHost*> alive,
+void commit_until_known(const World& world, async::Alive::Watch alive,
                         std::shared_ptr<const store::Batch> batch,
                         async::Done<Result<store::CommitResult>> done, int tries) {
   auto on_result = [&world, alive = std::move(alive), batch, tries,
@@ -67,7 +67,7 @@ void commit_until_known(const World& world, std::weak_ptr<JobDriverHost*> alive,
     }
     auto again = [&world, alive = std::move(alive), batch, tries,
                   done = std::move(done)]() mutable {
-      if (alive.lock()) commit_until_known(world, alive, batch, std::move(done), tries + 1);
+      if (alive) commit_until_known(world, alive, batch, std::move(done), tries + 1);
     };
     world.loop.after(std::chrono::milliseconds(20 << tries), std::move(again));
   };

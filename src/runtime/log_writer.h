@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "async/alive.h"
+#include "async/loop.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/ids.h"
@@ -18,8 +20,6 @@
 #include "store/store.h"
 
 namespace ae::runtime {
-
-class JobDriverHost;
 
 // The end of a log; seq 0: the log is empty.
 struct LogEnd {
@@ -57,7 +57,7 @@ class LogWriter {
 
 // Commits and retries while the outcome is unknown: the same bytes sent again change nothing if they
 // are already committed. `alive` ends the retries. Fails as Store::commit.
-void commit_until_known(const World& world, std::weak_ptr<JobDriverHost*> alive,
+void commit_until_known(const World& world, async::Alive::Watch alive,
                         std::shared_ptr<const store::Batch> batch,
                         async::Done<Result<store::CommitResult>> done, int tries = 0);
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "engine/heart/decide.h"
+#include "runtime/log.h"
 #include "runtime/log_writer.h"
 #include "runtime/row.h"
-#include "runtime/runtime.h"
 
 namespace ae::runtime {
 namespace {
@@ -18,7 +18,7 @@ struct CrashRecording {
   World& world;
   const engine::PlanCache& plans;
   RunningSlot::SliceName interrupted;
-  std::weak_ptr<JobDriverHost*> alive;
+  async::Alive::Watch alive;
   async::Done<Result<std::vector<Event>>> done;
   std::vector<Event> events;
 
@@ -29,7 +29,7 @@ void load_and_record(const std::shared_ptr<CrashRecording>& recording);
 
 void retry_later(const std::shared_ptr<CrashRecording>& recording) {
   recording->world.loop.after(kRetryDelay, [recording] {
-    if (recording->alive.lock()) load_and_record(recording);
+    if (recording->alive) load_and_record(recording);
   });
 }
 
@@ -49,7 +49,7 @@ std::vector<EventBody> death_events(const RunningSlot::SliceName& interrupted,
 
 void on_commit_result(const std::shared_ptr<CrashRecording>& recording,
                       const Result<store::CommitResult>& result) {
-  if (!recording->alive.lock()) return;
+  if (!recording->alive) return;
   if (result) return recording->done(std::move(recording->events));
   switch (result.error().code) {
     case Code::unavailable:
@@ -109,7 +109,7 @@ void record(const std::shared_ptr<CrashRecording>& recording, LoadedState loaded
 void load_and_record(const std::shared_ptr<CrashRecording>& recording) {
   load_state(recording->world.store, recording->interrupted.job, recording->plans, std::nullopt,
              [recording](Result<LoadedState> loaded_state) {
-               if (!recording->alive.lock()) return;
+               if (!recording->alive) return;
                if (loaded_state) return record(recording, std::move(*loaded_state));
                switch (loaded_state.error().code) {
                  case Code::unavailable:
@@ -126,8 +126,7 @@ void load_and_record(const std::shared_ptr<CrashRecording>& recording) {
 }  // namespace
 
 void record_process_death(World& world, const engine::PlanCache& plans,
-                          const RunningSlot::SliceName& interrupted,
-                          std::weak_ptr<JobDriverHost*> alive,
+                          const RunningSlot::SliceName& interrupted, async::Alive::Watch alive,
                           async::Done<Result<std::vector<Event>>> done) {
   load_and_record(std::make_shared<CrashRecording>(CrashRecording{.world = world,
                                                                   .plans = plans,
