@@ -24,10 +24,12 @@
 #include "engine/heart/ingest.h"
 #include "engine/state/state.h"
 #include "runtime/confirmer.h"
+#include "runtime/drafts.h"
 #include "runtime/job_driver_host.h"
 #include "runtime/ledger.h"
 #include "runtime/log_writer.h"
 #include "runtime/open_questions.h"
+#include "runtime/progress_reports.h"
 #include "runtime/running_slot.h"
 #include "runtime/world.h"
 
@@ -76,23 +78,9 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   Instant lease_until() const { return lease_.lease_until; }
 
  private:
-  struct PendingCommit {  // one commit
-    std::vector<EventBody> events;
-    std::vector<store::EffectRow> effects;
-    std::vector<store::LedgerRow> ledger_put;
-    std::vector<std::pair<InvocationId, std::uint32_t>> effects_absent, ledger_erase;
-    std::vector<std::uint64_t> inbox_applied;
-    std::vector<std::string_view> failpoints;
-    std::optional<store::RowState> row;  // nullopt: computed from the state
-    bool release = false;
-  };
   struct ObservedOutcome {
     engine::SentTry sent;
     Outcome outcome;
-  };
-  struct ProgressReport {  // the latest report of a call, not written yet
-    std::uint32_t try_no;
-    Value value;
   };
   struct InFlightNote {
     InvocationId invocation;
@@ -111,8 +99,6 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void repair_ledger(const store::LoadedJob& loaded);
   Status end_leftover_calls(const store::LoadedJob& loaded);
   Status resolve_tools();
-  Status check_row(const store::JobRow& row) const;
-  std::optional<Error> find_newer_request(const std::vector<store::InboxEntry>& inbox) const;
   void perform_declared();
   void pump();
   void stop_for_newer_request();
@@ -122,7 +108,6 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void add_decided(EventBody draft);
   void add_outcome(ObservedOutcome observed);
   void apply_inbox();
-  void plan_commits();
   void add_checkpoint_event(PendingCommit& pending_commit, const LogWriter& writer);
   void commit_next();
   void send();
@@ -136,7 +121,6 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void on_outcome(const engine::SentTry& sent, Outcome outcome);
   void on_progress(const StepId& step, std::uint32_t try_no, Value value);
   void add_progress_reports();
-  std::optional<Instant> next_report_at() const;
   void schedule_pump(Instant at);
   void start_checks(const std::vector<std::string>& keys);
   void reload(std::string_view why);
@@ -171,23 +155,8 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   std::vector<store::InboxEntry> inbox_;
   bool inbox_notified_ = false;
 
-  // What will be committed: event drafts with their side records; plan_commits divides them into
-  // commits.
-  struct DraftedEvent {
-    EventBody event;
-    // The event decides a call with an unknown outcome: a result that arrives meanwhile makes the
-    // commit fail.
-    std::optional<std::pair<InvocationId, std::uint32_t>> slot;
-    std::optional<store::EffectRow> effect;  // split: committed before this event
-    // split: with a declaration, or after a recorded outcome
-    std::optional<store::LedgerRow> ledger;
-    std::optional<store::RowState> row;  // split: the row as of this event
-  };
-  std::vector<DraftedEvent> drafts_;
+  Drafts drafts_;
   std::vector<StepId> to_perform_;
-  std::vector<std::uint64_t> applied_inbox_;  // numbers of inbox entries
-  std::vector<store::LedgerRow> ledger_put_;  // in-flight notes and repairs
-  std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase_;
   std::vector<async::Done<Status>> pending_note_callbacks_;
   std::optional<Instant> next_decision_at_;
   // Cursor of the last decision, while no event was added since
@@ -201,7 +170,6 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   // The drafts open, expire or cancel a wait: commit only if all accepted inbox entries have been
   // read, because they come first.
   bool must_read_inbox_ = false;
-  bool has_outcomes_ = false;
   // Outcomes in these drafts; if the commit fails, they are recorded again, or as late results.
   std::vector<ObservedOutcome> uncommitted_outcomes_;
   std::deque<PendingCommit> pending_commits_;
@@ -215,13 +183,10 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
     tools::Tool* tool;
     InvocationId invocation;
     std::uint32_t try_no;
-    Instant sent;
-    std::optional<Instant> last_reported = std::nullopt;  // when a report was last written
-    Instant may_report_at() const;
   };
   std::map<StepId, InFlightCall> in_flight_;
   std::vector<OpenQuestion> open_questions_;
-  std::map<StepId, ProgressReport> progress_reports_;      // of calls in `in_flight_`
+  ProgressReports progress_reports_;                       // of calls in `in_flight_`
   Instant batch_time_;                                     // time of all events drafted together
   std::map<InvocationId, std::uint32_t> tries_with_note_;  // calls with an in-flight row to erase
   std::multiset<Instant> pending_heartbeats_;              // lease renewals without a reply
