@@ -53,6 +53,7 @@ function(ae_module name)
     set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
     target_link_libraries(${program} PRIVATE ae_${name})
     ae_use_allocator(${program})
+    ae_separate_symbols(${program})
   endforeach()
 
   if(AE_FUZZ)
@@ -120,6 +121,19 @@ function(ae_use_allocator program)
   if(NOT AE_SANITIZE)
     target_link_options(${program} PRIVATE LINKER:--push-state,--no-as-needed -lmimalloc LINKER:--pop-state)
   endif()
+endfunction()
+
+# AE_SEPARATE_SYMBOLS: the symbols of a program go into <program>.debug beside it; the program names that file, so
+# debuggers, profilers and addr2line find it there.
+function(ae_separate_symbols program)
+  if(NOT AE_SEPARATE_SYMBOLS)
+    return()
+  endif()
+  set(file ${CMAKE_BINARY_DIR}/${program})
+  add_custom_command(TARGET ${program} POST_BUILD
+    COMMAND ${CMAKE_OBJCOPY} --only-keep-debug ${file} ${file}.debug
+    COMMAND ${CMAKE_OBJCOPY} --strip-unneeded --add-gnu-debuglink=${file}.debug ${file}
+    BYPRODUCTS ${file}.debug VERBATIM)
 endfunction()
 
 # Remembers a link until every module is known.
