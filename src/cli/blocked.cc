@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/commands.h"
+#include "cli/shared.h"
 #include "cli/phrases.h"
 #include "json/json.h"
 #include "plan/budget.h"

@@ -5,7 +5,7 @@
 
 #include "api/views.h"
 #include "base/counted.h"
-#include "cli/commands.h"
+#include "cli/shared.h"
 #include "cli/phrases.h"
 #include "json/json.h"
 

@@ -6,13 +6,29 @@
 #include "api/problem.h"
 #include "app/api_client.h"
 #include "base/counted.h"
-#include "cli/commands.h"
+#include "cli/shared.h"
 #include "cli/progress_line.h"
 #include "cli/text.h"
 #include "json/json.h"
 
 namespace ae::cli {
 namespace {
+
+struct PruneOptions : CommonOptions {
+  std::string older_than, status, agent, archive;
+  std::vector<std::string> labels;
+  bool dry_run = false;
+};
+
+std::vector<Option> prune_options(PruneOptions& o) {
+  return {{"--older-than", "DURATION", &o.older_than,
+           "minimum time since the end, such as 90d (store clock)", kRequired},
+          {"--status", "LIST", &o.status, "completed,failed,cancelled (default: all)"},
+          {"--agent", "NAME", &o.agent, "only jobs of this agent"},
+          {"--label", "NAME=VALUE", &o.labels, "NAME=VALUE; all must match"},
+          {"--archive", "DIR", &o.archive, "write each job's log to DIR/ID.json before deleting it"},
+          {"--dry-run", "", &o.dry_run, "only count"}};
+}
 
 constexpr std::size_t kLeftShown = 10;
 
@@ -33,7 +49,7 @@ Result<Value> statuses_of(const std::string& text) {
   return Value::array(std::move(all));
 }
 
-Result<std::vector<Member>> parse_prune_params(const Options& options) {
+Result<std::vector<Member>> parse_prune_params(const PruneOptions& options) {
   if (auto age = duration_from_text(options.older_than); !age) {
     return fail(Code::usage, "--older-than: " + age.error().message);
   }
@@ -97,7 +113,7 @@ struct PruneTotals {
   }
 };
 
-Result<PruneTotals> prune_all(const Options& options, const Terminal& terminal, PruneTotals& sum) {
+Result<PruneTotals> prune_all(const PruneOptions& options, const Terminal& terminal, PruneTotals& sum) {
   AE_ASSIGN(const std::vector<Member> params, parse_prune_params(options));
   AE_ASSIGN(const app::StoreUrl store, store_of(options));
   AE_ASSIGN(const auto client, app::ApiClient::open(store, app::OpenMode::write));
@@ -121,9 +137,7 @@ Result<PruneTotals> prune_all(const Options& options, const Terminal& terminal, 
   }
 }
 
-}  // namespace
-
-int prune_command(const Options& options, Terminal& terminal) {
+int prune_command(const PruneOptions& options, Terminal& terminal) {
   PruneTotals sum;
   const auto done = prune_all(options, terminal, sum);
   if (!done) {
@@ -154,5 +168,15 @@ int prune_command(const Options& options, Terminal& terminal) {
   }
   return sum.left_jobs > 0 ? kUnverified : kDone;
 }
+
+}  // namespace
+
+extern const Command kPruneCommand{
+    .name = "prune",
+    .group = Group::maintain,
+    .target = Target::store_or_server,
+    .summary = "delete ended jobs and all their data, and free their ids and idempotency keys",
+    .example = "aetheris prune --older-than 90d --archive /archive/aetheris",
+    .new_invocation = new_invocation<PruneOptions, prune_options, prune_command>};
 
 }  // namespace ae::cli

@@ -12,7 +12,7 @@
 #include "app/api_client.h"
 #include "app/key_file.h"
 #include "base/time.h"
-#include "cli/commands.h"
+#include "cli/shared.h"
 #include "cli/follow_retry.h"
 #include "cli/phrases.h"
 #include "cli/trace_text.h"

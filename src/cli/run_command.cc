@@ -14,9 +14,10 @@
 #include "app/api_client.h"
 #include "app/instance.h"
 #include "app/secret_names.h"
-#include "cli/commands.h"
 #include "cli/graph_text.h"
 #include "cli/job_run.h"
+#include "cli/run_options.h"
+#include "cli/shared.h"
 #include "json/json.h"
 #include "net/system.h"
 #include "plan/plan.h"
@@ -24,6 +25,51 @@
 
 namespace ae::cli {
 namespace {
+
+std::vector<Option> run_options(RunOptions& o) {
+  return std::vector<Option>{
+             {"FILE", "", &o.file, "the agents file", kRequired},
+             policies_option(o.policies),
+             {"AGENT", "", &o.agent, "needed when FILE has several agents"},
+             {"KEY=VALUE", "", &o.input.pairs,
+              "add a member to the input: KEY=TEXT a string, KEY:=JSON any JSON value; also with "
+              "--input"},
+             {"--input", "JSON", &o.input.input, "JSON, or @FILE (@- is stdin)"},
+             {"--message", "TEXT", &o.input.message,
+              "the member \"message\" of the input, which loops and planners read"},
+             {"--job-id", "ID", &o.job_id, "the job's id; an existing job is resumed", kNotEmpty},
+             {"--idempotency-key", "KEY", &o.idempotency_key,
+              "repeating the key with the same input returns the same job", kNotEmpty},
+             {"--priority",
+              "N",
+              &o.priority,
+              "-1000 to 1000; higher is claimed first",
+              {.accepts = Accepts::priority}},
+             {"--deadline", "WHEN", &o.deadline,
+              "the deadline: a duration (30m) or a time in UTC", kNotEmpty},
+             {"--budget", "NAME=AMOUNT", &o.budget,
+              "NAME=AMOUNT: limit tokens, model_calls, tool_calls, cost or wall; at most the "
+              "agent's own limit; repeatable"},
+             capability_option(o),
+             {"--queue",
+              "NAME",
+              &o.queue,
+              "the queue to enqueue the job on",
+              {.accepts = Accepts::identifier}}} +
+         queue_options(o) +
+         std::vector<Option>{
+             {"--label", "NAME=VALUE", &o.labels, "NAME=VALUE; repeatable"},
+             {"--detach", "", &o.detach, "create the job and exit; another process runs it"},
+             {"--only", "", &o.only,
+              "run this job alone: other unfinished jobs of this store are not resumed"},
+             {"--dry-run", "", &o.dry_run, "check and show the plan; write nothing"},
+             durability_option(o),
+             {"--grace", "DURATION", &o.grace,
+              "time for calls in flight after Ctrl-C (default 10s)"},
+             signing_key_option(o),
+             notify_option(o, "with JSON on stdin; best effort"),
+             {"-v,--verbose", "", &o.verbose, "print each step on stderr"}};
+}
 
 constexpr auto kLockWait = std::chrono::seconds(3);  // for a process that is stopping
 constexpr int kOwnersMax = 1000;  // owners that may end in turn while a job waits
@@ -56,7 +102,7 @@ Result<Value> labels_of(const std::vector<std::string>& texts) {
   return Value::object(std::move(members));
 }
 
-Result<RunParams> parse_run_params(const Options& options, const agents::AgentsFile& file) {
+Result<RunParams> parse_run_params(const RunOptions& options, const agents::AgentsFile& file) {
   RunParams params{.file = options.file, .has_one_agent = file.agents.size() == 1};
   AE_ASSIGN(params.store, store_of(options));
   if (options.detach && params.store.kind == app::StoreUrl::Kind::memory) {
@@ -64,7 +110,7 @@ Result<RunParams> parse_run_params(const Options& options, const agents::AgentsF
   }
   AE_ASSIGN(params.labels, labels_of(options.labels));
   params.priority = options.priority;
-  AE_ASSIGN(params.queues, queue_limits(options));
+  AE_ASSIGN(params.queues, queue_limits(options.queue_limits));
   auto grace = duration_from_text(options.grace);
   if (!grace) return fail(Code::usage, "--grace: " + grace.error().message);
   params.grace = *grace;
@@ -85,7 +131,7 @@ Result<RunParams> parse_run_params(const Options& options, const agents::AgentsF
   } else if (options.job_id.empty()) {
     return fail(Code::usage, options.file + " has several agents; choose one of " + names);
   }
-  AE_ASSIGN(params.input, input_of(options));
+  AE_ASSIGN(params.input, input_of(options.input));
   return params;
 }
 
@@ -169,7 +215,7 @@ api::ApiRequest get_job(const std::string& id) {
 }
 
 // Does the existing job with this id match the command?
-Status check_same_job(const RunParams& params, const Options& options,
+Status check_same_job(const RunParams& params, const RunOptions& options,
                       const agents::AgentsFile& file, const Value& job) {
   const std::string agent(job.text("agent"));
   const std::string id(job.text("id"));
@@ -208,7 +254,7 @@ Value budget_of(const std::vector<std::string>& limits) {
   return budget;
 }
 
-api::ApiRequest creation_request(const RunParams& params, const Options& options,
+api::ApiRequest creation_request(const RunParams& params, const RunOptions& options,
                                  const std::string& plan_hash) {
   std::vector<Member> body{
       {"agent", params.agent}, {"labels", params.labels}, {"priority", params.priority}};
@@ -230,8 +276,8 @@ api::ApiRequest creation_request(const RunParams& params, const Options& options
 }
 
 // For a job that existed before: prints what this command does with it.
-void print_exists(const Value& job, const Options& options, bool runs_here, Terminal& terminal) {
-  if (options.was_looked_up || options.detach || options.command != "run") return;
+void print_exists(const Value& job, const RunOptions& options, bool runs_here, Terminal& terminal) {
+  if (options.was_looked_up || options.detach) return;
   const std::string status(job.text("status"));
   if (!has_ended(job) && !runs_here) return;
   if (!has_ended(job)) {
@@ -261,7 +307,7 @@ void print_plan_differs(const Value& job, const RunParams& params, const agents:
 using SendRequest = std::function<Result<api::ApiResponse>(const api::ApiRequest&)>;
 
 // Finds the job of this run by its id, or creates it.
-Result<Value> find_or_create_job(const RunParams& params, const Options& options,
+Result<Value> find_or_create_job(const RunParams& params, const RunOptions& options,
                                  const agents::AgentsFile& file, const std::string& plan_hash,
                                  const SendRequest& send, bool runs_here, Terminal& terminal) {
   if (!options.job_id.empty()) {
@@ -416,7 +462,7 @@ IdleJob with_approvals(Value job, const app::StoreUrl& store, const SendRequest&
 }
 
 // A server runs the job; this process waits until it is idle.
-RunOutcome run_at_server(const std::string& url, const RunParams& params, const Options& options,
+RunOutcome run_at_server(const std::string& url, const RunParams& params, const RunOptions& options,
                          const agents::AgentsFile& file, const std::string& plan_hash,
                          Terminal& terminal) {
   const auto client = app::ApiClient::connect_to_server(url);
@@ -454,7 +500,7 @@ Status check_served(const std::string& agent, const std::string& owner, const st
 // The owner of the store runs the job; this process waits. nullopt: the owner has ended. After the
 // creation `options` names the job, so that it can continue elsewhere.
 std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& params,
-                                       Options& options, const agents::AgentsFile& file,
+                                       RunOptions& options, const agents::AgentsFile& file,
                                        const std::string& plan_hash, Terminal& terminal) {
   const std::string owner = app::owner_name(params.store);
   const SendRequest send = [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
@@ -506,7 +552,7 @@ std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& 
 
 // `owner`: the process that holds the store, if that is why it cannot be opened.
 Result<std::unique_ptr<app::Instance>> open_instance(const RunParams& params,
-                                                     const Options& options,
+                                                     const RunOptions& options,
                                                      const app::LoadedAgents& loaded, JobRun& run,
                                                      std::size_t descriptors,
                                                      std::unique_ptr<app::ApiClient>& owner) {
@@ -542,7 +588,7 @@ Result<std::unique_ptr<app::Instance>> open_instance(const RunParams& params,
 
 // REQUIRES: `run` observes `instance`.
 RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& params,
-                    const Options& options, const app::LoadedAgents& loaded, Terminal& terminal) {
+                    const RunOptions& options, const app::LoadedAgents& loaded, Terminal& terminal) {
   if (!options.detach) {
     if (auto listens = instance.listen(); !listens) {
       terminal.warn("other commands cannot reach this process: " + listens.error().message);
@@ -593,7 +639,7 @@ RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& param
 
 // Runs the job here or at the owner of the store. If that ends before the job is idle, the job
 // continues here.
-RunOutcome run_here_or_at_owner(const RunParams& params, Options& options,
+RunOutcome run_here_or_at_owner(const RunParams& params, RunOptions& options,
                                 const app::LoadedAgents& loaded, const std::string& plan_hash,
                                 Terminal& terminal) {
   JobRun::Options run_options{.only = options.only,
@@ -602,7 +648,7 @@ RunOutcome run_here_or_at_owner(const RunParams& params, Options& options,
                               .store = params.store};
   for (const auto& [name, agent] : loaded.file.agents) run_options.agents.insert(name);
   run_options.notify = options.notify;
-  run_options.has_only_option = options.command == "run";
+  run_options.has_only_option = options.has_only_option;
   run_options.descriptors = net::raise_descriptor_limit();
   for (int owners = 1;; ++owners) {
     JobRun run(terminal, run_options);
@@ -660,10 +706,14 @@ std::expected<bool, int> prompt_approvals(const IdleJob& idle_job, const RunPara
 
 }  // namespace
 
-int run_command(const Options& options, Terminal& terminal) {
-  auto loaded = load_valid_agents(options.file, options, terminal);
+int run_command(const RunOptions& given, Terminal& terminal) {
+  RunOptions options = given;
+  if (options.agent.find('=') != std::string::npos) {  // no AGENT
+    options.input.pairs.insert(options.input.pairs.begin(), std::exchange(options.agent, {}));
+  }
+  auto loaded = load_valid_agents(options.file, options.policies, terminal);
   if (!loaded) return loaded.error();
-  warn_of_idle_policies(loaded->policies, {&loaded->file}, options, terminal);
+  warn_of_idle_policies(options.policies, loaded->policies, {&loaded->file}, terminal);
   auto params = parse_run_params(options, loaded->file);
   if (!params) return terminal.fail_with(params.error());
   if (options.dry_run) return dry_run(*params, loaded->file, terminal);
@@ -681,23 +731,30 @@ int run_command(const Options& options, Terminal& terminal) {
   }
   const char* const url = std::getenv("AETHERIS_URL");
   const bool elsewhere = url != nullptr && *url != '\0';
-  Options now = options;
   std::set<std::string> prompted;
   for (;;) {
     const RunOutcome end = elsewhere
-                               ? run_at_server(url, *params, now, loaded->file, plan_hash, terminal)
-                               : run_here_or_at_owner(*params, now, *loaded, plan_hash, terminal);
+                               ? run_at_server(url, *params, options, loaded->file, plan_hash, terminal)
+                               : run_here_or_at_owner(*params, options, *loaded, plan_hash, terminal);
     if (!end) return end.error();
     const auto approved = prompt_approvals(*end, *params, prompted, terminal);
     if (approved && *approved) {
-      now.job_id = end->job.text("id");
-      now.idempotency_key.clear();
-      now.was_looked_up = true;
+      options.job_id = end->job.text("id");
+      options.idempotency_key.clear();
+      options.was_looked_up = true;
       continue;
     }
     const int code = print_end(end->job, *params, terminal);
     return approved ? code : approved.error();
   }
 }
+
+extern const Command kRunCommand{
+    .name = "run",
+    .group = Group::run,
+    .target = Target::store_or_server,
+    .summary = "run a job of FILE's agent and wait for its result",
+    .example = "aetheris run agents.yaml name=Ada",
+    .new_invocation = new_invocation<RunOptions, run_options, run_command>};
 
 }  // namespace ae::cli

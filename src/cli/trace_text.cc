@@ -11,7 +11,7 @@
 
 #include "base/counted.h"
 #include "base/time.h"
-#include "cli/commands.h"
+#include "cli/shared.h"
 #include "cli/phrases.h"
 #include "json/json.h"
 
