@@ -24,16 +24,16 @@ struct CheckOptions : CommonOptions {
 };
 
 std::vector<Option> check_options(CheckOptions& o) {
-  return {policies_option(o.policies),
-          {"FILE", "", &o.files, "the agents files", kRequired},
-          {"--graph", "", &o.graph, "print each plan as a graph"},
-          {"--accept", "", &o.accept,
-           "list the tools of every MCP server, show changes and pin them"},
-          {"--diff",
-           "",
-           &o.diff,
-           "list the tools of every MCP server and show changes",
-           {.excludes = {"--accept"}}}};
+  return {
+      policies_option(o.policies),
+      {"FILE", "", &o.files, "the agents files", kRequired},
+      {"--graph", "", &o.graph, "print each plan as a graph"},
+      {"--accept", "", &o.accept, "list the tools of every MCP server, show changes and pin them"},
+      {"--diff",
+       "",
+       &o.diff,
+       "list the tools of every MCP server and show changes",
+       {.excludes = {"--accept"}}}};
 }
 
 int check_command(const CheckOptions& options, Terminal& terminal) {

@@ -40,9 +40,9 @@ constexpr int kPriorityMin = -1000, kPriorityMax = 1000;
 struct OptionRules {
   bool is_required = false;
   Accepts accepts = Accepts::anything;
-  std::vector<std::string> choices = {};  // empty = no fixed choices
-  std::string variable = {};              // the environment variable with its default
-  std::string needs = {};                 // an option that must be given too
+  std::vector<std::string> choices = {};   // empty = no fixed choices
+  std::string variable = {};               // the environment variable with its default
+  std::string needs = {};                  // an option that must be given too
   std::vector<std::string> excludes = {};  // options that cannot be given too
 };
 

@@ -15,14 +15,14 @@ extern const Command kInitCommand, kRunCommand, kServeCommand, kWorkerCommand, k
 namespace {
 
 constexpr const Command* kCommands[] = {
-    &kInitCommand,       &kRunCommand,     &kServeCommand,   &kWorkerCommand,    &kMcpCommand,
-    &kCheckCommand,      &kJobsCommand,    &kJobCommand,     &kEventsCommand,    &kTraceCommand,
-    &kTranscriptCommand, &kReplayCommand,  &kVerifyCommand,  &kSignalCommand,    &kMessageCommand,
-    &kApprovalsCommand,  &kApproveCommand, &kRejectCommand,  &kPauseCommand,     &kResumeCommand,
-    &kBudgetCommand,     &kCancelCommand,  &kResolveCommand, &kForkCommand,      &kPlanCommand,
-    &kRetryCommand,      &kMigrateCommand, &kBackupCommand,  &kRestoreCommand,   &kInspectCommand,
-    &kRebuildCommand,    &kCompletionCommand, &kRedactCommand, &kPruneCommand,   &kAuditCommand,
-    &kKeysCommand,       &kDoctorCommand,  &kVersionCommand};
+    &kInitCommand,       &kRunCommand,        &kServeCommand,   &kWorkerCommand,  &kMcpCommand,
+    &kCheckCommand,      &kJobsCommand,       &kJobCommand,     &kEventsCommand,  &kTraceCommand,
+    &kTranscriptCommand, &kReplayCommand,     &kVerifyCommand,  &kSignalCommand,  &kMessageCommand,
+    &kApprovalsCommand,  &kApproveCommand,    &kRejectCommand,  &kPauseCommand,   &kResumeCommand,
+    &kBudgetCommand,     &kCancelCommand,     &kResolveCommand, &kForkCommand,    &kPlanCommand,
+    &kRetryCommand,      &kMigrateCommand,    &kBackupCommand,  &kRestoreCommand, &kInspectCommand,
+    &kRebuildCommand,    &kCompletionCommand, &kRedactCommand,  &kPruneCommand,   &kAuditCommand,
+    &kKeysCommand,       &kDoctorCommand,     &kVersionCommand};
 
 }  // namespace
 
@@ -39,7 +39,9 @@ std::string_view group_title(Group group) {
 }
 
 std::vector<Option> declare_common(CommonOptions& options) {
-  return {{"--store", "URL", &options.store,
+  return {{"--store",
+           "URL",
+           &options.store,
            "sqlite:PATH (default sqlite:.aetheris/aetheris.db), postgres://… or memory:",
            {.variable = "AETHERIS_STORE"}},
           {"--json", "", &options.json, "print one JSON value; `events -f` prints one per line"}};

@@ -3,8 +3,8 @@
 
 #include "api/problem.h"
 #include "app/api_client.h"
-#include "cli/shared.h"
 #include "cli/phrases.h"
+#include "cli/shared.h"
 #include "json/json.h"
 #include "net/system.h"
 
@@ -110,7 +110,8 @@ struct CancelOptions : JobOptions {
 };
 
 std::vector<Option> cancel_options(CancelOptions& o) {
-  return {job_argument(o.id), reason_option(o.reason),
+  return {job_argument(o.id),
+          reason_option(o.reason),
           {"--no-compensate", "", &o.no_compensate, "do not compensate completed effects"}};
 }
 

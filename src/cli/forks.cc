@@ -38,11 +38,11 @@ struct ForkOptions : NewJobOptions {
 };
 
 std::vector<Option> fork_options(ForkOptions& o) {
-  return std::vector<Option>{{"ID", "", &o.id, "the job to fork; it is not changed", kRequired},
-                             {"--at", "SEQ", &o.at,
-                              "the event to fork at, from `aetheris events`", kRequired},
-                             {"--input", "JSON", &o.input,
-                              "input for the steps that are not done: JSON, or @FILE"}} +
+  return std::vector<Option>{
+             {"ID", "", &o.id, "the job to fork; it is not changed", kRequired},
+             {"--at", "SEQ", &o.at, "the event to fork at, from `aetheris events`", kRequired},
+             {"--input", "JSON", &o.input,
+              "input for the steps that are not done: JSON, or @FILE"}} +
          new_job_options(o, "job, event and input",
                          "allow all effects after the event to be repeated");
 }
@@ -55,12 +55,12 @@ struct PlanOptions : CommonOptions {
 };
 
 std::vector<Option> plan_options(PlanOptions& o) {
-  return {{"ID", "", &o.id, "the job", kRequired},
-          {"FILE", "", &o.file, "the agents file with the new plan", kRequired},
-          policies_option(o.policies),
-          {"--drop", "NODE", &o.drop,
-           "a node whose committed effect the new plan drops; repeatable"},
-          {"--reason", "TEXT", &o.reason, "the reason, for the log"}};
+  return {
+      {"ID", "", &o.id, "the job", kRequired},
+      {"FILE", "", &o.file, "the agents file with the new plan", kRequired},
+      policies_option(o.policies),
+      {"--drop", "NODE", &o.drop, "a node whose committed effect the new plan drops; repeatable"},
+      {"--reason", "TEXT", &o.reason, "the reason, for the log"}};
 }
 
 struct RetryOptions : NewJobOptions {
@@ -249,7 +249,7 @@ void print_fork(const MadeFork& fork, Terminal& terminal) {
 
 // Creates the job and prints it.
 int create_from(const NewJobOptions& options, NewJob wanted, const app::StoreUrl& store,
-           Terminal& terminal) {
+                Terminal& terminal) {
   const auto made = make_fork(options.id, std::move(wanted), store, terminal);
   if (!made) return made.error();
   if (terminal.json()) {

@@ -1,8 +1,8 @@
 // keys: create, list and revoke API keys. The secret is printed once, at creation.
 #include "api/problem.h"
 #include "app/api_client.h"
-#include "cli/shared.h"
 #include "cli/phrases.h"
+#include "cli/shared.h"
 #include "json/json.h"
 
 namespace ae::cli {

@@ -4,8 +4,8 @@
 #include <sys/stat.h>
 
 #include "base/counted.h"
-#include "cli/shared.h"
 #include "cli/progress_line.h"
+#include "cli/shared.h"
 #include "cli/text.h"
 
 namespace ae::cli {

@@ -16,8 +16,8 @@
 #include "app/instance.h"
 #include "app/stdio_server.h"
 #include "async/boot_clock.h"
-#include "cli/shared.h"
 #include "cli/service.h"
+#include "cli/shared.h"
 #include "net/asio_loop.h"
 
 namespace ae::cli {
@@ -26,8 +26,7 @@ namespace {
 std::vector<Option> mcp_options(ServiceOptions& o) {
   return std::vector<Option>{
              policies_option(o.policies),
-             {"FILE", "", &o.files,
-              "the agents files (default: the agents of the store's server)"},
+             {"FILE", "", &o.files, "the agents files (default: the agents of the store's server)"},
              {"--workers", "N", &o.workers, "concurrent jobs (default 256; 0 = none)"}} +
          service_options(o);
 }
@@ -139,8 +138,8 @@ int mcp_command(const ServiceOptions& options, Terminal& terminal) {
     if (service_settings->loaded) {
       site_options.create = true;
       site_options.read_agent = [&file = *service_settings->loaded](std::string_view name,
-                                                                   std::string_view json,
-                                                                   agents::Agent& out) {
+                                                                    std::string_view json,
+                                                                    agents::Agent& out) {
         return app::read_agent(file, name, json, out);
       };
     }

@@ -31,12 +31,11 @@ std::vector<Option> queue_options(ProcessOptions& options) {
 }
 
 Option durability_option(ProcessOptions& options) {
-  return {
-      "--durability",
-      "MODE",
-      &options.durability,
-      "fused (default): one write for each step; split: one for each phase, for crash tests",
-      {.choices = {"fused", "split"}}};
+  return {"--durability",
+          "MODE",
+          &options.durability,
+          "fused (default): one write for each step; split: one for each phase, for crash tests",
+          {.choices = {"fused", "split"}}};
 }
 
 Option signing_key_option(ProcessOptions& options) {

@@ -6,8 +6,8 @@
 #include "api/problem.h"
 #include "app/api_client.h"
 #include "base/counted.h"
-#include "cli/shared.h"
 #include "cli/progress_line.h"
+#include "cli/shared.h"
 #include "cli/text.h"
 #include "json/json.h"
 
@@ -21,13 +21,14 @@ struct PruneOptions : CommonOptions {
 };
 
 std::vector<Option> prune_options(PruneOptions& o) {
-  return {{"--older-than", "DURATION", &o.older_than,
-           "minimum time since the end, such as 90d (store clock)", kRequired},
-          {"--status", "LIST", &o.status, "completed,failed,cancelled (default: all)"},
-          {"--agent", "NAME", &o.agent, "only jobs of this agent"},
-          {"--label", "NAME=VALUE", &o.labels, "NAME=VALUE; all must match"},
-          {"--archive", "DIR", &o.archive, "write each job's log to DIR/ID.json before deleting it"},
-          {"--dry-run", "", &o.dry_run, "only count"}};
+  return {
+      {"--older-than", "DURATION", &o.older_than,
+       "minimum time since the end, such as 90d (store clock)", kRequired},
+      {"--status", "LIST", &o.status, "completed,failed,cancelled (default: all)"},
+      {"--agent", "NAME", &o.agent, "only jobs of this agent"},
+      {"--label", "NAME=VALUE", &o.labels, "NAME=VALUE; all must match"},
+      {"--archive", "DIR", &o.archive, "write each job's log to DIR/ID.json before deleting it"},
+      {"--dry-run", "", &o.dry_run, "only count"}};
 }
 
 constexpr std::size_t kLeftShown = 10;
@@ -113,7 +114,8 @@ struct PruneTotals {
   }
 };
 
-Result<PruneTotals> prune_all(const PruneOptions& options, const Terminal& terminal, PruneTotals& sum) {
+Result<PruneTotals> prune_all(const PruneOptions& options, const Terminal& terminal,
+                              PruneTotals& sum) {
   AE_ASSIGN(const std::vector<Member> params, parse_prune_params(options));
   AE_ASSIGN(const app::StoreUrl store, store_of(options));
   AE_ASSIGN(const auto client, app::ApiClient::open(store, app::OpenMode::write));

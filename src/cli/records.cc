@@ -3,8 +3,8 @@
 
 #include "api/problem.h"
 #include "app/api_client.h"
-#include "cli/shared.h"
 #include "cli/phrases.h"
+#include "cli/shared.h"
 #include "json/json.h"
 
 namespace ae::cli {

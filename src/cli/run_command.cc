@@ -45,8 +45,8 @@ std::vector<Option> run_options(RunOptions& o) {
               &o.priority,
               "-1000 to 1000; higher is claimed first",
               {.accepts = Accepts::priority}},
-             {"--deadline", "WHEN", &o.deadline,
-              "the deadline: a duration (30m) or a time in UTC", kNotEmpty},
+             {"--deadline", "WHEN", &o.deadline, "the deadline: a duration (30m) or a time in UTC",
+              kNotEmpty},
              {"--budget", "NAME=AMOUNT", &o.budget,
               "NAME=AMOUNT: limit tokens, model_calls, tool_calls, cost or wall; at most the "
               "agent's own limit; repeatable"},
@@ -588,7 +588,8 @@ Result<std::unique_ptr<app::Instance>> open_instance(const RunParams& params,
 
 // REQUIRES: `run` observes `instance`.
 RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& params,
-                    const RunOptions& options, const app::LoadedAgents& loaded, Terminal& terminal) {
+                    const RunOptions& options, const app::LoadedAgents& loaded,
+                    Terminal& terminal) {
   if (!options.detach) {
     if (auto listens = instance.listen(); !listens) {
       terminal.warn("other commands cannot reach this process: " + listens.error().message);
@@ -733,9 +734,9 @@ int run_command(const RunOptions& given, Terminal& terminal) {
   const bool elsewhere = url != nullptr && *url != '\0';
   std::set<std::string> prompted;
   for (;;) {
-    const RunOutcome end = elsewhere
-                               ? run_at_server(url, *params, options, loaded->file, plan_hash, terminal)
-                               : run_here_or_at_owner(*params, options, *loaded, plan_hash, terminal);
+    const RunOutcome end =
+        elsewhere ? run_at_server(url, *params, options, loaded->file, plan_hash, terminal)
+                  : run_here_or_at_owner(*params, options, *loaded, plan_hash, terminal);
     if (!end) return end.error();
     const auto approved = prompt_approvals(*end, *params, prompted, terminal);
     if (approved && *approved) {

@@ -10,8 +10,8 @@
 #include "app/key_file.h"
 #include "app/reloader.h"
 #include "base/counted.h"
-#include "cli/shared.h"
 #include "cli/service.h"
+#include "cli/shared.h"
 #include "net/tls_identity.h"
 
 namespace ae::cli {
@@ -146,8 +146,8 @@ int serve_command(const ServeOptions& options, Terminal& terminal) {
   if (service_settings->loaded) {
     site_options.create = true;  // to register the agents, even if no jobs run here
     site_options.read_agent = [&file = *service_settings->loaded](std::string_view name,
-                                                                 std::string_view json,
-                                                                 agents::Agent& out) {
+                                                                  std::string_view json,
+                                                                  agents::Agent& out) {
       return app::read_agent(file, name, json, out);
     };
   }

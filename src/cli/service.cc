@@ -70,7 +70,7 @@ Result<Address> address_of(const std::string& text) {
 }
 
 std::expected<ServiceSettings, int> parse_service_settings(const ServiceOptions& options,
-                                                         Terminal& terminal) {
+                                                           Terminal& terminal) {
   ServiceSettings service_settings;
   const auto parsed = [&]() -> Status {
     AE_ASSIGN(service_settings.store, store_of(options));
@@ -101,7 +101,8 @@ std::expected<ServiceSettings, int> parse_service_settings(const ServiceOptions&
   return service_settings;
 }
 
-Service::Service(Terminal& terminal, const ServiceOptions& options, const ServiceSettings& service_settings)
+Service::Service(Terminal& terminal, const ServiceOptions& options,
+                 const ServiceSettings& service_settings)
     : terminal_(terminal),
       service_log_(terminal, {.format = service_log_format(options.log),
                               .verbose = options.verbose,

@@ -41,11 +41,12 @@ struct ServiceSettings {
 };
 // Returns the exit code after an error was printed.
 std::expected<ServiceSettings, int> parse_service_settings(const ServiceOptions& options,
-                                                         Terminal& terminal);
+                                                           Terminal& terminal);
 
 class Service final : public runtime::RuntimeObserver {
  public:
-  Service(Terminal& terminal, const ServiceOptions& options, const ServiceSettings& service_settings);
+  Service(Terminal& terminal, const ServiceOptions& options,
+          const ServiceSettings& service_settings);
 
   // The options for the instance; borrows `service_settings`.
   app::InstanceOptions instance_options(const ServiceOptions& options,

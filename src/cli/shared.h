@@ -47,8 +47,7 @@ std::expected<app::LoadedAgents, int> load_valid_agents(const std::string& path,
                                                         Terminal& terminal);
 // Warns about rules of the policies file `path` that match nothing in these files.
 void warn_of_idle_policies(const std::string& path, const std::vector<agents::Policy>& policies,
-                           const std::vector<const agents::AgentsFile*>& files,
-                           Terminal& terminal);
+                           const std::vector<const agents::AgentsFile*>& files, Terminal& terminal);
 // The name of this process as a worker of a store: HOST:PID.
 std::string worker_name();
 // Parses each --queue-limit NAME=N. Fails with usage.

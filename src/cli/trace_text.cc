@@ -11,8 +11,8 @@
 
 #include "base/counted.h"
 #include "base/time.h"
-#include "cli/shared.h"
 #include "cli/phrases.h"
+#include "cli/shared.h"
 #include "json/json.h"
 
 namespace ae::cli {

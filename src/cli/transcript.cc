@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "cli/shared.h"
 #include "cli/follow_retry.h"
+#include "cli/shared.h"
 #include "cli/transcript_text.h"
 #include "json/json.h"
 

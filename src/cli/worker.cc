@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "app/instance.h"
-#include "cli/shared.h"
 #include "cli/service.h"
+#include "cli/shared.h"
 
 namespace ae::cli {
 namespace {
