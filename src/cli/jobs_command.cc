@@ -13,6 +13,7 @@
 #include "cli/job_reads.h"
 #include "cli/phrases.h"
 #include "cli/shared.h"
+#include "cli/trace_text.h"
 
 namespace ae::cli {
 namespace {

@@ -189,12 +189,12 @@ class Grammar {
 // After an unexpected NAME=VALUE, as `run` takes it: what this command takes instead.
 std::string pair_hint_of(std::string_view command_name,
                          const std::vector<std::string>& unexpected) {
-  constexpr std::size_t kWordShown = 40;
+  constexpr std::size_t kPairShown = 40;
   const Command* const command = find_command(command_name);
   if (command == nullptr || command->pair_hint == nullptr) return {};
   for (const std::string& word : unexpected) {
     const std::size_t at = word.find('=');
-    if (word.starts_with('-') || at == word.npos || word.size() > kWordShown) continue;
+    if (word.starts_with('-') || at == word.npos || word.size() > kPairShown) continue;
     if (std::string hint = command->pair_hint(word); !hint.empty()) return hint;
   }
   return {};
