@@ -60,19 +60,8 @@ Result<std::vector<Member>> parse_prune_params(const PruneOptions& options) {
     params.emplace_back("status", std::move(statuses));
   }
   if (!options.agent.empty()) params.emplace_back("agent", options.agent);
-  std::vector<Member> labels;
-  for (const std::string& text : options.labels) {
-    const std::size_t at = text.find('=');
-    if (at == 0 || at == text.npos) {
-      return fail(Code::usage, "--label must be NAME=VALUE, not \"" + text + "\"");
-    }
-    const std::string name = text.substr(0, at);
-    if (std::ranges::find(labels, name, &Member::first) != labels.end()) {
-      return fail(Code::usage, "--label " + name + " is given twice");
-    }
-    labels.emplace_back(name, text.substr(at + 1));
-  }
-  if (!labels.empty()) params.emplace_back("labels", Value::object(std::move(labels)));
+  AE_ASSIGN(Value labels, labels_of(options.labels));
+  if (!labels.members().empty()) params.emplace_back("labels", std::move(labels));
   if (!options.archive.empty()) {
     // The process that owns the store has another working directory.
     std::error_code unknown;

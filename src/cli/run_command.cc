@@ -16,7 +16,8 @@
 #include "app/secret_names.h"
 #include "cli/graph_text.h"
 #include "cli/job_run.h"
-#include "cli/run_options.h"
+#include "cli/run_creation.h"
+#include "cli/run_params.h"
 #include "cli/shared.h"
 #include "json/json.h"
 #include "net/system.h"
@@ -73,73 +74,6 @@ std::vector<Option> run_options(RunOptions& o) {
 
 constexpr auto kLockWait = std::chrono::seconds(3);  // for a process that is stopping
 constexpr int kOwnersMax = 1000;  // owners that may end in turn while a job waits
-
-struct RunParams {
-  app::StoreUrl store;
-  std::string file;
-  std::string agent;  // "" = as recorded in the job
-  bool has_one_agent = false;
-  std::optional<Value> input;
-  Value labels = Value::object({});
-  std::int64_t priority = 0;
-  std::vector<store::QueueLimit> queues;
-  Duration grace{};
-};
-
-Result<Value> labels_of(const std::vector<std::string>& texts) {
-  std::vector<Member> members;
-  for (const std::string& text : texts) {
-    const std::size_t at = text.find('=');
-    if (at == 0 || at == text.npos) {
-      return fail(Code::usage, "--label must be NAME=VALUE, not \"" + text + "\"");
-    }
-    const std::string name = text.substr(0, at);
-    if (std::ranges::find(members, name, &Member::first) != members.end()) {
-      return fail(Code::usage, "--label " + name + " is given twice");
-    }
-    members.emplace_back(name, text.substr(at + 1));
-  }
-  return Value::object(std::move(members));
-}
-
-Result<RunParams> parse_run_params(const RunOptions& options, const agents::AgentsFile& file) {
-  RunParams params{.file = options.file, .has_one_agent = file.agents.size() == 1};
-  AE_ASSIGN(params.store, store_of(options));
-  if (options.detach && params.store.kind == app::StoreUrl::Kind::memory) {
-    return fail(Code::usage, "--detach cannot be used with --store memory:");
-  }
-  AE_ASSIGN(params.labels, labels_of(options.labels));
-  params.priority = options.priority;
-  AE_ASSIGN(params.queues, queue_limits(options.queue_limits));
-  auto grace = duration_from_text(options.grace);
-  if (!grace) return fail(Code::usage, "--grace: " + grace.error().message);
-  params.grace = *grace;
-  if (!options.job_id.empty()) {
-    auto id = job_id_from_text(options.job_id);
-    if (!id) return std::unexpected(std::move(id).error().with_context("--job-id"));
-  }
-  std::string names;
-  for (const auto& [name, agent] : file.agents) names += (names.empty() ? "" : ", ") + name;
-  if (!options.agent.empty()) {
-    if (!file.agents.contains(options.agent)) {
-      return fail(Code::usage, "there is no agent \"" + options.agent + "\" in " + options.file +
-                                   "; its agents: " + names);
-    }
-    params.agent = options.agent;
-  } else if (file.agents.size() == 1) {
-    params.agent = file.agents.begin()->first;
-  } else if (options.job_id.empty()) {
-    return fail(Code::usage, options.file + " has several agents; choose one of " + names);
-  }
-  AE_ASSIGN(params.input, input_of(options.input));
-  return params;
-}
-
-// The command that continues a job; the agent is recorded in the job.
-std::string run_text(const RunParams& params, const std::string& id) {
-  return "aetheris run " + quoted(params.file) + " --job-id " + quoted(id) +
-         store_flag(params.store);
-}
 
 // ---------------------------------------------------------------- checks before the first write
 
@@ -199,149 +133,7 @@ int dry_run(const RunParams& params, const agents::AgentsFile& file, Terminal& t
   return kDone;
 }
 
-// ---------------------------------------------------------------- the job
-
-std::string new_id() {
-  net::SystemClock clock;
-  net::SystemRandom random;
-  const auto ms = static_cast<std::uint64_t>(clock.now().us / 1000);
-  return to_text(uuid_v7(ms, random.next(), random.next()));
-}
-
-api::ApiRequest get_job(const std::string& id) {
-  api::ApiRequest request;
-  request.path = {"api", "jobs", id};
-  return request;
-}
-
-// Does the existing job with this id match the command?
-Status check_same_job(const RunParams& params, const RunOptions& options,
-                      const agents::AgentsFile& file, const Value& job) {
-  const std::string agent(job.text("agent"));
-  const std::string id(job.text("id"));
-  if (!options.agent.empty() && agent != options.agent) {
-    return fail(Code::already_exists, "job " + id + " belongs to agent \"" + agent +
-                                          "\", not of \"" + options.agent + "\"");
-  }
-  if (!file.agents.contains(agent)) {
-    return fail(Code::already_exists, "job " + id + " belongs to agent \"" + agent +
-                                          "\", which is not in " + params.file);
-  }
-  if (params.input && *params.input != job["input"]) {
-    return fail(
-        Code::already_exists,
-        "job " + id +
-            " exists with another input; omit --input to resume it, or use another --job-id");
-  }
-  return {};
-}
-
-bool has_ended(const Value& job) {
-  const std::string_view status = job.text("status");
-  return status == "completed" || status == "failed" || status == "cancelled";
-}
-
-// Parses NAME=AMOUNT of each limit; the server rejects invalid ones.
-Value budget_of(const std::vector<std::string>& limits) {
-  Value budget = Value::object({});
-  for (const std::string& limit : limits) {
-    const std::size_t at = std::min(limit.find('='), limit.size());
-    const std::string name = limit.substr(0, at);
-    const std::string amount = limit.substr(std::min(at + 1, limit.size()));
-    const bool counted = name != "cost" && name != "wall";
-    budget = budget.with(name, counted ? number_or_text(amount) : Value(amount));
-  }
-  return budget;
-}
-
-api::ApiRequest creation_request(const RunParams& params, const RunOptions& options,
-                                 const std::string& plan_hash) {
-  std::vector<Member> body{
-      {"agent", params.agent}, {"labels", params.labels}, {"priority", params.priority}};
-  body.emplace_back("input", params.input.value_or(Value::object({})));
-  if (!options.job_id.empty()) body.emplace_back("id", options.job_id);
-  if (!options.queue.empty()) body.emplace_back("queue", options.queue);
-  if (!options.deadline.empty()) body.emplace_back("deadline", options.deadline);
-  if (!options.budget.empty()) body.emplace_back("budget", budget_of(options.budget));
-  if (!options.idempotency_key.empty()) {
-    body.emplace_back("idempotency_key", options.idempotency_key);
-  }
-  if (!plan_hash.empty()) body.emplace_back("plan_hash", plan_hash);
-  api::ApiRequest request;
-  request.method = "POST";
-  request.path = {"api", "jobs"};
-  request.body = canonical(Value::object(std::move(body)));
-  request.by = cli_actor();
-  return request;
-}
-
-// For a job that existed before: prints what this command does with it.
-void print_exists(const Value& job, const RunOptions& options, bool runs_here, Terminal& terminal) {
-  if (options.was_looked_up || options.detach) return;
-  const std::string status(job.text("status"));
-  if (!has_ended(job) && !runs_here) return;
-  if (!has_ended(job)) {
-    return terminal.note("resuming job " + safe(job.text("id")) + " (" + status + ")");
-  }
-  terminal.note("job " + safe(job.text("id")) + " had already " +
-                (status == "cancelled" ? "been " : "") + status +
-                "; this command ran nothing and shows its recorded end");
-}
-
-// Warns if FILE's plan differs from the job's plan.
-void print_plan_differs(const Value& job, const RunParams& params, const agents::AgentsFile& file,
-                        Terminal& terminal) {
-  const auto agent = file.agents.find(job.text("agent"));
-  if (agent == file.agents.end() || !job["plan_hash"].is_string()) return;
-  const auto plan = engine::Plan::compile(agent->second.task_graph);
-  if (!plan || to_hex((*plan)->hash) == job.text("plan_hash")) return;
-  const std::string id(job.text("id"));
-  const std::string status(job.text("status"));
-  const std::string with = quoted(id) + " " + quoted(params.file) + store_flag(params.store);
-  std::string text = params.file + ", or a variable that it reads, differs from the plan of job " +
-                     id + ", which keeps its plan.";
-  if (!has_ended(job)) text += " To change the job's plan: aetheris plan " + with;
-  terminal.note(safe(text));
-}
-
-using SendRequest = std::function<Result<api::ApiResponse>(const api::ApiRequest&)>;
-
-// Finds the job of this run by its id, or creates it.
-Result<Value> find_or_create_job(const RunParams& params, const RunOptions& options,
-                                 const agents::AgentsFile& file, const std::string& plan_hash,
-                                 const SendRequest& send, bool runs_here, Terminal& terminal) {
-  if (!options.job_id.empty()) {
-    AE_ASSIGN(const api::ApiResponse found, send(get_job(options.job_id)));
-    if (found.status == 200) {
-      AE_TRY(check_same_job(params, options, file, found.body));
-      print_exists(found.body, options, runs_here, terminal);
-      print_plan_differs(found.body, params, file, terminal);
-      return found.body;
-    }
-    if (found.status != 404) {
-      return std::unexpected(api::error_of_problem(found.body, found.status));
-    }
-  }
-  if (params.agent.empty()) {
-    return fail(Code::usage, params.file + " has several agents and job " + options.job_id +
-                                 " is new: AGENT is missing");
-  }
-  AE_ASSIGN(const api::ApiResponse made, send(creation_request(params, options, plan_hash)));
-  if (made.status >= 400) return std::unexpected(api::error_of_problem(made.body, made.status));
-  if (made.status == 200) {  // found by its --idempotency-key
-    print_exists(made.body, options, runs_here, terminal);
-  }
-  return made.body;
-}
-
-// It has ended, or is blocked on something other than a timer.
-bool is_idle(const Value& job) {
-  const std::string_view status = job.text("status");
-  if (has_ended(job) || status == "parked") return true;
-  if (status != "waiting" || !job["waits"].is_array()) return status == "waiting";
-  return std::ranges::none_of(job["waits"].items(),
-                              [](const Value& wait) { return wait.text("wait_type") == "timer"; });
-}
+// ---------------------------------------------------------------- the end
 
 int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
   const std::string status(job.text("status"));
@@ -516,7 +308,7 @@ std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& 
   };
   // A creation without a response is repeated with the same id.
   const bool names_job = !options.job_id.empty() || !options.idempotency_key.empty();
-  if (!names_job) options.job_id = new_id();
+  if (!names_job) options.job_id = new_job_id();
   auto job = find_or_create_job(params, options, file, plan_hash, send, false, terminal);
   if (!job) {
     Error error = job.error();

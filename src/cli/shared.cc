@@ -79,6 +79,22 @@ std::string worker_name() {
   return cut(std::string(host[0] ? host : "localhost"), 64) + ":" + std::to_string(::getpid());
 }
 
+Result<Value> labels_of(const std::vector<std::string>& texts) {
+  std::vector<Member> members;
+  for (const std::string& text : texts) {
+    const std::size_t at = text.find('=');
+    if (at == 0 || at == text.npos) {
+      return fail(Code::usage, "--label must be NAME=VALUE, not \"" + text + "\"");
+    }
+    const std::string name = text.substr(0, at);
+    if (std::ranges::find(members, name, &Member::first) != members.end()) {
+      return fail(Code::usage, "--label " + name + " is given twice");
+    }
+    members.emplace_back(name, text.substr(at + 1));
+  }
+  return Value::object(std::move(members));
+}
+
 constexpr std::size_t kQueueLimitMax = 100'000;
 
 Result<std::vector<store::QueueLimit>> queue_limits(const std::vector<std::string>& texts) {

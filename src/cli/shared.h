@@ -50,6 +50,8 @@ void warn_of_idle_policies(const std::string& path, const std::vector<agents::Po
                            const std::vector<const agents::AgentsFile*>& files, Terminal& terminal);
 // The name of this process as a worker of a store: HOST:PID.
 std::string worker_name();
+// Parses each --label NAME=VALUE. Fails with usage.
+Result<Value> labels_of(const std::vector<std::string>& texts);
 // Parses each --queue-limit NAME=N. Fails with usage.
 Result<std::vector<store::QueueLimit>> queue_limits(const std::vector<std::string>& texts);
 // Replaces API fields and parameters in the message by the options that set them.
