@@ -53,7 +53,7 @@ int dispatch(const Parsed& parsed, Terminal& terminal) {
     return code;
   }
   if (parsed.command == nullptr) return parsed.code;
-  const bool store_given = parsed.invocation->common().store_given;
+  const bool store_given = parsed.bound->common().store_given;
   if (auto one = check_single_target(*parsed.command, store_given); !one) {
     return terminal.fail_with(one.error());
   }
@@ -61,7 +61,7 @@ int dispatch(const Parsed& parsed, Terminal& terminal) {
                                            environment("AETHERIS_FAILPOINTS_TRACE"));
   if (!failpoints) return terminal.fail_with(failpoints.error());
   async::failpoint_handler = failpoints->get();
-  const int code = parsed.invocation->run(terminal);
+  const int code = parsed.bound->run(terminal);
   async::failpoint_handler = nullptr;
   return code;
 }

@@ -150,6 +150,6 @@ extern const Command kApprovalsCommand{
     .target = Target::store_or_server,
     .summary = "list pending approvals and questions",
     .example = "aetheris approvals",
-    .new_invocation = new_invocation<ApprovalsOptions, approvals_options, approvals_command>};
+    .bind = bound_command<ApprovalsOptions, approvals_options, approvals_command>};
 
 }  // namespace ae::cli

@@ -223,13 +223,12 @@ int init_command(const InitOptions& options, Terminal& terminal) {
 
 }  // namespace
 
-extern const Command kInitCommand{
-    .name = "init",
-    .group = Group::run,
-    .target = Target::nothing,
-    .summary = "write a runnable agents file into DIR",
-    .example = "aetheris init demo",
-    .new_invocation = new_invocation<InitOptions, init_options, init_command>};
+extern const Command kInitCommand{.name = "init",
+                                  .group = Group::run,
+                                  .target = Target::nothing,
+                                  .summary = "write a runnable agents file into DIR",
+                                  .example = "aetheris init demo",
+                                  .bind = bound_command<InitOptions, init_options, init_command>};
 
 extern const Command kCheckCommand{
     .name = "check",
@@ -237,7 +236,7 @@ extern const Command kCheckCommand{
     .target = Target::nothing,
     .summary = "check agents files",
     .example = "aetheris check agents.yaml --graph",
-    .new_invocation = new_invocation<CheckOptions, check_options, check_command>};
+    .bind = bound_command<CheckOptions, check_options, check_command>};
 
 extern const Command kVersionCommand{
     .name = "version",
@@ -245,6 +244,6 @@ extern const Command kVersionCommand{
     .target = Target::nothing,
     .summary = "print the version",
     .example = "aetheris version --json",
-    .new_invocation = new_invocation<CommonOptions, no_options, version_command>};
+    .bind = bound_command<CommonOptions, no_options, version_command>};
 
 }  // namespace ae::cli

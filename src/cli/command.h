@@ -73,9 +73,9 @@ inline std::vector<Option> operator+(std::vector<Option> options, std::vector<Op
 }
 
 // A command together with the values of its options.
-class Invocation {
+class BoundCommand {
  public:
-  virtual ~Invocation() = default;
+  virtual ~BoundCommand() = default;
   virtual CommonOptions& common() = 0;
   // The options of the command, without the common ones. They borrow this.
   virtual std::vector<Option> options() = 0;
@@ -100,18 +100,18 @@ struct Command {
   Target target;
   std::string_view summary;
   std::string_view example;
-  std::unique_ptr<Invocation> (*new_invocation)();
+  std::unique_ptr<BoundCommand> (*bind)();
   // For an unexpected argument NAME=VALUE, as `run` takes it: what this command takes instead; "" =
   // no hint.
   std::string (*pair_hint)(const std::string& pair) = nullptr;
 };
 
-// Makes an Invocation from an options struct, the function that declares its options, and the
+// Makes a BoundCommand from an options struct, the function that declares its options, and the
 // function that runs the command.
 template <class Options, std::vector<Option> (*kDeclare)(Options&),
           int (*kRun)(const Options&, Terminal&)>
-std::unique_ptr<Invocation> new_invocation() {
-  class Bound final : public Invocation {
+std::unique_ptr<BoundCommand> bound_command() {
+  class Bound final : public BoundCommand {
    public:
     CommonOptions& common() override { return options_; }
     std::vector<Option> options() override { return kDeclare(options_); }

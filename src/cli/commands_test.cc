@@ -46,10 +46,10 @@ AE_TEST("commands/each has a name of its own, a summary, and an example of itsel
 
 AE_TEST("commands/an option has a name of its own, a meaning, and a value unless it is a flag") {
   for (const Command* command : commands()) {
-    const auto invocation = command->new_invocation();
+    const auto bound = command->bind();
     std::set<std::string> names{"-h", "--help"};
-    for (const Option& option : declare_common(invocation->common())) names.insert(option.names);
-    const std::vector<Option> options = invocation->options();
+    for (const Option& option : declare_common(bound->common())) names.insert(option.names);
+    const std::vector<Option> options = bound->options();
     for (const Option& option : options) {
       const std::string where = std::string(command->name) + " " + option.names;
       for (const std::string& name : names_of(option)) {
@@ -70,9 +70,9 @@ AE_TEST("commands/an option has a name of its own, a meaning, and a value unless
 
 AE_TEST("commands/a required argument is not behind one that may be missing") {
   for (const Command* command : commands()) {
-    const auto invocation = command->new_invocation();
+    const auto bound = command->bind();
     bool optional = false;
-    for (const Option& option : invocation->options()) {
+    for (const Option& option : bound->options()) {
       if (!option.is_argument()) continue;
       EXPECT_FALSE(optional && option.rules.is_required) << command->name << " " << option.names;
       optional = optional || !option.rules.is_required;
@@ -87,8 +87,8 @@ AE_TEST("parse/a command line selects its command; --store is accepted before an
     const Parsed result = parsed(words);
     ASSERT_NE(result.command, nullptr) << (result.error ? result.error->message : "");
     EXPECT_EQ(result.command->name, "job");
-    EXPECT_EQ(result.invocation->common().store, "memory:");
-    EXPECT_TRUE(result.invocation->common().store_given);
+    EXPECT_EQ(result.bound->common().store, "memory:");
+    EXPECT_TRUE(result.bound->common().store_given);
   }
 }
 

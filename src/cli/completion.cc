@@ -68,11 +68,11 @@ std::vector<CommandShape> command_shapes() {
   std::vector<CommandShape> shapes{{.name = "", .summary = "", .options = {help, version}}};
   add_options(shapes.front(), declare_common(common));
   for (const Command* command : commands()) {
-    const auto invocation = command->new_invocation();
+    const auto bound = command->bind();
     CommandShape shape{.name = std::string(command->name),
                        .summary = std::string(command->summary),
                        .options = {help}};
-    add_options(shape, invocation->options());
+    add_options(shape, bound->options());
     add_options(shape, declare_common(common));
     shapes.push_back(std::move(shape));
   }
@@ -286,6 +286,6 @@ extern const Command kCompletionCommand{
     .target = Target::nothing,
     .summary = "print a shell completion script",
     .example = "source <(aetheris completion bash)",
-    .new_invocation = new_invocation<CompletionOptions, completion_options, completion_command>};
+    .bind = bound_command<CompletionOptions, completion_options, completion_command>};
 
 }  // namespace ae::cli

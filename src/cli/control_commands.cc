@@ -418,7 +418,7 @@ extern const Command kSignalCommand{
     .target = Target::store_or_server,
     .summary = "send a signal to a waiting job",
     .example = "aetheris signal holiday ok-holiday '{\"by\": \"Ada\"}'",
-    .new_invocation = new_invocation<SignalOptions, signal_options, signal_command>};
+    .bind = bound_command<SignalOptions, signal_options, signal_command>};
 
 extern const Command kMessageCommand{
     .name = "message",
@@ -426,7 +426,7 @@ extern const Command kMessageCommand{
     .target = Target::store_or_server,
     .summary = "send a job a message on a channel",
     .example = "aetheris message holiday news '{\"rain\": true}'",
-    .new_invocation = new_invocation<MessageOptions, message_options, message_command>};
+    .bind = bound_command<MessageOptions, message_options, message_command>};
 
 extern const Command kApproveCommand{
     .name = "approve",
@@ -434,7 +434,7 @@ extern const Command kApproveCommand{
     .target = Target::store_or_server,
     .summary = "approve a pending call or question",
     .example = "aetheris approve holiday.5d0c2f8a91b3e4f7",
-    .new_invocation = new_invocation<ApprovalOptions, approve_options, approve_command>};
+    .bind = bound_command<ApprovalOptions, approve_options, approve_command>};
 
 extern const Command kRejectCommand{
     .name = "reject",
@@ -442,7 +442,7 @@ extern const Command kRejectCommand{
     .target = Target::store_or_server,
     .summary = "reject a pending call or question",
     .example = "aetheris reject holiday.5d0c2f8a91b3e4f7",
-    .new_invocation = new_invocation<ApprovalOptions, reject_options, reject_command>};
+    .bind = bound_command<ApprovalOptions, reject_options, reject_command>};
 
 extern const Command kPauseCommand{
     .name = "pause",
@@ -450,7 +450,7 @@ extern const Command kPauseCommand{
     .target = Target::store_or_server,
     .summary = "pause a job once calls in flight have finished",
     .example = "aetheris pause holiday --reason \"prices are wrong\"",
-    .new_invocation = new_invocation<PauseOptions, pause_options, pause_command>};
+    .bind = bound_command<PauseOptions, pause_options, pause_command>};
 
 extern const Command kResumeCommand{
     .name = "resume",
@@ -458,7 +458,7 @@ extern const Command kResumeCommand{
     .target = Target::store_or_server,
     .summary = "resume a job that is paused, or parked until `resume`",
     .example = "aetheris resume holiday",
-    .new_invocation = new_invocation<JobOptions, resume_options, resume_command>};
+    .bind = bound_command<JobOptions, resume_options, resume_command>};
 
 extern const Command kBudgetCommand{
     .name = "budget",
@@ -466,7 +466,7 @@ extern const Command kBudgetCommand{
     .target = Target::store_or_server,
     .summary = "raise a job's budget",
     .example = "aetheris budget holiday --tokens 200000",
-    .new_invocation = new_invocation<BudgetOptions, budget_options, budget_command>,
+    .bind = bound_command<BudgetOptions, budget_options, budget_command>,
     .pair_hint = budget_pair_hint};
 
 extern const Command kCancelCommand{
@@ -475,7 +475,7 @@ extern const Command kCancelCommand{
     .target = Target::store_or_server,
     .summary = "cancel a job",
     .example = "aetheris cancel holiday --reason \"the trip is off\"",
-    .new_invocation = new_invocation<CancelOptions, cancel_options, cancel_command>};
+    .bind = bound_command<CancelOptions, cancel_options, cancel_command>};
 
 extern const Command kResolveCommand{
     .name = "resolve",
@@ -483,6 +483,6 @@ extern const Command kResolveCommand{
     .target = Target::store_or_server,
     .summary = "resolve a call whose outcome is unknown, or a resource that has changed",
     .example = "aetheris resolve payment 5d0c2f8a91b3 happened '{\"receipt\": 17}'",
-    .new_invocation = new_invocation<ResolveOptions, resolve_options, resolve_command>};
+    .bind = bound_command<ResolveOptions, resolve_options, resolve_command>};
 
 }  // namespace ae::cli

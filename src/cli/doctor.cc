@@ -607,6 +607,6 @@ extern const Command kDoctorCommand{
     .target = Target::store,
     .summary = "check the environment and the store",
     .example = "aetheris doctor",
-    .new_invocation = new_invocation<DoctorOptions, doctor_options, doctor_command>};
+    .bind = bound_command<DoctorOptions, doctor_options, doctor_command>};
 
 }  // namespace ae::cli

@@ -250,6 +250,6 @@ extern const Command kEventsCommand{
     .target = Target::store_or_server,
     .summary = "print a job's log",
     .example = "aetheris events holiday -f",
-    .new_invocation = new_invocation<EventsOptions, events_options, events_command>};
+    .bind = bound_command<EventsOptions, events_options, events_command>};
 
 }  // namespace ae::cli

@@ -423,22 +423,20 @@ int plan_command(const PlanOptions& options, Terminal& terminal) {
 
 }  // namespace
 
-extern const Command kForkCommand{
-    .name = "fork",
-    .group = Group::control,
-    .target = Target::store_or_server,
-    .summary = "start a new job from an event of another job",
-    .example = "aetheris fork holiday --at 12",
-    .new_invocation = new_invocation<ForkOptions, fork_options, fork_command>,
-    .pair_hint = fork_pair_hint};
+extern const Command kForkCommand{.name = "fork",
+                                  .group = Group::control,
+                                  .target = Target::store_or_server,
+                                  .summary = "start a new job from an event of another job",
+                                  .example = "aetheris fork holiday --at 12",
+                                  .bind = bound_command<ForkOptions, fork_options, fork_command>,
+                                  .pair_hint = fork_pair_hint};
 
-extern const Command kPlanCommand{
-    .name = "plan",
-    .group = Group::control,
-    .target = Target::store_or_server,
-    .summary = "replace the plan of a running job",
-    .example = "aetheris plan holiday agents.yaml",
-    .new_invocation = new_invocation<PlanOptions, plan_options, plan_command>};
+extern const Command kPlanCommand{.name = "plan",
+                                  .group = Group::control,
+                                  .target = Target::store_or_server,
+                                  .summary = "replace the plan of a running job",
+                                  .example = "aetheris plan holiday agents.yaml",
+                                  .bind = bound_command<PlanOptions, plan_options, plan_command>};
 
 extern const Command kRetryCommand{
     .name = "retry",
@@ -446,7 +444,7 @@ extern const Command kRetryCommand{
     .target = Target::store_or_server,
     .summary = "create a job that continues a failed one; with FILE, under its plan, and run it",
     .example = "aetheris retry holiday agents.yaml",
-    .new_invocation = new_invocation<RetryOptions, retry_options, retry_command>,
+    .bind = bound_command<RetryOptions, retry_options, retry_command>,
     .pair_hint = retry_pair_hint};
 
 }  // namespace ae::cli

@@ -244,6 +244,6 @@ extern const Command kInspectCommand{
     .target = Target::store,
     .summary = "show the rows of a store; read-only",
     .example = "aetheris inspect holiday",
-    .new_invocation = new_invocation<InspectOptions, inspect_options, inspect_command>};
+    .bind = bound_command<InspectOptions, inspect_options, inspect_command>};
 
 }  // namespace ae::cli

@@ -152,12 +152,11 @@ int job_command(const ShowOptions& options, Terminal& terminal) {
 
 }  // namespace
 
-extern const Command kJobCommand{
-    .name = "job",
-    .group = Group::inspect,
-    .target = Target::store_or_server,
-    .summary = "show one job",
-    .example = "aetheris job holiday",
-    .new_invocation = new_invocation<ShowOptions, job_options, job_command>};
+extern const Command kJobCommand{.name = "job",
+                                 .group = Group::inspect,
+                                 .target = Target::store_or_server,
+                                 .summary = "show one job",
+                                 .example = "aetheris job holiday",
+                                 .bind = bound_command<ShowOptions, job_options, job_command>};
 
 }  // namespace ae::cli

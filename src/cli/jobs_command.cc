@@ -235,12 +235,11 @@ int jobs_command(const JobsOptions& options, Terminal& terminal) {
 
 }  // namespace
 
-extern const Command kJobsCommand{
-    .name = "jobs",
-    .group = Group::inspect,
-    .target = Target::store_or_server,
-    .summary = "list jobs, newest first",
-    .example = "aetheris jobs --status waiting",
-    .new_invocation = new_invocation<JobsOptions, jobs_options, jobs_command>};
+extern const Command kJobsCommand{.name = "jobs",
+                                  .group = Group::inspect,
+                                  .target = Target::store_or_server,
+                                  .summary = "list jobs, newest first",
+                                  .example = "aetheris jobs --status waiting",
+                                  .bind = bound_command<JobsOptions, jobs_options, jobs_command>};
 
 }  // namespace ae::cli

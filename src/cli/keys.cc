@@ -129,6 +129,6 @@ extern const Command kKeysCommand{
     .target = Target::store_or_server,
     .summary = "create, list and revoke API keys",
     .example = "aetheris keys create --role viewer --name dashboard --expires 30d",
-    .new_invocation = new_invocation<KeysOptions, keys_options, keys_command>};
+    .bind = bound_command<KeysOptions, keys_options, keys_command>};
 
 }  // namespace ae::cli

@@ -139,7 +139,7 @@ extern const Command kMigrateCommand{
     .target = Target::store,
     .summary = "migrate or create the schema of a store",
     .example = "aetheris migrate --check",
-    .new_invocation = new_invocation<MigrateOptions, migrate_options, migrate_command>};
+    .bind = bound_command<MigrateOptions, migrate_options, migrate_command>};
 
 extern const Command kBackupCommand{
     .name = "backup",
@@ -147,7 +147,7 @@ extern const Command kBackupCommand{
     .target = Target::store,
     .summary = "back up a SQLite store, also while it is in use",
     .example = "aetheris backup /backups/monday.db",
-    .new_invocation = new_invocation<BackupOptions, backup_options, backup_command>};
+    .bind = bound_command<BackupOptions, backup_options, backup_command>};
 
 extern const Command kRestoreCommand{
     .name = "restore",
@@ -155,6 +155,6 @@ extern const Command kRestoreCommand{
     .target = Target::store,
     .summary = "restore a backup to a new SQLite store",
     .example = "aetheris restore /backups/monday.db",
-    .new_invocation = new_invocation<RestoreOptions, restore_options, restore_command>};
+    .bind = bound_command<RestoreOptions, restore_options, restore_command>};
 
 }  // namespace ae::cli

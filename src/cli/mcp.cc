@@ -154,12 +154,11 @@ int mcp_command(const ServiceOptions& options, Terminal& terminal) {
 
 }  // namespace
 
-extern const Command kMcpCommand{
-    .name = "mcp",
-    .group = Group::run,
-    .target = Target::store_or_server,
-    .summary = "serve agents as MCP tools on stdio",
-    .example = "aetheris mcp agents.yaml",
-    .new_invocation = new_invocation<ServiceOptions, mcp_options, mcp_command>};
+extern const Command kMcpCommand{.name = "mcp",
+                                 .group = Group::run,
+                                 .target = Target::store_or_server,
+                                 .summary = "serve agents as MCP tools on stdio",
+                                 .example = "aetheris mcp agents.yaml",
+                                 .bind = bound_command<ServiceOptions, mcp_options, mcp_command>};
 
 }  // namespace ae::cli

@@ -107,12 +107,12 @@ class Grammar {
     const std::size_t from = help.find(kMark) + kMark.size();
     return "usage: " + help.substr(from, help.find('\n', from) - from);
   }
-  // The invocation of the parsed command. REQUIRES: the command line was parsed.
-  std::unique_ptr<Invocation> take_invocation(const Command& command) {
+  // The parsed command with its options. REQUIRES: the command line was parsed.
+  std::unique_ptr<BoundCommand> take_bound(const Command& command) {
     for (const auto& store : stores_) store();
-    std::unique_ptr<Invocation> invocation = std::move(invocations_.at(&command));
-    invocation->common() = common_;
-    return invocation;
+    std::unique_ptr<BoundCommand> bound = std::move(bound_.at(&command));
+    bound->common() = common_;
+    return bound;
   }
 
  private:
@@ -122,9 +122,9 @@ class Grammar {
     sub.fallthrough();
     sub.footer("\nWith every command: --store URL (or AETHERIS_STORE), --json\n\nExample: " +
                std::string(command.example));
-    auto invocation = command.new_invocation();
-    add_options(sub, invocation->options());
-    invocations_.emplace(&command, std::move(invocation));
+    auto bound = command.bind();
+    add_options(sub, bound->options());
+    bound_.emplace(&command, std::move(bound));
   }
 
   void add_options(CLI::App& to, const std::vector<Option>& options) {
@@ -177,7 +177,7 @@ class Grammar {
   }
 
   CommonOptions common_;
-  std::map<const Command*, std::unique_ptr<Invocation>> invocations_;
+  std::map<const Command*, std::unique_ptr<BoundCommand>> bound_;
   std::deque<std::string> texts_;              // values of optional fields
   std::vector<std::function<void()>> stores_;  // stores each of them
   CLI::App app_{
@@ -270,8 +270,8 @@ Parsed parse(int raw_argc, char** raw_argv) {
     }
     // The parsed subcommand, which follows options that `command_of` does not know.
     parsed.command = find_command(grammar.app().get_subcommands().at(0)->get_name());
-    parsed.invocation = grammar.take_invocation(*parsed.command);
-    parsed.invocation->common().store_given = store_given;
+    parsed.bound = grammar.take_bound(*parsed.command);
+    parsed.bound->common().store_given = store_given;
   } catch (const std::exception& error) {
     parsed.command = nullptr;
     parsed.error = Error{Code::usage, error.what()};

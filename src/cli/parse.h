@@ -14,10 +14,10 @@ namespace ae::cli {
 
 // The result of parsing.
 struct Parsed {
-  const Command* command = nullptr;                  // run this command, …
-  std::unique_ptr<Invocation> invocation = nullptr;  // … with these options
-  int code = 0;                                      // or exit with this code: help was printed
-  std::optional<Error> error = {};                   // or print this error (usage, unsupported)
+  const Command* command = nullptr;               // run this command, …
+  std::unique_ptr<BoundCommand> bound = nullptr;  // … with these options
+  int code = 0;                                   // or exit with this code: help was printed
+  std::optional<Error> error = {};                // or print this error (usage, unsupported)
   std::string usage = {};  // … and this line: "usage: aetheris retry [OPTIONS] ID [FILE]"
   bool json = false;       // print the error as JSON
 };

@@ -168,6 +168,6 @@ extern const Command kPruneCommand{
     .target = Target::store_or_server,
     .summary = "delete ended jobs and all their data, and free their ids and idempotency keys",
     .example = "aetheris prune --older-than 90d --archive /archive/aetheris",
-    .new_invocation = new_invocation<PruneOptions, prune_options, prune_command>};
+    .bind = bound_command<PruneOptions, prune_options, prune_command>};
 
 }  // namespace ae::cli

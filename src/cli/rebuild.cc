@@ -124,6 +124,6 @@ extern const Command kRebuildCommand{
     .target = Target::store,
     .summary = "rebuild derived tables from the event logs",
     .example = "aetheris rebuild --check",
-    .new_invocation = new_invocation<RebuildOptions, rebuild_options, rebuild_command>};
+    .bind = bound_command<RebuildOptions, rebuild_options, rebuild_command>};
 
 }  // namespace ae::cli

@@ -167,7 +167,7 @@ extern const Command kRedactCommand{
     .target = Target::store_or_server,
     .summary = "erase values of a job that has ended; its log stays verifiable",
     .example = "aetheris redact holiday 1:input 9 --reason \"asked to be forgotten\"",
-    .new_invocation = new_invocation<RedactOptions, redact_options, redact_command>};
+    .bind = bound_command<RedactOptions, redact_options, redact_command>};
 
 extern const Command kAuditCommand{
     .name = "audit",
@@ -175,6 +175,6 @@ extern const Command kAuditCommand{
     .target = Target::store_or_server,
     .summary = "show the audit log: changes to records, and by whom",
     .example = "aetheris audit --verify",
-    .new_invocation = new_invocation<AuditOptions, audit_options, audit_command>};
+    .bind = bound_command<AuditOptions, audit_options, audit_command>};
 
 }  // namespace ae::cli

@@ -542,12 +542,11 @@ int run_command(const RunOptions& given, Terminal& terminal) {
   }
 }
 
-extern const Command kRunCommand{
-    .name = "run",
-    .group = Group::run,
-    .target = Target::store_or_server,
-    .summary = "run a job of FILE's agent and wait for its result",
-    .example = "aetheris run agents.yaml name=Ada",
-    .new_invocation = new_invocation<RunOptions, run_options, run_command>};
+extern const Command kRunCommand{.name = "run",
+                                 .group = Group::run,
+                                 .target = Target::store_or_server,
+                                 .summary = "run a job of FILE's agent and wait for its result",
+                                 .example = "aetheris run agents.yaml name=Ada",
+                                 .bind = bound_command<RunOptions, run_options, run_command>};
 
 }  // namespace ae::cli

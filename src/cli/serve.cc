@@ -202,6 +202,6 @@ extern const Command kServeCommand{
     .target = Target::served_store,
     .summary = "run agents as a service: an HTTP API and workers",
     .example = "aetheris serve agents.yaml --listen 127.0.0.1:7070",
-    .new_invocation = new_invocation<ServeOptions, serve_options, serve_command>};
+    .bind = bound_command<ServeOptions, serve_options, serve_command>};
 
 }  // namespace ae::cli

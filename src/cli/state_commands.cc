@@ -180,7 +180,7 @@ extern const Command kTraceCommand{
     .target = Target::store_or_server,
     .summary = "show the steps of a job",
     .example = "aetheris trace holiday",
-    .new_invocation = new_invocation<TraceOptions, trace_options, trace_command>};
+    .bind = bound_command<TraceOptions, trace_options, trace_command>};
 
 extern const Command kReplayCommand{
     .name = "replay",
@@ -188,7 +188,7 @@ extern const Command kReplayCommand{
     .target = Target::store_or_server,
     .summary = "show a job's state at an event; read-only",
     .example = "aetheris replay holiday --at 5",
-    .new_invocation = new_invocation<ReplayOptions, replay_options, replay_command>};
+    .bind = bound_command<ReplayOptions, replay_options, replay_command>};
 
 extern const Command kVerifyCommand{
     .name = "verify",
@@ -196,6 +196,6 @@ extern const Command kVerifyCommand{
     .target = Target::store_or_server,
     .summary = "verify a job's log",
     .example = "aetheris verify holiday --key ada.pub",
-    .new_invocation = new_invocation<VerifyOptions, verify_options, verify_command>};
+    .bind = bound_command<VerifyOptions, verify_options, verify_command>};
 
 }  // namespace ae::cli

@@ -136,6 +136,6 @@ extern const Command kTranscriptCommand{
     .target = Target::store_or_server,
     .summary = "show the prompts, answers and calls of a job",
     .example = "aetheris transcript holiday",
-    .new_invocation = new_invocation<TranscriptOptions, transcript_options, transcript_command>};
+    .bind = bound_command<TranscriptOptions, transcript_options, transcript_command>};
 
 }  // namespace ae::cli

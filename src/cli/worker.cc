@@ -100,6 +100,6 @@ extern const Command kWorkerCommand{
     .target = Target::served_store,
     .summary = "run jobs of a shared store, without an HTTP API",
     .example = "aetheris worker agents.yaml --store postgres://me@db/aetheris",
-    .new_invocation = new_invocation<WorkerOptions, worker_options, worker_command>};
+    .bind = bound_command<WorkerOptions, worker_options, worker_command>};
 
 }  // namespace ae::cli
