@@ -448,10 +448,8 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
                    [this, ctx, status, more, most, long_poll,
                     refuse_unreadable](Result<runtime::Runtime::JobSnapshot> read) {
                      if (!read) return refuse_unreadable(ctx, *long_poll, read.error());
-                     const engine::JobStatus job_status = read->state.status;
-                     const bool is_idle_now =
-                         engine::is_terminal(job_status) || engine::is_blocked(job_status);
-                     if (most.count() > 0 && !is_idle_now && !long_poll->last)
+                     const bool waits = most.count() > 0 && !long_poll->last;
+                     if (waits && !is_idle_status(read->row.status))
                        return long_poll->keep_waiting();
                      long_poll->is_done = true;
                      Value shown = job_json(*read);

@@ -39,7 +39,7 @@ std::string to_hex(std::string_view bytes);
 std::string to_hex(const Hash& hash);
 // Lower-case hex only, of even length; nullopt otherwise.
 std::optional<std::string> from_hex(std::string_view hex);
-// Appends the bytes; false if this is no hex, and what is appended is then undefined.
+// Appends the bytes. False if the text is not hex: then the appended bytes are unspecified.
 bool append_bytes_of_hex(std::string_view hex, std::string& out);
 std::optional<Hash> hash_from_hex(std::string_view hex);
 

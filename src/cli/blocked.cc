@@ -458,23 +458,27 @@ std::string input_words(const Value& input, const Value& names, std::string_view
 
 namespace {
 
-// The nodes whose calls are repeated only with --repeat: their outcome is unknown, or their result
-// was rejected.
-std::vector<std::string> repeated_nodes(const Value& job) {
+// The nodes with a call whose outcome is unknown.
+std::vector<std::string> unknown_nodes(const Value& job) {
   std::vector<std::string> nodes;
-  const auto add = [&](std::string_view node) {
-    if (!node.empty() && std::ranges::find(nodes, node) == nodes.end()) nodes.emplace_back(node);
-  };
-  if (job["in_doubt"].is_array()) {
-    for (const Value& doubt : job["in_doubt"].items()) {
-      if (!doubt["noted"].is_object()) add(doubt.text("node_id"));
-    }
+  if (!job["in_doubt"].is_array()) return nodes;
+  for (const Value& doubt : job["in_doubt"].items()) {
+    const std::string_view node = doubt.text("node_id");
+    if (doubt["noted"].is_object() || node.empty()) continue;
+    if (std::ranges::find(nodes, node) == nodes.end()) nodes.emplace_back(node);
   }
+  return nodes;
+}
+
+// The nodes whose calls are repeated only with --repeat: their outcome is unknown, or their result
+// was refused.
+std::vector<std::string> repeated_nodes(const Value& job) {
+  std::vector<std::string> nodes = unknown_nodes(job);
   const Value& error = job["error"];
+  const std::string node(error.text("node_id"));
   if (error.text("code") != "tool_output_invalid" || !error["committed"].is_array()) return nodes;
-  for (const Value& node : error["committed"].items()) {
-    if (node.as_string() == error.text("node_id")) add(node.as_string());
-  }
+  const bool took_effect = std::ranges::count(error["committed"].items(), Value(node)) > 0;
+  if (took_effect && std::ranges::find(nodes, node) == nodes.end()) nodes.push_back(node);
   return nodes;
 }
 
@@ -491,6 +495,7 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
     if (!file.retry_chain.may_retry()) return next;
   }
   const std::vector<std::string> repeated = repeated_nodes(job);
+  const bool has_unknown = !unknown_nodes(job).empty();
   const std::string_view refused = error.text("idempotency_key");
   if (!refused.empty()) {
     next.push_back({"record",
@@ -500,11 +505,11 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
                         safe(refused.substr(0, 12)) + " happened RESULT" + file.store_flag,
                     true});
   }
-  const char* const lead = code == "rejected"  ? "To request approval again, run: "
-                           : !refused.empty()  ? "Then correct the file, and run: "
-                           : !repeated.empty() ? "After resolving the unknown outcome, run: "
-                           : of_input          ? "After correcting the file, run: "
-                                               : "After fixing the cause, run: ";
+  const char* const lead = code == "rejected" ? "To request approval again, run: "
+                           : !refused.empty() ? "Then correct the file, and run: "
+                           : has_unknown      ? "After resolving the unknown outcome, run: "
+                           : of_input         ? "After correcting the file, run: "
+                                              : "After fixing the cause, run: ";
   const bool without = file.path.empty() && keeps_plan(code);
   const std::string retry =
       retry_command_text(file.retry_chain.of(job.text("id")), without ? "" : path, file.store_flag,

@@ -154,6 +154,27 @@ AE_TEST("cli/a failure at the input proposes a new job, and the words that give 
     const FailedJobFile file{.retry_chain = {.last = "t-1", .status = status, .next = "t-2"}};
     EXPECT_EQ(next_commands(job_of("failed").with("error", deep), file).size(), 1u) << status;
   }
+  const Value refused =
+      *parse_json(R"({"code":"tool_output_invalid","committed":["pay"],"node_id":"pay",)"
+                  R"("idempotency_key":"5d0c2f8a91b3e4f7"})");
+  const auto names = [](const Value& error) {
+    std::string all;
+    for (const NextCommand& one :
+         next_commands(job_of("failed").with("error", error), {.path = "trip.yaml"})) {
+      all += one.name + " | " + one.lead + "\n";
+    }
+    return all;
+  };
+  EXPECT_EQ(
+      names(refused),
+      "record | Node pay took effect and its result was refused. To keep the call, first run: "
+      "\n"
+      "retry | Then correct the file, and run: \n"
+      "repeat | To make the call of node pay again, which took effect, run: \n");
+  EXPECT_EQ(names(refused.with("idempotency_key", nullptr)),
+            "retry | After fixing the cause, run: \n"
+            "repeat | To make the call of node pay again, which took effect, run: \n")
+      << "its result was given";
   const Value other = job_of("failed").with("error", *parse_json(R"({"code":"http_503"})"));
   const auto next = next_commands(other, {});
   ASSERT_EQ(next.size(), 1u);

@@ -47,8 +47,8 @@ struct MethodCall {
   std::uint64_t from_seq = 0;  // of a load
 };
 
-// Derived has `Store& inner()`, and may hide `call`. It declares this class a friend if they are
-// private.
+// Derived has `Store& inner()`, and may replace `call`. If these are private, Derived declares this
+// class a friend.
 template <class Derived>
 class ForwardingStore : public Store {
  public:
