@@ -727,7 +727,7 @@ end:
   od
 }
 
-// How an act is to be written, as its writer read it (Runtime::apply_or_enqueue).
+// How an act is to be written, as its writer read it (RequestSubmitter::apply_or_enqueue).
 #define NOWHERE 0
 #define TO_INBOX 1
 #define TO_LOG 2

@@ -142,10 +142,10 @@ void Api::set_offered_agents(OfferedAgents offered_agents) {
 }
 
 void Api::with_fresh_agents(async::Task then) {
-  registry_.refresh_if_older(
-      kKeyCacheTtl, [alive = std::weak_ptr(alive_), then = std::move(then)](Status) mutable {
-        if (alive.lock()) then();
-      });
+  registry_.refresh_if_older(kKeyCacheTtl,
+                             [alive = alive_.watch(), then = std::move(then)](Status) mutable {
+                               if (alive) then();
+                             });
 }
 
 Value Api::job_json(const runtime::Runtime::JobSnapshot& read) {
@@ -168,21 +168,21 @@ Value Api::job_json(const runtime::Runtime::JobSnapshot& read) {
 
 void Api::register_agents(async::Done<Status> done) {
   AE_CHECK(options_.read_agent, "a server with agents has read_agent");
-  registry_.refresh_if_older(Duration(0), [this, alive = std::weak_ptr(alive_),
-                                           done = std::move(done)](Status read) mutable {
-    if (!read) return done(std::move(read));
-    if (!alive.lock()) return;
-    // At startup the file takes precedence.
-    auto found = agents_to_register(source(), [](const std::string&) { return true; });
-    if (!found) return done(std::unexpected(std::move(found).error()));
-    registers_agents_ = true;
-    set_offered_agents(build_offered_agents(source(), true, {}));
-    auto fresh = std::make_shared<std::vector<store::AgentVersion>>(*std::move(found));
-    registry_.on_change([this] { update_offered_agents(); });
-    if (!store_.owned()) poll_registry();
-    std::ranges::reverse(*fresh);
-    register_next(std::move(fresh), std::move(done));
-  });
+  registry_.refresh_if_older(
+      Duration(0), [this, alive = alive_.watch(), done = std::move(done)](Status read) mutable {
+        if (!read) return done(std::move(read));
+        if (!alive) return;
+        // At startup the file takes precedence.
+        auto found = agents_to_register(source(), [](const std::string&) { return true; });
+        if (!found) return done(std::unexpected(std::move(found).error()));
+        registers_agents_ = true;
+        set_offered_agents(build_offered_agents(source(), true, {}));
+        auto fresh = std::make_shared<std::vector<store::AgentVersion>>(*std::move(found));
+        registry_.on_change([this] { update_offered_agents(); });
+        if (!store_.owned()) poll_registry();
+        std::ranges::reverse(*fresh);
+        register_next(std::move(fresh), std::move(done));
+      });
 }
 
 Result<std::vector<store::AgentVersion>> Api::agents_to_register(
@@ -226,11 +226,10 @@ std::set<std::string> Api::changed_agents(const agents::AgentsFile& file) const 
 
 void Api::reload(AgentsReload edited, async::Done<Result<std::vector<AgentChange>>> done) {
   AE_CHECK(registers_agents_, "agents are not registered here");
-  registry_.refresh_if_older(Duration(0), [this, alive = std::weak_ptr(alive_),
-                                           edited = std::move(edited),
+  registry_.refresh_if_older(Duration(0), [this, alive = alive_.watch(), edited = std::move(edited),
                                            done = std::move(done)](Status read) mutable {
     if (!read) return done(std::unexpected(read.error()));
-    if (!alive.lock()) return;
+    if (!alive) return;
     const Source source{edited.file.get(), edited.file, edited.read_agent};
     const std::set<std::string> changed = changed_agents(*edited.file);
     auto fresh =
@@ -253,7 +252,7 @@ void Api::reload(AgentsReload edited, async::Done<Result<std::vector<AgentChange
     register_next(std::move(versions), [this, alive, edited = std::move(edited),
                                         done = std::move(done)](Status written) mutable {
       if (!written) return done(std::unexpected(written.error()));
-      if (alive.lock()) done(apply_reload(std::move(edited)));
+      if (alive) done(apply_reload(std::move(edited)));
     });
   });
 }
@@ -275,16 +274,16 @@ std::vector<Api::AgentChange> Api::apply_reload(AgentsReload edited) {
 
 void Api::follow_registry(async::Done<Status> done) {
   AE_CHECK(options_.read_agent, "a server with agents has read_agent");
-  registry_.refresh_if_older(Duration(0), [this, alive = std::weak_ptr(alive_),
-                                           done = std::move(done)](Status read) mutable {
-    if (!read) return done(std::move(read));
-    if (!alive.lock()) return;
-    registers_agents_ = true;
-    update_offered_agents();
-    registry_.on_change([this] { update_offered_agents(); });
-    if (!store_.owned()) poll_registry();
-    done({});
-  });
+  registry_.refresh_if_older(
+      Duration(0), [this, alive = alive_.watch(), done = std::move(done)](Status read) mutable {
+        if (!read) return done(std::move(read));
+        if (!alive) return;
+        registers_agents_ = true;
+        update_offered_agents();
+        registry_.on_change([this] { update_offered_agents(); });
+        if (!store_.owned()) poll_registry();
+        done({});
+      });
 }
 
 void Api::register_next(std::shared_ptr<std::vector<store::AgentVersion>> versions,
@@ -293,10 +292,10 @@ void Api::register_next(std::shared_ptr<std::vector<store::AgentVersion>> versio
   const store::AgentVersion version = std::move(versions->back());
   versions->pop_back();
   store_.append_audit_entry(store::agent_registered(version),
-                            [this, alive = std::weak_ptr(alive_), versions,
+                            [this, alive = alive_.watch(), versions,
                              done = std::move(done)](Result<void> written) mutable {
                               if (!written) return done(std::unexpected(written.error()));
-                              if (alive.lock()) register_next(std::move(versions), std::move(done));
+                              if (alive) register_next(std::move(versions), std::move(done));
                             });
 }
 
@@ -332,7 +331,7 @@ void Api::put_agent(ContextPtr ctx) {
                                     .registered_at = store_.now(),
                                     .by = ctx->request.by};
   registry_.refresh_if_older(
-      Duration(0), [this, alive = std::weak_ptr(alive_), ctx, version](Status read) {
+      Duration(0), [this, alive = alive_.watch(), ctx, version](Status read) {
         if (!read) return ctx->refuse(read.error());
         const auto answer = [this, ctx](int status) {
           const auto offer = offered_agents_.find(ctx->id);
@@ -354,7 +353,7 @@ void Api::put_agent(ContextPtr ctx) {
         store_.append_audit_entry(
             store::agent_registered(version), [this, alive, ctx, answer](Result<void> written) {
               if (!written) return ctx->refuse(written.error());
-              if (!alive.lock()) return;
+              if (!alive) return;
               reloading_.erase(ctx->id);
               registry_.refresh_if_older(Duration(0), [ctx, answer](Status seen) {
                 if (!seen) return ctx->refuse(seen.error());

@@ -136,10 +136,10 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
   ctx->request = std::move(request);
   ctx->done = std::move(done);
   if (options_.on_refused) {
-    ctx->done = [this, alive = std::weak_ptr(alive_),
+    ctx->done = [this, alive = alive_.watch(),
                  requested = ApiRequest{.method = ctx->request.method, .path = ctx->request.path},
                  done = std::move(ctx->done)](ApiResponse answer) mutable {
-      if (answer.status >= 400 && alive.lock())
+      if (answer.status >= 400 && alive)
         options_.on_refused(requested, answer.status, answer.body.text("code"));
       done(std::move(answer));
     };
@@ -152,8 +152,8 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
   for (std::size_t i = 0; i < ctx->request.path.size(); ++i) {
     if ((*route)->path[i] == "{id}") ctx->id = ctx->request.path[i];
   }
-  loop_.post([this, alive = std::weak_ptr(alive_), ctx, handler = (*route)->handle] {
-    if (alive.lock()) (this->*handler)(ctx);
+  loop_.post([this, alive = alive_.watch(), ctx, handler = (*route)->handle] {
+    if (alive) (this->*handler)(ctx);
   });
 }
 
@@ -243,15 +243,15 @@ void Api::wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttem
   long_poll->disconnected = ctx->request.disconnected;
   long_poll->until = steady_.since_start() + std::min(most, kWaitMax);
   long_poll->attempt = std::move(try_answer);
-  long_poll->keep_waiting = [this, alive = std::weak_ptr(alive_), weak = std::weak_ptr(long_poll)] {
+  long_poll->keep_waiting = [this, alive = alive_.watch(), weak = std::weak_ptr(long_poll)] {
     const auto self = weak.lock();
-    if (!self || !alive.lock()) return;
+    if (!self || !alive) return;
     self->is_reading = false;
     const Duration rest = self->not_before - steady_.since_start();
     const bool has_new_events = std::exchange(self->has_new_events, false);
     if (self->last || (has_new_events && rest.count() <= 0)) {
       return loop_.post([this, alive, self] {
-        if (alive.lock()) check_long_poll(self);
+        if (alive) check_long_poll(self);
       });
     }
     const Duration left = self->until - steady_.since_start();
@@ -261,7 +261,7 @@ void Api::wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttem
     self->last = left <= poll;
     self->timer = loop_.after(std::max(Duration(0), std::min(left, poll)), [this, alive, self] {
       self->timer.reset();
-      if (alive.lock()) check_long_poll(self);
+      if (alive) check_long_poll(self);
     });
   };
   long_polls_.push_back(long_poll);
@@ -273,9 +273,9 @@ void Api::check_long_poll(const std::shared_ptr<LongPoll>& long_poll) {
   if (const Duration rest = long_poll->not_before - steady_.since_start();
       rest.count() > 0 && !long_poll->last) {
     if (long_poll->timer) loop_.cancel(*long_poll->timer);
-    long_poll->timer = loop_.after(rest, [this, alive = std::weak_ptr(alive_), long_poll] {
+    long_poll->timer = loop_.after(rest, [this, alive = alive_.watch(), long_poll] {
       long_poll->timer.reset();
-      if (alive.lock()) check_long_poll(long_poll);
+      if (alive) check_long_poll(long_poll);
     });
     return;
   }

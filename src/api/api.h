@@ -22,6 +22,7 @@
 #include "api/roles.h"
 #include "api/stuck.h"
 #include "api/target.h"
+#include "async/alive.h"
 #include "async/loop.h"
 #include "json/value.h"
 #include "log/event.h"
@@ -349,7 +350,7 @@ class Api {
     Hash head;
   };
   std::map<JobId, ReadPosition> read_positions_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  async::Alive alive_;
 };
 
 }  // namespace ae::api

@@ -97,7 +97,7 @@ void Api::read_next_page(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
   filter.status = kOpenStatuses[walk->status];
   apply_cursor(walk->after, filter);
   filter.limit = kRowsAtOnce;
-  store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ctx,
+  store_.query(std::move(filter), [this, alive = alive_.watch(), ctx,
                                    walk](Result<std::vector<store::JobRow>> rows) {
     if (!rows && rows.error().code == Code::not_found) {
       return ctx->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
@@ -105,7 +105,7 @@ void Api::read_next_page(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
     if (!rows) return ctx->refuse(rows.error());
     walk->last_page = rows->size() < kRowsAtOnce;
     for (store::JobRow& row : *rows) walk->rows.push_back(std::move(row));
-    if (alive.lock()) read_next_log(ctx, walk);
+    if (alive) read_next_log(ctx, walk);
   });
 }
 
@@ -125,8 +125,8 @@ void Api::read_next_log(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
   ++walk->logs;
   read_with_slot(
       ctx, job,
-      [this, alive = std::weak_ptr(alive_), ctx, walk](Result<runtime::Runtime::JobSnapshot> read) {
-        if (!alive.lock()) return;
+      [this, alive = alive_.watch(), ctx, walk](Result<runtime::Runtime::JobSnapshot> read) {
+        if (!alive) return;
         if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
         if (read) {  // an unreadable log must not hide other jobs
           for (Value& approval : open_approvals(read->state)) {

@@ -268,13 +268,12 @@ void Authenticator::schedule_watch() {
   watching_ = true;
   watch_timer_ = loop_.after(kRevocationPoll, [this] {
     watch_timer_.reset();
-    registry_.refresh_if_older(kRevocationPoll,
-                               [this, alive = std::weak_ptr(alive_)](const Status& read) {
-                                 if (!alive.lock()) return;
-                                 watching_ = false;
-                                 if (read) check_watched();
-                                 schedule_watch();
-                               });
+    registry_.refresh_if_older(kRevocationPoll, [this, alive = alive_.watch()](const Status& read) {
+      if (!alive) return;
+      watching_ = false;
+      if (read) check_watched();
+      schedule_watch();
+    });
   });
 }
 

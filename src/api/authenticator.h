@@ -20,6 +20,7 @@
 #include "api/rate_limiter.h"
 #include "api/registry_cache.h"
 #include "api/roles.h"
+#include "async/alive.h"
 #include "async/loop.h"
 
 namespace ae::api {
@@ -143,7 +144,7 @@ class Authenticator {
   std::vector<std::weak_ptr<WatchedPrincipal>> watched_;
   std::optional<async::TimerId> watch_timer_;
   bool watching_ = false;  // the timer is set, or the keys are being read
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  async::Alive alive_;
 };
 
 }  // namespace ae::api

@@ -17,11 +17,10 @@ void Api::submit_request(ContextPtr ctx, engine::ControlRequest control, int sta
     control.traceparent = traceparent(context->trace_id, context->parent_id, context->flags);
   }
   auto kept = std::make_shared<const engine::ControlRequest>(control);
-  runtime_.submit_request(
-      *job, std::move(control),
-      [this, alive = std::weak_ptr(alive_), ctx, status, kept](Result<Value> answer) {
-        if (alive.lock()) on_request_done(ctx, *kept, status, std::move(answer));
-      });
+  runtime_.submit_request(*job, std::move(control),
+                          [this, alive = alive_.watch(), ctx, status, kept](Result<Value> answer) {
+                            if (alive) on_request_done(ctx, *kept, status, std::move(answer));
+                          });
 }
 
 void Api::on_request_done(const ContextPtr& ctx, const engine::ControlRequest& control, int status,
@@ -117,20 +116,19 @@ void Api::signal(ContextPtr ctx) {
 void Api::signal_as_operator(ContextPtr ctx, engine::ControlRequest control) {
   const auto job = job_id_from_text(ctx->id);
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
-  runtime_.read_state(
-      *job, [this, alive = std::weak_ptr(alive_), ctx,
-             control = std::move(control)](Result<runtime::Runtime::JobSnapshot> read) mutable {
-        if (!alive.lock()) return;
-        control.wait_type = to_text(engine::WaitType::signal);
-        if (read) {  // otherwise the control request itself fails
-          const auto wait = read->state.waits.find(control.correlation_key);
-          if (wait != read->state.waits.end()) control.wait_type = to_text(wait->second.type);
-        }
-        if (control.wait_type == "human") {
-          return ctx->refuse(missing_role_error(Role::operator_, roles_with(Access::decide)));
-        }
-        this->submit_request(ctx, std::move(control), 200);
-      });
+  runtime_.read_state(*job, [this, alive = alive_.watch(), ctx, control = std::move(control)](
+                                Result<runtime::Runtime::JobSnapshot> read) mutable {
+    if (!alive) return;
+    control.wait_type = to_text(engine::WaitType::signal);
+    if (read) {  // otherwise the control request itself fails
+      const auto wait = read->state.waits.find(control.correlation_key);
+      if (wait != read->state.waits.end()) control.wait_type = to_text(wait->second.type);
+    }
+    if (control.wait_type == "human") {
+      return ctx->refuse(missing_role_error(Role::operator_, roles_with(Access::decide)));
+    }
+    this->submit_request(ctx, std::move(control), 200);
+  });
 }
 
 void Api::cancel(ContextPtr ctx) {

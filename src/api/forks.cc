@@ -130,9 +130,9 @@ void Api::find_or_fork(ContextPtr ctx, runtime::ForkRequest params) {
   if (params.job.empty()) return fork_new(ctx, std::move(params));
   const JobId job = params.job;
   read_with_slot(ctx, job,
-                 [this, alive = std::weak_ptr(alive_), ctx,
+                 [this, alive = alive_.watch(), ctx,
                   params = std::move(params)](Result<runtime::Runtime::JobSnapshot> read) mutable {
-                   if (!alive.lock()) return;
+                   if (!alive) return;
                    if (!read && read.error().code == Code::not_found)
                      return fork_new(ctx, std::move(params));
                    if (!read) return ctx->refuse(read.error());
@@ -188,10 +188,10 @@ void Api::fork_new(ContextPtr ctx, runtime::ForkRequest params) {
 void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
   const bool named = !params.job.empty();
   runtime::ForkRequest retry_params = params;
-  runtime_.fork(std::move(params), [this, alive = std::weak_ptr(alive_), ctx, named,
+  runtime_.fork(std::move(params), [this, alive = alive_.watch(), ctx, named,
                                     retry_params = std::move(retry_params)](
                                        Result<runtime::ForkResult> made) mutable {
-    if (!alive.lock()) return;
+    if (!alive) return;
     if (!made && made.error().code == Code::not_found) {
       return ctx->refuse(missing_job_error(ctx->id));
     }

@@ -300,7 +300,7 @@ void Api::jobs(ContextPtr ctx) {
 
 void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
   store::Filter filter = search->filter;
-  store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ctx,
+  store_.query(std::move(filter), [this, alive = alive_.watch(), ctx,
                                    search](Result<std::vector<store::JobRow>> rows) {
     if (!rows && rows.error().code == Code::not_found) {
       return ctx->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
@@ -315,7 +315,7 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
     }
     const bool more = search->found.size() > search->wanted;
     const bool enough = more || search->examined >= kSearchMax;
-    if (!last && !enough && alive.lock()) return search_jobs(ctx, search);
+    if (!last && !enough && alive) return search_jobs(ctx, search);
     if (more) search->found.resize(search->wanted);
     std::vector<Value> items;
     items.reserve(search->found.size());
@@ -520,13 +520,13 @@ void Api::verify(ContextPtr ctx) {
                                           keys = std::move(keys)](ReadLimiter::Slot slot) mutable {
     if (auto may = ctx->check_response_room(); !may) return ctx->refuse(may.error());
     store_.load(id, 1,
-                [this, alive = std::weak_ptr(alive_), ctx, id, slot = std::move(slot),
+                [this, alive = alive_.watch(), ctx, id, slot = std::move(slot),
                  keys = std::move(keys)](Result<store::LoadedJob> loaded) mutable {
                   if (!loaded && loaded.error().code == Code::not_found) {
                     return ctx->refuse(missing_job_error(id.text));
                   }
                   if (!loaded) return ctx->refuse(loaded.error());
-                  if (!alive.lock()) return;
+                  if (!alive) return;
                   const auto body =
                       std::make_shared<VerifyBody>(id, std::move(*loaded), std::move(keys));
                   async::run_in_slices(
@@ -540,9 +540,8 @@ void Api::replay(ContextPtr ctx) {
   if (auto known = ctx->query.check_names({"at"}); !known) return ctx->refuse(known.error());
   const auto at = ctx->query.number("at");
   if (!at) return ctx->refuse(at.error());
-  read(ctx, [this, alive = std::weak_ptr(alive_), ctx,
-             at = *at](runtime::Runtime::JobSnapshot& read) {
-    if (!alive.lock()) return;
+  read(ctx, [this, alive = alive_.watch(), ctx, at = *at](runtime::Runtime::JobSnapshot& read) {
+    if (!alive) return;
     const std::uint64_t last = read.events.empty() ? 0 : read.events.back().seq;
     const std::uint64_t seq = at.value_or(last);
     if (seq < 1 || seq > last) {
@@ -643,7 +642,7 @@ void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log
     from = position->second;
   }
   store_.load(job, from.seq + 1,
-              [this, alive = std::weak_ptr(alive_), job, from, after,
+              [this, alive = alive_.watch(), job, from, after,
                done = std::move(done)](Result<store::LoadedJob> loaded) mutable {
                 if (!loaded && loaded.error().code == Code::not_found) {
                   return done(std::unexpected(missing_job_error(job.text)));
@@ -676,12 +675,12 @@ void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log
                 }();
                 // The log may be of another job: the first one was deleted, and a new one has its
                 // id.
-                if (!read && from.seq > 0 && alive.lock()) {
+                if (!read && from.seq > 0 && alive) {
                   read_positions_.erase(job);
                   return read_log(job, after, std::move(done));
                 }
                 if (!read) return done(std::unexpected(read.error()));
-                if (alive.lock()) {
+                if (alive) {
                   if (read_positions_.size() >= kReadPositionsMax) read_positions_.clear();
                   read_positions_[job] = position;
                 }

@@ -104,7 +104,7 @@ void Api::create_key(ContextPtr ctx) {
   const auto params = parse_key_params(ctx->request.body);
   if (!params) return ctx->refuse(params.error());
   AE_CHECK(options_.random_source != nullptr, "nothing to draw a key from");
-  registry_.refresh_if_older(Duration(0), [this, alive = std::weak_ptr(alive_), ctx,
+  registry_.refresh_if_older(Duration(0), [this, alive = alive_.watch(), ctx,
                                            params = *params](Status read) {
     if (!read) return ctx->refuse(read.error());
     if (registry_.registry().keys().size() >= kKeysMax) {
@@ -132,7 +132,7 @@ void Api::create_key(ContextPtr ctx) {
                                             " may exist; revoke it if GET /api/keys lists it"});
           }
           if (!written) return ctx->refuse(written.error());
-          if (!alive.lock()) return;
+          if (!alive) return;
           const Value body = key_json(key, store_.now()).with("key", to_text(text));
           // From here on this process requires keys.
           registry_.refresh_if_older(Duration(0), [ctx, body](Status) {
@@ -145,7 +145,7 @@ void Api::create_key(ContextPtr ctx) {
 // Revoking is idempotent.
 void Api::revoke_key(ContextPtr ctx) {
   if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
-  registry_.refresh_if_older(Duration(0), [this, alive = std::weak_ptr(alive_), ctx](Status read) {
+  registry_.refresh_if_older(Duration(0), [this, alive = alive_.watch(), ctx](Status read) {
     if (!read) return ctx->refuse(read.error());
     const store::ApiKey* const key = registry_.registry().key(ctx->id);
     if (key == nullptr) {
@@ -160,7 +160,7 @@ void Api::revoke_key(ContextPtr ctx) {
     store_.append_audit_entry(store::key_revoked(key->id, store_.now(), ctx->request.by),
                               [this, alive, ctx, answer](Result<void> written) {
                                 if (!written) return ctx->refuse(written.error());
-                                if (!alive.lock()) return;
+                                if (!alive) return;
                                 registry_.refresh_if_older(Duration(0), [ctx, answer](Status seen) {
                                   if (!seen) return ctx->refuse(seen.error());
                                   answer();

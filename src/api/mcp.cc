@@ -261,10 +261,10 @@ void Mcp::finish(const CallPtr& call, Value result) const {
 }
 
 void Mcp::send(ApiRequest request, Then then) {
-  handler_(std::move(request), [alive = std::weak_ptr(alive_),
-                                then = std::move(then)](const ApiResponse& answer) mutable {
-    if (alive.lock()) then(answer);
-  });
+  handler_(std::move(request),
+           [alive = alive_.watch(), then = std::move(then)](const ApiResponse& answer) mutable {
+             if (alive) then(answer);
+           });
 }
 
 void Mcp::call_route(const CallPtr& call, std::string_view method, Path path, QueryPairs query,

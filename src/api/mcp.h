@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "api/api.h"
+#include "async/alive.h"
 #include "async/loop.h"
 #include "json/value.h"
 #include "mcp/message.h"
@@ -113,7 +114,7 @@ class Mcp {
   const RequestHandler handler_;
   const std::string version_;
   bool shutting_down_ = false;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  async::Alive alive_;
 };
 
 }  // namespace ae::api

@@ -193,8 +193,8 @@ void Api::prune(ContextPtr ctx) {
   }();
   if (!params) return ctx->refuse(params.error());
   params->by = ctx->request.by;
-  const auto on_deleted = [this, alive = std::weak_ptr(alive_)](const JobId& job) {
-    if (!alive.lock()) return;
+  const auto on_deleted = [this, alive = alive_.watch()](const JobId& job) {
+    if (!alive) return;
     runtime_.drop_cached(job);
     read_positions_.erase(job);
   };
@@ -218,22 +218,22 @@ void Api::redact(ContextPtr ctx) {
   if (!job) return ctx->refuse({Code::not_found, job.error().message});
   params->job = *job;
   params->by = ctx->request.by;
-  runtime::redact(store_, std::move(*params),
-                  [this, alive = std::weak_ptr(alive_), ctx,
-                   id = *job](Result<runtime::RedactResult> redacted) {
-                    if (alive.lock()) {  // also after a failure: a fork may already be redacted
-                      runtime_.drop_cached(id);
-                      if (redacted) {
-                        for (const runtime::RedactResult& fork : redacted->forks)
-                          runtime_.drop_cached(fork.job);
-                      }
-                    }
-                    if (!redacted && redacted.error().code == Code::not_found) {
-                      return ctx->refuse(missing_job_error(ctx->id));
-                    }
-                    if (!redacted) return ctx->refuse(redacted.error());
-                    ctx->answer(200, redacted_json(*redacted));
-                  });
+  runtime::redact(
+      store_, std::move(*params),
+      [this, alive = alive_.watch(), ctx, id = *job](Result<runtime::RedactResult> redacted) {
+        if (alive) {  // also after a failure: a fork may already be redacted
+          runtime_.drop_cached(id);
+          if (redacted) {
+            for (const runtime::RedactResult& fork : redacted->forks)
+              runtime_.drop_cached(fork.job);
+          }
+        }
+        if (!redacted && redacted.error().code == Code::not_found) {
+          return ctx->refuse(missing_job_error(ctx->id));
+        }
+        if (!redacted) return ctx->refuse(redacted.error());
+        ctx->answer(200, redacted_json(*redacted));
+      });
 }
 
 void Api::audit(ContextPtr ctx) {

@@ -24,8 +24,8 @@ void RegistryCache::read() {
   const Duration began = steady_.since_start();
   reading_ = began;
   store_.read_audit_log(registry_.seq(),
-                        [this, alive = std::weak_ptr(alive_), began](Result<store::AuditLog> log) {
-                          if (alive.lock()) on_log_read(began, std::move(log));
+                        [this, alive = alive_.watch(), began](Result<store::AuditLog> log) {
+                          if (alive) on_log_read(began, std::move(log));
                         });
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "async/alive.h"
 #include "async/loop.h"
 #include "base/error.h"
 #include "store/registry.h"
@@ -47,7 +48,7 @@ class RegistryCache {
   std::optional<Duration> read_at_;               // start of the last completed read
   std::optional<Duration> reading_;               // start of the current read
   std::vector<Then> waiting_, waiting_for_next_;  // callers of the current read; of the next one
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  async::Alive alive_;
 };
 
 }  // namespace ae::api

@@ -104,9 +104,9 @@ void Api::openapi(ContextPtr ctx) {
 
 // The workers that hold jobs of this store, or announce that they accept some.
 void Api::workers(ContextPtr ctx) {
-  store_.count_jobs([this, alive = std::weak_ptr(alive_), ctx](Result<store::JobStats> job_stats) {
+  store_.count_jobs([this, alive = alive_.watch(), ctx](Result<store::JobStats> job_stats) {
     if (!job_stats) return ctx->refuse(job_stats.error());
-    if (!alive.lock()) return;
+    if (!alive) return;
     const runtime::RuntimeOptions& us = runtime_.options();
     job_stats->workers.try_emplace(us.worker);
     std::vector<Value> workers;

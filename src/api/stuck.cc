@@ -203,14 +203,13 @@ void Api::stuck_jobs(ContextPtr ctx) {
     return {};
   }();
   if (!params) return ctx->refuse(params.error());
-  store_.count_jobs(
-      [this, alive = std::weak_ptr(alive_), ctx, walk](Result<store::JobStats> job_stats) {
-        if (!alive.lock()) return;
-        if (!job_stats) return ctx->refuse(job_stats.error());
-        walk->offers = worker_offers(*job_stats);
-        walk->unattended = has_no_owner();
-        begin_walk(ctx, walk);
-      });
+  store_.count_jobs([this, alive = alive_.watch(), ctx, walk](Result<store::JobStats> job_stats) {
+    if (!alive) return;
+    if (!job_stats) return ctx->refuse(job_stats.error());
+    walk->offers = worker_offers(*job_stats);
+    walk->unattended = has_no_owner();
+    begin_walk(ctx, walk);
+  });
 }
 
 void Api::in_doubt_jobs(ContextPtr ctx) {
@@ -253,7 +252,7 @@ void Api::next_page(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
   if (!walk->unknown_outcomes && !walk->unattended && filter.status == "queued") {
     filter.updated_before = store_.now() - walk->older_than + Duration(1);
   }
-  store_.query(std::move(filter), [this, alive = std::weak_ptr(alive_), ctx,
+  store_.query(std::move(filter), [this, alive = alive_.watch(), ctx,
                                    walk](Result<std::vector<store::JobRow>> rows) {
     if (!rows && rows.error().code == Code::not_found) {
       return ctx->refuse({Code::input_invalid, "\"cursor\" does not match a job of this store"});
@@ -261,7 +260,7 @@ void Api::next_page(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
     if (!rows) return ctx->refuse(rows.error());
     walk->last_page = rows->size() < kStuckRowsAtOnce;
     for (store::JobRow& row : *rows) walk->rows.push_back(std::move(row));
-    if (alive.lock()) next_row(ctx, walk);
+    if (alive) next_row(ctx, walk);
   });
 }
 
@@ -305,10 +304,10 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
     }
     const JobId job = row.id;
     ++walk->logs;
-    return runtime_.read_state(job, [this, alive = std::weak_ptr(alive_), ctx, walk,
+    return runtime_.read_state(job, [this, alive = alive_.watch(), ctx, walk,
                                      shown = std::move(shown)](
                                         Result<runtime::Runtime::JobSnapshot> read) mutable {
-      if (!alive.lock()) return;
+      if (!alive) return;
       if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
       if (!read) {  // an unreadable log must not hide other jobs
         if (!walk->unknown_outcomes) {
@@ -359,9 +358,9 @@ void Api::gauges(std::move_only_function<void(const JobGauges*)> then) {
   if (gauges_ && steady_.since_start() - gauges_->taken_at < kGaugesTtl) {
     return then(gauges_.get());
   }
-  store_.count_jobs([this, alive = std::weak_ptr(alive_),
+  store_.count_jobs([this, alive = alive_.watch(),
                      then = std::move(then)](Result<store::JobStats> job_stats) mutable {
-    if (!alive.lock()) return;
+    if (!alive) return;
     if (!job_stats) return then(nullptr);
     auto fresh = std::make_shared<JobGauges>();
     fresh->job_stats = *std::move(job_stats);
@@ -386,9 +385,9 @@ void Api::count_stuck(std::shared_ptr<JobGauges> fresh, std::size_t status, std:
   filter.limit = kJobsMax;
   if (status == 1) filter.updated_before = store_.now() - kOlderThan + Duration(1);
   store_.query(std::move(filter),
-               [this, alive = std::weak_ptr(alive_), fresh, status,
+               [this, alive = alive_.watch(), fresh, status,
                 then = std::move(then)](Result<std::vector<store::JobRow>> rows) mutable {
-                 if (!alive.lock()) return;
+                 if (!alive) return;
                  if (!rows) return then(nullptr);
                  const Instant now = store_.now();
                  for (const store::JobRow& row : *rows) {

@@ -57,9 +57,9 @@ void Api::load_transcript(const ContextPtr& ctx, std::shared_ptr<TranscriptParam
   }
   const bool whole = params->seen == 0 || long_poll->last;
   store_.load(params->job, whole ? 1 : params->seen + 1,
-              [this, alive = std::weak_ptr(alive_), ctx, params, long_poll, whole,
+              [this, alive = alive_.watch(), ctx, params, long_poll, whole,
                slot = std::move(slot)](Result<store::LoadedJob> loaded) mutable {
-                if (!alive.lock()) return;
+                if (!alive) return;
                 if (!loaded) {
                   long_poll->is_done = true;
                   if (loaded.error().code != Code::not_found) return ctx->refuse(loaded.error());
@@ -78,8 +78,8 @@ void Api::make_transcript(const ContextPtr& ctx, std::shared_ptr<TranscriptParam
   const auto body = std::make_shared<TranscriptBody>(params->job, std::move(loaded), params->page);
   async::run_in_slices(
       loop_, steady_, [body] { return body->next(); },
-      [this, alive = std::weak_ptr(alive_), ctx, params, long_poll, body, slot = std::move(slot)] {
-        if (!alive.lock()) return;
+      [this, alive = alive_.watch(), ctx, params, long_poll, body, slot = std::move(slot)] {
+        if (!alive) return;
         const auto page = body->take();
         if (!page) {
           long_poll->is_done = true;

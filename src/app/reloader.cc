@@ -161,9 +161,9 @@ void Reloader::reload(std::vector<std::string> edited) {
     return finish(std::move(report), Then::poll);
   }
   instance_.reload(std::make_shared<const LoadedAgents>(*std::move(all)),
-                   [this, alive = std::weak_ptr(alive_), report = std::move(report)](
+                   [this, alive = alive_.watch(), report = std::move(report)](
                        Result<std::vector<api::Api::AgentChange>> changes) mutable {
-                     if (!alive.lock()) return;
+                     if (!alive) return;
                      if (changes) {
                        report.changes = *std::move(changes);
                      } else {

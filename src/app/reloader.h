@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "app/instance.h"
+#include "async/alive.h"
 #include "base/error.h"
 #include "base/ids.h"
 
@@ -68,7 +69,7 @@ class Reloader {
   std::map<std::string, File> files_;  // by path
   std::string last_error_;             // the error that is retried; "" = none
   std::optional<async::TimerId> timer_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  async::Alive alive_;
 };
 
 }  // namespace ae::app

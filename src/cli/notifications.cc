@@ -47,8 +47,8 @@ void Notifications::warn(const JobId& job, const std::string& what) const {
 }
 
 void Notifications::after_delay(Duration delay, async::Task task) {
-  instance_.loop().after(delay, [weak = std::weak_ptr(alive_), task = std::move(task)]() mutable {
-    if (weak.lock()) task();
+  instance_.loop().after(delay, [alive = alive_.watch(), task = std::move(task)]() mutable {
+    if (alive) task();
   });
 }
 
@@ -61,9 +61,9 @@ void Notifications::begin() {
 // Reads the claims and notifications in the audit log, then calls `then`.
 void Notifications::read_claims(std::function<void()> then) {
   instance_.store().read_audit_log(
-      audit_seq_, [this, weak = std::weak_ptr(alive_),
-                   then = std::move(then)](Result<store::AuditLog> log) mutable {
-        if (!weak.lock()) return;
+      audit_seq_,
+      [this, alive = alive_.watch(), then = std::move(then)](Result<store::AuditLog> log) mutable {
+        if (!alive) return;
         if (!log) {
           return after_delay(kStoreRetry, [this, then = std::move(then)] { read_claims(then); });
         }
@@ -129,9 +129,9 @@ void Notifications::continue_scan(std::shared_ptr<Scan> scan) {
   filter.after = scan->after;
   filter.after_number = scan->after_number;
   filter.limit = kRowsAtOnce;
-  instance_.store().query(std::move(filter), [this, weak = std::weak_ptr(alive_),
+  instance_.store().query(std::move(filter), [this, alive = alive_.watch(),
                                               scan](Result<std::vector<store::JobRow>> rows) {
-    if (!weak.lock()) return;
+    if (!alive) return;
     if (!rows) return schedule_scan();
     for (const store::JobRow& row : *rows) scan->jobs.emplace_back(row.id, row.head);
     if (rows->size() < kRowsAtOnce) {
@@ -148,9 +148,9 @@ void Notifications::continue_scan(std::shared_ptr<Scan> scan) {
 
 // Reads the whole log: the question may be in an older event.
 void Notifications::scan_job(std::shared_ptr<Scan> scan, const JobId& job, const Hash& head) {
-  instance_.runtime().read(job, [this, weak = std::weak_ptr(alive_), scan, job,
+  instance_.runtime().read(job, [this, alive = alive_.watch(), scan, job,
                                  head](Result<runtime::Runtime::JobSnapshot> read) {
-    if (!weak.lock()) return;
+    if (!alive) return;
     if (read) {
       if (scanned_heads_.size() >= kJobsMax) scanned_heads_.clear();
       scanned_heads_[job] = head;
@@ -158,8 +158,8 @@ void Notifications::scan_job(std::shared_ptr<Scan> scan, const JobId& job, const
       for (const Event& event : read->events) open.apply(event);
       for (const Question& question : open.list()) notify_once(question);
     }
-    instance_.loop().post([this, weak, scan] {
-      if (weak.lock()) continue_scan(scan);
+    instance_.loop().post([this, alive, scan] {
+      if (alive) continue_scan(scan);
     });
   });
 }
@@ -201,24 +201,23 @@ void Notifications::claim(const Question& question) {
   const bool taken = before != claims_.end() && before->second.by != options_.by &&
                      before->second.until > instance_.store().now();
   if (taken) return release_question();
-  record(
-      question, "notifying", {{"until", until}},
-      [this, weak = std::weak_ptr(alive_), question, release_question](const Result<void>& kept) {
-        if (!weak.lock()) return;
-        if (!kept) return release_question();
-        read_claims([this, question, release_question] {
-          const auto claim = claims_.find(question.id);
-          const bool ours = claim != claims_.end() && claim->second.by == options_.by;
-          ours ? start(question) : release_question();
-        });
-      });
+  record(question, "notifying", {{"until", until}},
+         [this, alive = alive_.watch(), question, release_question](const Result<void>& kept) {
+           if (!alive) return;
+           if (!kept) return release_question();
+           read_claims([this, question, release_question] {
+             const auto claim = claims_.find(question.id);
+             const bool ours = claim != claims_.end() && claim->second.by == options_.by;
+             ours ? start(question) : release_question();
+           });
+         });
 }
 
 void Notifications::start(const Question& question) {
-  notifier_.start(question, [this, weak = std::weak_ptr(alive_), &loop = instance_.loop(),
+  notifier_.start(question, [this, alive = alive_.watch(), &loop = instance_.loop(),
                              question](const std::string& failure) {
-    loop.post([this, weak, question, failure] {
-      if (weak.lock()) on_program_exit(question, failure);
+    loop.post([this, alive, question, failure] {
+      if (alive) on_program_exit(question, failure);
     });
   });
 }
@@ -234,9 +233,9 @@ void Notifications::on_program_exit(const Question& question, const std::string&
 
 // Questions that were answered meanwhile are dropped.
 void Notifications::restart(const Question& question) {
-  instance_.runtime().read(question.job, [this, weak = std::weak_ptr(alive_),
+  instance_.runtime().read(question.job, [this, alive = alive_.watch(),
                                           question](Result<runtime::Runtime::JobSnapshot> read) {
-    if (!weak.lock()) return;
+    if (!alive) return;
     if (!read && read.error().code == Code::unavailable) {
       return after_delay(kStoreRetry, [this, question] { restart(question); });
     }
@@ -252,8 +251,8 @@ void Notifications::restart(const Question& question) {
 
 void Notifications::record_notified(const Question& question) {
   record(question, "notified", {},
-         [this, weak = std::weak_ptr(alive_), question](const Result<void>& kept) {
-           if (!weak.lock()) return;
+         [this, alive = alive_.watch(), question](const Result<void>& kept) {
+           if (!alive) return;
            if (!kept)
              return after_delay(kStoreRetry, [this, question] { record_notified(question); });
            notified_.insert(question.id);

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "app/instance.h"
+#include "async/alive.h"
 #include "cli/notifier.h"
 #include "cli/questions.h"
 #include "log/event.h"
@@ -75,7 +76,7 @@ class Notifications {
   std::map<std::string, Claim> claims_;
   std::map<std::string, unsigned> tries_;  // of questions being notified here
   std::map<JobId, Hash> scanned_heads_;    // the last event of each scanned job
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  async::Alive alive_;
   Notifier notifier_;  // its thread posts to the loop: destroyed first
 };
 

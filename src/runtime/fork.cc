@@ -49,7 +49,7 @@ void Runtime::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
       replacement = PlanReplacement{
           .plan = *std::move(plan), .drop = std::move(request.drop), .by = request.by};
     }
-    if (request.job.empty()) request.job = new_job_id();
+    if (request.job.empty()) request.job = JobId(new_uuid(world_));
     NewJobRequest new_job{
         .job = std::move(request.job),
         .agent = fork->agent,

@@ -24,72 +24,18 @@
 #include "engine/heart/ingest.h"
 #include "engine/state/state.h"
 #include "runtime/confirmer.h"
-#include "runtime/job_cache.h"
+#include "runtime/drafts.h"
+#include "runtime/job_driver_host.h"
 #include "runtime/ledger.h"
+#include "runtime/log_writer.h"
+#include "runtime/open_questions.h"
+#include "runtime/progress_reports.h"
 #include "runtime/running_slot.h"
 #include "runtime/world.h"
 
 namespace ae::runtime {
 
-enum class Durability { fused, split };
-
 struct LoadedState;
-
-// A try that ended with a question: its tool may keep the call open for the answer (Tool::abandon).
-struct OpenQuestion {
-  StepId step;
-  std::string tool;
-  InvocationId invocation;
-  std::uint32_t try_no;
-};
-std::vector<OpenQuestion> open_questions_of(const engine::State& state);
-// The question will not be answered: abandons its call if this process keeps it open.
-void abandon_question(ToolRegistry& tool_registry, const OpenQuestion& question);
-
-class JobDriver;
-
-// What a JobDriver needs from the Runtime that owns it.
-class JobDriverHost {
- public:
-  virtual ~JobDriverHost() = default;
-  virtual engine::PlanCache& plans() = 0;
-  virtual Durability durability() const = 0;
-  virtual bool is_resident() const = 0;
-  virtual const std::string& version_of(const std::string& agent) const = 0;
-  virtual std::uint64_t checkpoint_every() const = 0;
-  // Called after events became durable.
-  virtual void on_committed_events(const JobId& job, const std::vector<Event>& events) = 0;
-  // The driver has finished with the job (released, lost, or given up). It is destroyed after this
-  // call returns.
-  enum class ExitState {
-    resumable,
-    finished,
-    unknown_call
-  };  // unknown_call: a call of this process may still be in flight
-  virtual void on_driver_exit(const JobDriver& driver, std::optional<Error> problem,
-                              ExitState exit_state) = 0;
-  // Removes and returns the cached state of an idle job; `cache_job` stores it.
-  virtual std::optional<CachedJob> extract_cached(const JobId& job) = 0;
-  virtual void cache_job(const JobId& job, CachedJob cached) = 0;
-  // Did an earlier attempt of this process leave a call with an unknown outcome?
-  virtual bool left_unknown_call(const JobId& job) const = 0;
-  // Did this attempt of this process lose the job because the store was unavailable? Then it does
-  // not count as a lost claim.
-  virtual bool lost_to_outage(const JobId& job, const AttemptId& attempt) const = 0;
-  // Result of a call whose job this process no longer runs: a certain outcome goes only into the
-  // effect store.
-  virtual void on_late_result(const JobId& job, const engine::SentTry& sent,
-                              const Outcome& outcome) = 0;
-  // For callbacks that may outlive the host.
-  virtual std::weak_ptr<JobDriverHost*> handle() = 0;
-  // Does another process that shares the store offer this execution version and all other
-  // capabilities that the job needs?
-  virtual void check_offered_elsewhere(const store::JobRow& row, const std::string& version,
-                                       async::Done<Result<bool>> done) = 0;
-  // The store accepts no more writes until the process restarts: all drivers give up.
-  virtual void store_stopped(const Error& error) = 0;
-  virtual void warn(const JobId& job, const std::string& what) = 0;
-};
 
 class JobDriver : public std::enable_shared_from_this<JobDriver> {
  public:
@@ -132,23 +78,9 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   Instant lease_until() const { return lease_.lease_until; }
 
  private:
-  struct PendingCommit {  // one commit
-    std::vector<EventBody> events;
-    std::vector<store::EffectRow> effects;
-    std::vector<store::LedgerRow> ledger_put;
-    std::vector<std::pair<InvocationId, std::uint32_t>> effects_absent, ledger_erase;
-    std::vector<std::uint64_t> inbox_applied;
-    std::vector<std::string_view> failpoints;
-    std::optional<store::RowState> row;  // nullopt: computed from the state
-    bool release = false;
-  };
   struct ObservedOutcome {
     engine::SentTry sent;
     Outcome outcome;
-  };
-  struct ProgressReport {  // the latest report of a call, not written yet
-    std::uint32_t try_no;
-    Value value;
   };
   struct InFlightNote {
     InvocationId invocation;
@@ -167,8 +99,6 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void repair_ledger(const store::LoadedJob& loaded);
   Status end_leftover_calls(const store::LoadedJob& loaded);
   Status resolve_tools();
-  Status check_row(const store::JobRow& row) const;
-  std::optional<Error> find_newer_request(const std::vector<store::InboxEntry>& inbox) const;
   void perform_declared();
   void pump();
   void stop_for_newer_request();
@@ -178,8 +108,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void add_decided(EventBody draft);
   void add_outcome(ObservedOutcome observed);
   void apply_inbox();
-  void plan_commits();
-  void add_checkpoint_event(PendingCommit& pending_commit, const SealInput& sealing);
+  void add_checkpoint_event(PendingCommit& pending_commit, const LogWriter& writer);
   void commit_next();
   void send();
   void retry_commit(const Error& error);
@@ -192,7 +121,6 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void on_outcome(const engine::SentTry& sent, Outcome outcome);
   void on_progress(const StepId& step, std::uint32_t try_no, Value value);
   void add_progress_reports();
-  std::optional<Instant> next_report_at() const;
   void schedule_pump(Instant at);
   void start_checks(const std::vector<std::string>& keys);
   void reload(std::string_view why);
@@ -212,9 +140,8 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   const std::string slice_name_;  // name of this job's slice in the running slot
   Ledger ledger_;
 
-  engine::State state_;  // includes all drafts; equals the log once all commits are durable
-  std::uint64_t durable_seq_ = 0;  // last durable seq
-  Hash head_;
+  engine::State state_;        // includes all drafts; equals the log once all commits are durable
+  LogEnd durable_end_;         // of the durable log
   std::size_t log_bytes_ = 0;  // size of the log, as in CachedJob::bytes
   // The execution version that this process offered for the job's agent when the attempt began.
   std::optional<std::string> version_;
@@ -228,23 +155,8 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   std::vector<store::InboxEntry> inbox_;
   bool inbox_notified_ = false;
 
-  // What will be committed: event drafts with their side records; plan_commits divides them into
-  // commits.
-  struct DraftedEvent {
-    EventBody event;
-    // The event decides a call with an unknown outcome: a result that arrives meanwhile makes the
-    // commit fail.
-    std::optional<std::pair<InvocationId, std::uint32_t>> slot;
-    std::optional<store::EffectRow> effect;  // split: committed before this event
-    // split: with a declaration, or after a recorded outcome
-    std::optional<store::LedgerRow> ledger;
-    std::optional<store::RowState> row;  // split: the row as of this event
-  };
-  std::vector<DraftedEvent> drafts_;
+  Drafts drafts_;
   std::vector<StepId> to_perform_;
-  std::vector<std::uint64_t> applied_inbox_;  // numbers of inbox entries
-  std::vector<store::LedgerRow> ledger_put_;  // in-flight notes and repairs
-  std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase_;
   std::vector<async::Done<Status>> pending_note_callbacks_;
   std::optional<Instant> next_decision_at_;
   // Cursor of the last decision, while no event was added since
@@ -258,7 +170,6 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   // The drafts open, expire or cancel a wait: commit only if all accepted inbox entries have been
   // read, because they come first.
   bool must_read_inbox_ = false;
-  bool has_outcomes_ = false;
   // Outcomes in these drafts; if the commit fails, they are recorded again, or as late results.
   std::vector<ObservedOutcome> uncommitted_outcomes_;
   std::deque<PendingCommit> pending_commits_;
@@ -272,19 +183,16 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
     tools::Tool* tool;
     InvocationId invocation;
     std::uint32_t try_no;
-    Instant sent;
-    std::optional<Instant> last_reported = std::nullopt;  // when a report was last written
-    Instant may_report_at() const;
   };
   std::map<StepId, InFlightCall> in_flight_;
   std::vector<OpenQuestion> open_questions_;
-  std::map<StepId, ProgressReport> progress_reports_;      // of calls in `in_flight_`
+  ProgressReports progress_reports_;                       // of calls in `in_flight_`
   Instant batch_time_;                                     // time of all events drafted together
   std::map<InvocationId, std::uint32_t> tries_with_note_;  // calls with an in-flight row to erase
   std::multiset<Instant> pending_heartbeats_;              // lease renewals without a reply
   std::optional<async::TimerId> timer_, drain_timer_;
   std::vector<Event> sealed_events_;  // events of the commit in flight
-  Hash sealed_head_;
+  LogEnd sealed_end_;                 // of the log after the commit in flight
   bool ended_ = false, draining_ = false, calls_cut_off_ = false, store_unavailable_ = false;
 };
 

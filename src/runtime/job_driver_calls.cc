@@ -1,9 +1,7 @@
-// JobDriver: tool calls, and what they report while they run.
+// JobDriver: the calls of a job: performed, reported, abandoned.
 #include <algorithm>
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "async/failpoint.h"
 #include "base/trace_context.h"
@@ -13,15 +11,6 @@
 #include "runtime/output_hub.h"
 
 namespace ae::runtime {
-namespace {
-
-// Minimum interval between two recorded progress reports of a call. It grows to 1/64 of the time
-// that the call has run, so the number of reports grows with the logarithm of that time: about 130
-// in the first three minutes, 600 in a day.
-constexpr Duration kReportInterval = std::chrono::seconds(1);
-constexpr int kReportIntervalShare = 64;
-
-}  // namespace
 
 // The only path that performs an effect. Its permit comes from the ledger, after the declaration is
 // durable.
@@ -54,8 +43,8 @@ void JobDriver::perform(const StepId& step_id) {
   auto* entry = world_.tool_registry.find(
       call.tool, index < tool_versions_.size() ? tool_versions_[index] : std::string());
   AE_CHECK(entry, call.tool);
-  in_flight_.insert_or_assign(step_id,
-                              InFlightCall{entry->tool.get(), call.id, try_no, world_.store.now()});
+  in_flight_.insert_or_assign(step_id, InFlightCall{entry->tool.get(), call.id, try_no});
+  progress_reports_.on_sent(step_id, try_no, world_.store.now());
   if (newer_request_) return withdraw("the job is left to a newer version");
   if (draining_) return withdraw("the process is stopping");
   if (AE_FAILPOINT("tool.before") != async::FailpointAction::proceed)
@@ -117,57 +106,30 @@ void JobDriver::perform(const StepId& step_id) {
   entry->tool->perform(std::move(*permit), std::move(request), std::move(answer));
 }
 
-Instant JobDriver::InFlightCall::may_report_at() const {
-  return last_reported ? *last_reported + std::max(kReportInterval,
-                                                   (*last_reported - sent) / kReportIntervalShare)
-                       : sent;
-}
-
 void JobDriver::on_progress(const StepId& step, std::uint32_t try_no, Value value) {
-  const auto call = in_flight_.find(step);
-  if (ended_ || draining_ || call == in_flight_.end() || call->second.try_no != try_no) return;
-  const bool fresh =
-      progress_reports_.insert_or_assign(step, ProgressReport{try_no, std::move(value)}).second;
+  if (ended_ || draining_) return;
   // A report that replaces a pending one needs no decision: its write is already scheduled.
-  if (fresh) pump();
+  if (progress_reports_.add({step, try_no, std::move(value)})) pump();
 }
 
 // Records the reports of calls in flight once they may be written, and the last report when the
 // call has ended.
 void JobDriver::add_progress_reports() {
-  const Instant now = world_.store.now();
-  for (auto it = progress_reports_.begin(); it != progress_reports_.end();) {
-    const auto call = in_flight_.find(it->first);
-    const auto step = state_.by_id.find(it->first);
-    if (draining_ || call == in_flight_.end() || step == state_.by_id.end()) {
-      it = progress_reports_.erase(it);
-      continue;
-    }
-    const bool finished = std::ranges::any_of(
-        pending_outcomes_,
-        [&](const ObservedOutcome& observed) { return observed.sent.step == it->first; });
-    if (!finished && call->second.may_report_at() > now) {
-      ++it;
-      continue;
-    }
-    call->second.last_reported = now;
+  if (draining_) return progress_reports_.drop_pending();
+  const auto is_finished = [&](const StepId& step) {
+    return std::ranges::any_of(pending_outcomes_, [&](const ObservedOutcome& observed) {
+      return observed.sent.step == step;
+    });
+  };
+  for (ProgressReports::Report& report :
+       progress_reports_.take_due(world_.store.now(), is_finished)) {
+    const auto step = state_.by_id.find(report.step);
+    if (step == state_.by_id.end()) continue;
     add(Progress{.detail = Value::object(
-                     {{"report", it->second.value}, {"try", std::uint64_t{it->second.try_no}}}),
+                     {{"report", std::move(report.value)}, {"try", std::uint64_t{report.try_no}}}),
                  .node_id = state_.node_of(state_.steps[step->second]).id,
-                 .step_id = it->first});
-    it = progress_reports_.erase(it);
+                 .step_id = report.step});
   }
-}
-
-std::optional<Instant> JobDriver::next_report_at() const {
-  std::optional<Instant> next;
-  for (const auto& [step, report] : progress_reports_) {
-    const auto call = in_flight_.find(step);
-    if (call == in_flight_.end()) continue;
-    const Instant at = call->second.may_report_at();
-    if (!next || at < *next) next = at;
-  }
-  return next;
 }
 
 // Starts the verifiers; their results are input of the next decision.
@@ -178,6 +140,32 @@ void JobDriver::start_checks(const std::vector<std::string>& keys) {
     });
   }
   confirmer_->check(state_, keys, tool_versions_);
+}
+
+// Abandons questions whose job is ending or whose step is done. A question that a later try
+// continued is no longer pending.
+void JobDriver::abandon_open_questions() {
+  std::erase_if(open_questions_, [&](const OpenQuestion& question) {
+    const auto at = state_.by_id.find(question.step);
+    const engine::Step* step = at == state_.by_id.end() ? nullptr : &state_.steps[at->second];
+    const bool waits = !state_.ending && step != nullptr &&
+                       step->phase != engine::StepPhase::done && step->call &&
+                       step->call->id == question.invocation;
+    if (waits) return false;
+    abandon_question(world_.tool_registry, question);
+    return true;
+  });
+}
+
+// The job is cancelled. Tool calls are awaited. Model calls are abandoned, because the rest of
+// their output is not needed and costs money. No outcome becomes unknown: a model call only reads.
+void JobDriver::cancel_model_calls() {
+  for (const auto& [step_id, call] : std::map(in_flight_)) {
+    const auto step = state_.by_id.find(step_id);
+    if (step == state_.by_id.end()) continue;
+    if (state_.tool_of(state_.steps[step->second]).provider.empty()) continue;
+    call.tool->abandon(call.invocation, call.try_no);
+  }
 }
 
 }  // namespace ae::runtime

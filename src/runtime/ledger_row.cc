@@ -1,7 +1,5 @@
 #include "runtime/ledger_row.h"
 
-#include <string>
-
 #include "engine/heart/side_record.h"
 #include "json/json.h"
 

@@ -1,10 +1,12 @@
-// Rows of the ledger: one for each try in flight (store/store.h).
+// The stored form of a try in the ledger.
 //
 // Threads: pure functions.
 #pragma once
 
 #include <string_view>
 
+#include "base/error.h"
+#include "base/ids.h"
 #include "engine/state/state.h"
 #include "json/value.h"
 #include "log/outcome.h"
@@ -12,7 +14,7 @@
 
 namespace ae::runtime {
 
-// The state of a try with this outcome: COMMITTED, FAILED or UNKNOWN.
+// The state of an entry after the outcome of its try.
 std::string_view ledger_state(const Outcome& outcome);
 // `note`: data that a tool leaves for a later process, may be null.
 store::LedgerRow ledger_row(const JobId& job, const engine::Invocation& call,

@@ -5,8 +5,8 @@
 #include "engine/state/checkpoint.h"
 #include "log/seal.h"
 #include "runtime/job_cache.h"
+#include "runtime/log.h"
 #include "runtime/log_opener.h"
-#include "runtime/runtime.h"
 
 namespace ae::runtime {
 

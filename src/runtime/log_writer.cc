@@ -1,31 +1,77 @@
 #include "runtime/log_writer.h"
 
+#include <chrono>
 #include <utility>
 
 #include "inspect/head.h"
 
 namespace ae::runtime {
+namespace {
 
-SealInput next_commit(World& world, const LogEnd& end, Instant now,
-                      std::optional<AttemptId> attempt) {
-  const std::uint64_t id_a = world.random.next();
-  const std::uint64_t id_b = world.random.next();
-  const std::uint64_t salt_a = world.random.next();
-  const std::uint64_t salt_b = world.random.next();
-  return {.job = end.job,
+constexpr int kUnknownTries = 8;
+
+SealInput draw_sealing(const World& world, const JobId& job, const LogEnd& end, Instant at,
+                       std::optional<AttemptId> attempt) {
+  return {.job = job,
           .first_seq = end.seq + 1,
           .prev_hash = end.head,
-          .first_id = uuid_v7(static_cast<std::uint64_t>(now.us / 1000), id_a, id_b),
-          .created_at = now,
+          .first_id = uuid_v7(static_cast<std::uint64_t>(at.us / 1000), world.random.next(),
+                              world.random.next()),
+          .created_at = at,
           .attempt_id = std::move(attempt),
-          .salt_seed_a = salt_a,
-          .salt_seed_b = salt_b};
+          .salt_seed_a = world.random.next(),
+          .salt_seed_b = world.random.next()};
 }
 
-void sign_head(const World& world, std::uint64_t seq, const Hash& head, Instant now,
-               store::Batch& batch) {
+}  // namespace
+
+void sign_head(const World& world, const LogEnd& end, Instant now, store::Batch& batch) {
   if (world.signer == nullptr) return;
-  batch.signed_head = engine::signed_head(*world.signer, batch.job, seq, head, now);
+  batch.signed_head = engine::signed_head(*world.signer, batch.job, end.seq, end.head, now);
+}
+
+LogWriter::LogWriter(const World& world, JobId job, const LogEnd& end, Instant at,
+                     std::optional<AttemptId> attempt)
+    : job_(std::move(job)),
+      end_(end),
+      sealing_(draw_sealing(world, job_, end, at, std::move(attempt))) {}
+
+Result<LogEnd> LogWriter::end_after(const std::vector<EventBody>& events) const {
+  AE_ASSIGN(const SealedBatch sealed, seal(sealing_, events));
+  return LogEnd{sealed.last_seq, sealed.head};
+}
+
+Result<std::vector<Event>> LogWriter::append(std::vector<EventBody> events, store::RowState row,
+                                             store::Batch& batch) {
+  AE_ASSIGN(SealedBatch sealed, seal(sealing_, std::move(events)));
+  batch.job = job_;
+  batch.expected_seq = end_.seq;
+  batch.row = std::move(row);
+  end_ = {sealed.last_seq, sealed.head};
+  std::vector<Event> written = std::move(sealed.events);
+  batch.sealed = std::move(sealed);
+  return written;
+}
+
+void commit_until_known(const World& world, async::Alive::Watch alive,
+                        std::shared_ptr<const store::Batch> batch,
+                        async::Done<Result<store::CommitResult>> done, int tries) {
+  auto on_result = [&world, alive = std::move(alive), batch, tries,
+                    done = std::move(done)](Result<store::CommitResult> result) mutable {
+    const Code code = result ? Code{} : result.error().code;
+    const bool nothing_new = code == Code::unavailable || code == Code::store_stopped;
+    // The first try may have been committed: the caller must not take this for "nothing changed".
+    if (!result && tries > 0 && nothing_new) result.error().code = Code::unknown_outcome;
+    if (result || code != Code::unknown_outcome || tries >= kUnknownTries) {
+      return done(std::move(result));
+    }
+    auto again = [&world, alive = std::move(alive), batch, tries,
+                  done = std::move(done)]() mutable {
+      if (alive) commit_until_known(world, alive, batch, std::move(done), tries + 1);
+    };
+    world.loop.after(std::chrono::milliseconds(20 << tries), std::move(again));
+  };
+  world.store.commit(*batch, std::move(on_result));
 }
 
 }  // namespace ae::runtime

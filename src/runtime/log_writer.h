@@ -1,12 +1,17 @@
-// The common parts of every commit that extends a job's log.
+// LogWriter: builds the commit that extends the log of a job: seals its events, sets the row and
+// signs the new end of the log. One for each commit.
 //
-// Threads: the loop's (they draw from the process's random source).
+// Threads: the loop's.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <string>
+#include <vector>
 
+#include "async/alive.h"
+#include "async/loop.h"
+#include "base/error.h"
 #include "base/hash.h"
 #include "base/ids.h"
 #include "base/time.h"
@@ -16,19 +21,44 @@
 
 namespace ae::runtime {
 
-// The last event of a job's log; seq 0 and a zero hash: the job is new. Borrows.
+// The end of a log; seq 0: the log is empty.
 struct LogEnd {
-  const JobId& job;
-  std::uint64_t seq;
-  const Hash& head;
+  std::uint64_t seq = 0;
+  Hash head;  // hash of the last event
 };
 
-// How to seal the next commit, with a fresh event id and fresh salts.
-SealInput next_commit(World& world, const LogEnd& end, Instant now,
-                      std::optional<AttemptId> attempt);
+// Signs the end of the job's log in a commit after which no worker holds the job. Does nothing if
+// this process has no key.
+void sign_head(const World& world, const LogEnd& end, Instant now, store::Batch& batch);
 
-// Adds the signed head for a log that ends with this event, if this process signs heads.
-void sign_head(const World& world, std::uint64_t seq, const Hash& head, Instant now,
-               store::Batch& batch);
+class LogWriter {
+ public:
+  // Draws the ids and salts of the events. `at`: time of the events. `attempt`: nullopt = no attempt
+  // writes them.
+  LogWriter(const World& world, JobId job, const LogEnd& end, Instant at,
+            std::optional<AttemptId> attempt);
+
+  LogWriter(const LogWriter&) = delete;
+  LogWriter& operator=(const LogWriter&) = delete;
+
+  // The end of the log after these events, for an event that refers to them. Fails as `append`.
+  Result<LogEnd> end_after(const std::vector<EventBody>& events) const;
+  // Adds the events and the row after them to the batch; returns the events as a reader will see
+  // them. Fails as log/seal.h: seal.
+  Result<std::vector<Event>> append(std::vector<EventBody> events, store::RowState row,
+                                    store::Batch& batch);
+  const LogEnd& end() const { return end_; }  // includes the appended events
+
+ private:
+  const JobId job_;
+  LogEnd end_;
+  const SealInput sealing_;  // refers to job_
+};
+
+// Commits and retries while the outcome is unknown: the same bytes sent again change nothing if they
+// are already committed. `alive` ends the retries. Fails as Store::commit.
+void commit_until_known(const World& world, async::Alive::Watch alive,
+                        std::shared_ptr<const store::Batch> batch,
+                        async::Done<Result<store::CommitResult>> done, int tries = 0);
 
 }  // namespace ae::runtime

@@ -5,10 +5,9 @@
 #include <vector>
 
 #include "engine/heart/decide.h"
-#include "log/seal.h"
+#include "runtime/log.h"
 #include "runtime/log_writer.h"
 #include "runtime/row.h"
-#include "runtime/runtime.h"
 
 namespace ae::runtime {
 namespace {
@@ -19,7 +18,7 @@ struct CrashRecording {
   World& world;
   const engine::PlanCache& plans;
   RunningSlot::SliceName interrupted;
-  std::weak_ptr<JobDriverHost*> alive;
+  async::Alive::Watch alive;
   async::Done<Result<std::vector<Event>>> done;
   std::vector<Event> events;
 
@@ -30,7 +29,7 @@ void load_and_record(const std::shared_ptr<CrashRecording>& recording);
 
 void retry_later(const std::shared_ptr<CrashRecording>& recording) {
   recording->world.loop.after(kRetryDelay, [recording] {
-    if (recording->alive.lock()) load_and_record(recording);
+    if (recording->alive) load_and_record(recording);
   });
 }
 
@@ -50,7 +49,7 @@ std::vector<EventBody> death_events(const RunningSlot::SliceName& interrupted,
 
 void on_commit_result(const std::shared_ptr<CrashRecording>& recording,
                       const Result<store::CommitResult>& result) {
-  if (!recording->alive.lock()) return;
+  if (!recording->alive) return;
   if (result) return recording->done(std::move(recording->events));
   switch (result.error().code) {
     case Code::unavailable:
@@ -89,23 +88,19 @@ void record(const std::shared_ptr<CrashRecording>& recording, LoadedState loaded
       events.push_back(engine::paused_event(engine::kWornOut));
     }
   }
-  auto sealed = seal(
-      next_commit(world, {interrupted.job, row.last_seq, row.head}, now, interrupted.fence.attempt),
-      std::move(events));
-  if (!sealed) return recording->done(std::unexpected(sealed.error()));
-  recording->events = std::move(sealed->events);
+  LogWriter writer(world, interrupted.job, {row.last_seq, row.head}, now,
+                   interrupted.fence.attempt);
   store::Batch batch;
-  batch.job = interrupted.job;
+  auto sealed_events = writer.append(std::move(events), row_of(state), batch);
+  if (!sealed_events) return recording->done(std::unexpected(sealed_events.error()));
+  recording->events = *std::move(sealed_events);
   batch.authority = store::Batch::Leased{interrupted.fence};
-  batch.expected_seq = row.last_seq;
-  batch.row = row_of(state);
   // If the inbox has entries, the claim ends with its lease; a job that parks keeps the entries
   // until a claim applies them.
   const bool parks = state.status == engine::JobStatus::parked;
   batch.release = parks || loaded_state.loaded.inbox.empty();
   batch.keeps_inbox = parks;
-  if (batch.release) sign_head(world, sealed->last_seq, sealed->head, now, batch);
-  batch.sealed = std::move(*sealed);
+  if (batch.release) sign_head(world, writer.end(), now, batch);
   world.store.commit(std::move(batch), [recording](Result<store::CommitResult> result) {
     on_commit_result(recording, result);
   });
@@ -114,7 +109,7 @@ void record(const std::shared_ptr<CrashRecording>& recording, LoadedState loaded
 void load_and_record(const std::shared_ptr<CrashRecording>& recording) {
   load_state(recording->world.store, recording->interrupted.job, recording->plans, std::nullopt,
              [recording](Result<LoadedState> loaded_state) {
-               if (!recording->alive.lock()) return;
+               if (!recording->alive) return;
                if (loaded_state) return record(recording, std::move(*loaded_state));
                switch (loaded_state.error().code) {
                  case Code::unavailable:
@@ -131,8 +126,7 @@ void load_and_record(const std::shared_ptr<CrashRecording>& recording) {
 }  // namespace
 
 void record_process_death(World& world, const engine::PlanCache& plans,
-                          const RunningSlot::SliceName& interrupted,
-                          std::weak_ptr<JobDriverHost*> alive,
+                          const RunningSlot::SliceName& interrupted, async::Alive::Watch alive,
                           async::Done<Result<std::vector<Event>>> done) {
   load_and_record(std::make_shared<CrashRecording>(CrashRecording{.world = world,
                                                                   .plans = plans,

@@ -7,11 +7,13 @@
 // Threads: the loop's. See docs/decisions/0064-worn-out-jobs.md.
 #pragma once
 
-#include <memory>
 #include <vector>
 
+#include "async/alive.h"
+#include "async/loop.h"
+#include "base/error.h"
+#include "log/event.h"
 #include "plan/plan_cache.h"
-#include "runtime/job_driver.h"
 #include "runtime/running_slot.h"
 #include "runtime/world.h"
 
@@ -22,8 +24,7 @@ namespace ae::runtime {
 // store_stopped. Borrows world and plans, which exist while `alive` does; once it has expired,
 // `done` is not called.
 void record_process_death(World& world, const engine::PlanCache& plans,
-                          const RunningSlot::SliceName& interrupted,
-                          std::weak_ptr<JobDriverHost*> alive,
+                          const RunningSlot::SliceName& interrupted, async::Alive::Watch alive,
                           async::Done<Result<std::vector<Event>>> done);
 
 }  // namespace ae::runtime

@@ -1,4 +1,4 @@
-// Runtime: claims, creates, applies control requests, fires timers; the drivers run the jobs.
+// Runtime: claims jobs, renews leases, fires timers; the drivers run the jobs.
 #include "runtime/runtime.h"
 
 #include <algorithm>
@@ -6,25 +6,17 @@
 #include <utility>
 
 #include "async/failpoint.h"
-#include "async/time_slices.h"
 #include "engine/heart/ingest.h"
-#include "engine/heart/side_record.h"
 #include "json/json.h"
-#include "log/redacted.h"
-#include "runtime/log_opener.h"
 #include "runtime/output_hub.h"
 #include "runtime/process_death.h"
-#include "runtime/row.h"
 
 namespace ae::runtime {
 namespace {
 
-// A late result that cannot be stored for about ten minutes is dropped; its call has an unknown
-// outcome, and a warning is logged.
-constexpr int kLateTries = 30;
-constexpr std::size_t kDuePage = 256;  // jobs that are listed and fired at once
-constexpr std::size_t kOutagesMax =
-    4096;  // Interval between two sweeps for jobs whose versions this process offers: a job may park while a
+constexpr std::size_t kDuePage = 256;      // jobs that are listed and fired at once
+constexpr std::size_t kOutagesMax = 4096;  // jobs lost to outages that are remembered
+// Interval between two sweeps for jobs whose versions this process offers: a job may park while a
 // sweep is running.
 constexpr Duration kSweepEvery = std::chrono::minutes(1);
 
@@ -35,6 +27,10 @@ Runtime::Runtime(World world, RuntimeOptions options, RuntimeObserver* observer)
       options_(std::move(options)),
       observer_(observer),
       plans_(world.plans != nullptr ? *world.plans : own_plans_),
+      job_reader_(world_, plans_, job_cache_),
+      request_submitter_(world_, *this, job_reader_, plans_),
+      late_results_(world_, request_submitter_,
+                    [this](const JobId& job, const std::string& what) { warn(job, what); }),
       version_sweeper_(world.store,
                        [this](const store::JobRow& row, async::Done<Result<bool>> resumed) {
                          // A job that this process resumes but cannot claim would park again.
@@ -129,11 +125,6 @@ Runtime::~Runtime() {
   if (due_timer_) world_.loop.cancel(*due_timer_);
 }
 
-AttemptId Runtime::new_attempt_id() {
-  return AttemptId(to_text(uuid_v7(static_cast<std::uint64_t>(world_.store.now().us / 1000),
-                                   world_.random.next(), world_.random.next())));
-}
-
 void Runtime::start() {
   run_after_death_recorded([this] {
     started_ = true;
@@ -151,7 +142,7 @@ void Runtime::run_after_death_recorded(async::Task next) {
   after_death_.push_back(std::move(next));
   if (after_death_.size() > 1) return;
   const JobId job = world_.slot->interrupted()->job;
-  record_process_death(world_, plans_, *world_.slot->interrupted(), handle(),
+  record_process_death(world_, plans_, *world_.slot->interrupted(), alive_.watch(),
                        [this, job](const Result<std::vector<Event>>& recorded) {
                          world_.slot->clear_interrupted();
                          if (!recorded) {
@@ -180,7 +171,7 @@ void Runtime::on_hint(const store::Hint& hint) {
     claimable_ = true;
     return claim_more();
   }
-  if (auto it = drivers_.find(*hint.inbox_of); it != drivers_.end()) it->second->on_inbox_notify();
+  on_inbox_written(*hint.inbox_of);
 }
 
 // Polling finds everything whose hint was lost.
@@ -314,7 +305,8 @@ void Runtime::claim_more() {
   request.queues = options_.queues;
   for (const auto& [job, why] : refused_) request.excluded_jobs.push_back(job);
   for (const auto& [job, driver] : drivers_) request.excluded_jobs.push_back(job);
-  for (std::size_t i = 0; i < request.limit; ++i) request.attempts.push_back(new_attempt_id());
+  for (std::size_t i = 0; i < request.limit; ++i)
+    request.attempts.push_back(AttemptId(new_uuid(world_)));
   const std::size_t limit = request.limit;
   world_.store.claim(std::move(request), [this, limit](Result<std::vector<store::Lease>> leases) {
     claiming_ = false;
@@ -345,7 +337,7 @@ void Runtime::claim_now(const JobId& job, async::Done<Result<bool>> done) {
   request.lease = options_.lease;
   request.capabilities = offered_;
   request.queues = options_.queues;
-  request.attempts.push_back(new_attempt_id());
+  request.attempts.push_back(AttemptId(new_uuid(world_)));
   world_.store.claim_job(
       job, std::move(request),
       [this, job, done = std::move(done)](Result<std::optional<store::Lease>> lease) mutable {
@@ -381,118 +373,13 @@ void Runtime::fire_due_timers() {
     auto page = std::make_shared<Page>(Page{.left = due->size(), .full = due->size() == kDuePage});
     for (const JobId& job : *due) {
       submit_request(job, {.kind = engine::ControlRequest::Kind::timers},
-                     [this, alive = handle(), page](const Result<Value>& answer) {
+                     [this, alive = alive_.watch(), page](const Result<Value>& answer) {
                        page->fired = page->fired || (answer && (*answer)["fired"] != Value(0));
-                       if (--page->left > 0 || !page->full || !page->fired || !alive.lock()) return;
+                       if (--page->left > 0 || !page->full || !page->fired || !alive) return;
                        fire_due_timers();
                      });
     }
   });
-}
-
-// ---------------------------------------------------------------- create
-
-JobId Runtime::new_job_id() {
-  const auto ms = static_cast<std::uint64_t>(world_.store.now().us / 1000);
-  return JobId(to_text(uuid_v7(ms, world_.random.next(), world_.random.next())));
-}
-
-// ---------------------------------------------------------------- reads
-
-// One read of a whole log: opens its commits, then folds its events.
-struct Runtime::LogReading {
-  LogReading(const JobId& job, store::LoadedJob&& all, const engine::PlanCache& cache,
-             async::Done<Result<JobSnapshot>> answer)
-      : loaded(std::move(all)),
-        plans(cache),
-        opener(job, loaded, plans.lookup()),
-        done(std::move(answer)) {}
-
-  bool next() {
-    if (folding) return folding->next();
-    if (opener.next()) return true;
-    opened = opener.take();
-    if (opened) folding.emplace(loaded.row.id, *opened, plans.source());
-    return opened.has_value();
-  }
-  Result<JobSnapshot> take() {
-    if (!opened) return std::unexpected(opened.error());
-    AE_ASSIGN(engine::State state, std::move(*folding).take());
-    return JobSnapshot{std::move(loaded.row), std::move(*opened), std::move(state),
-                       std::move(loaded.effects), std::move(loaded.inbox)};
-  }
-
-  store::LoadedJob loaded;
-  const engine::PlanCache& plans;
-  LogOpener opener;
-  Result<std::vector<Event>> opened;
-  std::optional<engine::IncrementalFold> folding;
-  async::Done<Result<JobSnapshot>> done;
-};
-
-void Runtime::read(JobId job, async::Done<Result<JobSnapshot>> done) {
-  world_.store.load(job, 1,
-                    [this, alive = handle(), job,
-                     done = std::move(done)](Result<store::LoadedJob> loaded) mutable {
-                      if (!loaded) return done(std::unexpected(loaded.error()));
-                      if (alive.expired()) return;
-                      const auto log_reading = std::make_shared<LogReading>(
-                          job, std::move(*loaded), plans_, std::move(done));
-                      async::run_in_slices(
-                          world_.loop, world_.steady,
-                          [log_reading, alive] { return !alive.expired() && log_reading->next(); },
-                          [log_reading, alive] {
-                            if (!alive.expired()) log_reading->done(log_reading->take());
-                          });
-                    });
-}
-
-void Runtime::read_state(JobId job, async::Done<Result<JobSnapshot>> done) {
-  read_with_cache(job, std::nullopt, std::move(done));
-}
-
-void Runtime::read_with_cache(const JobId& job, std::optional<CachedJob> cached,
-                              async::Done<Result<JobSnapshot>> done) {
-  load_state(world_.store, job, plans_, std::move(cached),
-             [done = std::move(done)](Result<LoadedState> loaded_state) mutable {
-               if (!loaded_state) return done(std::unexpected(loaded_state.error()));
-               if (!loaded_state->state) return done(std::unexpected(loaded_state->state.error()));
-               store::LoadedJob& loaded = loaded_state->loaded;
-               done(JobSnapshot{std::move(loaded.row),
-                                {},
-                                std::move(*loaded_state->state),
-                                std::move(loaded.effects),
-                                std::move(loaded.inbox),
-                                loaded_state->bytes,
-                                loaded_state->checkpoint_seq,
-                                loaded_state->checkpoint_bytes});
-             });
-}
-
-// REQUIRES: the state is the fold of the log up to the row's last event.
-void Runtime::cache_state(const JobId& job, JobSnapshot&& read) {
-  if (engine::is_terminal(read.state.status)) return;
-  job_cache_.insert(job, {std::move(read.state), read.row.head, read.bytes, read.checkpoint_seq,
-                          read.checkpoint_bytes});
-}
-
-// This process's versions of the plan's tools; "" = it does not offer the tool.
-std::vector<std::string> Runtime::tool_versions(const engine::State& state) {
-  std::vector<std::string> versions;
-  if (!state.plan) return versions;
-  for (const engine::ToolPolicy& tool : state.plan->tools) {
-    const ToolRegistry::Entry* entry = world_.tool_registry.find(tool.name, tool.version);
-    versions.push_back(entry ? entry->version : "");
-  }
-  return versions;
-}
-
-engine::DecisionContext Runtime::request_context() {
-  const Instant now = world_.store.now();
-  return {.now = now,
-          .lease_until = now,
-          .owned = world_.store.owned(),
-          .jitter_seed = world_.random.next()};
 }
 
 // ---------------------------------------------------------------- drivers
@@ -578,69 +465,25 @@ void Runtime::on_driver_exit(const JobDriver& driver, std::optional<Error> probl
   claim_more();
 }
 
-// ---------------------------------------------------------------- late results
-
 void Runtime::on_late_result(const JobId& job, const engine::SentTry& sent,
                              const Outcome& outcome) {
-  if (!engine::is_certain(outcome) || store_stopped_) return;
-  auto batch = std::make_shared<store::Batch>();
-  batch->job = job;
-  batch->authority = store::Batch::LateResult{};
-  batch->effects.push_back({sent.invocation, sent.try_no,
-                            canonical(engine::effect_record(job, sent, outcome, world_.store.now(),
-                                                            engine::Arrival::late))});
-  store_late_result(std::move(batch), 0);
+  if (!store_stopped_) late_results_.add(job, sent, outcome);
 }
 
-// A job whose values were erased must not get a new value: then only the fact and the outcome of
-// the call are stored, without its result.
-void Runtime::store_late_result(std::shared_ptr<store::Batch> batch, int tries) {
-  world_.store.load(
-      batch->job, store::kFirstCommit, [this, batch, tries](Result<store::LoadedJob> loaded) {
-        const auto created =
-            loaded ? open_job_created(batch->job, *loaded) : std::unexpected(loaded.error());
-        if (!created) return on_late_result_stored(batch, tries, std::unexpected(created.error()));
-        if (!erased_fields(*created).empty()) {
-          store::EffectRow& effect = batch->effects.front();
-          auto erased = engine::erased_effect(
-              engine::effect_location(batch->job, effect.invocation, effect.try_no), effect.record);
-          AE_CHECK(erased.has_value(), batch->job.text);  // this process wrote the record
-          effect.record = *std::move(erased);
-        }
-        batch->authority =
-            store::Batch::LateResult{.first_commit = sha256(loaded->commits.front())};
-        world_.store.commit(*batch, [this, batch, tries](Result<store::CommitResult> result) {
-          on_late_result_stored(batch, tries, std::move(result));
-        });
-      });
+// ---------------------------------------------------------------- requests
+
+void Runtime::submit_request(JobId job, engine::ControlRequest request,
+                             async::Done<Result<Value>> done) {
+  request_submitter_.submit(std::move(job), std::move(request), std::move(done));
 }
 
-// The lease holder gets the result through the job's inbox, so that the job cannot become idle
-// without it. Without a lease holder the result is applied here, because no process reads an ended
-// job again.
-void Runtime::on_late_result_stored(std::shared_ptr<store::Batch> batch, int tries,
-                                    Result<store::CommitResult> result) {
-  if (!result) return retry_late_result(batch, tries, "cannot be stored", result.error());
-  if (tries == 0) warn(batch->job, "a late result is stored");
-  import_results(batch->job, [this, batch, tries](Result<Value> applied) {
-    if (applied) return;
-    retry_late_result(batch, tries, "is stored but not in the log", applied.error());
-  });
+void Runtime::on_inbox_written(const JobId& job) {
+  if (auto it = drivers_.find(job); it != drivers_.end()) it->second->on_inbox_notify();
 }
 
-void Runtime::retry_late_result(const std::shared_ptr<store::Batch>& batch, int tries,
-                                const std::string& what, const Error& error) {
-  const bool is_transient =
-      error.code == Code::unavailable || error.code == Code::unknown_outcome ||
-      error.code == Code::sequence_conflict;  // the job's values were erased meanwhile
-  if (!is_transient || tries >= kLateTries) {
-    return warn(batch->job,
-                "a late result " + what + ", its call has an unknown outcome: " + error.message);
-  }
-  world_.loop.after(std::chrono::milliseconds(50 << std::min(tries, 9)),
-                    [this, alive = handle(), batch, tries] {
-                      if (alive.lock()) store_late_result(batch, tries + 1);
-                    });
+void Runtime::on_claimable() {
+  claimable_ = true;
+  claim_more();
 }
 
 // ---------------------------------------------------------------- shutdown

@@ -56,10 +56,10 @@ void VersionSweeper::check_elsewhere(const store::JobRow& row, const std::string
                                      async::Done<Result<bool>> done) {
   std::vector<std::string> needed = row.capabilities;
   needed.push_back(version_capability(row.agent, version));
-  store_.count_jobs([this, alive = std::weak_ptr(alive_), job = row.id, agent = row.agent,
+  store_.count_jobs([this, alive = alive_.watch(), job = row.id, agent = row.agent,
                      needed = std::move(needed),
                      done = std::move(done)](Result<store::JobStats> job_stats) mutable {
-    if (!alive.lock()) return;
+    if (!alive) return;
     if (!job_stats) return done(std::unexpected(job_stats.error()));
     const bool elsewhere = has_offer(*job_stats, agent, needed);
     if (elsewhere) deferred_.insert_or_assign(job, DeferredJob{agent, needed, store_.now()});
@@ -69,21 +69,21 @@ void VersionSweeper::check_elsewhere(const store::JobRow& row, const std::string
 
 void VersionSweeper::recheck_deferred(std::function<void(const std::vector<JobId>&)> then) {
   if (deferred_.empty()) return;
-  store_.count_jobs([this, alive = std::weak_ptr(alive_),
-                     then = std::move(then)](Result<store::JobStats> job_stats) {
-    if (!alive.lock() || !job_stats) return;
-    std::vector<JobId> jobs;
-    const Instant now = store_.now();
-    std::erase_if(deferred_, [&](const auto& entry) {
-      const auto& [job, deferred] = entry;
-      if (now < deferred.since + kDeferredFor &&
-          has_offer(*job_stats, deferred.agent, deferred.needed))
-        return false;
-      jobs.push_back(job);
-      return true;
-    });
-    if (!jobs.empty()) then(jobs);
-  });
+  store_.count_jobs(
+      [this, alive = alive_.watch(), then = std::move(then)](Result<store::JobStats> job_stats) {
+        if (!alive || !job_stats) return;
+        std::vector<JobId> jobs;
+        const Instant now = store_.now();
+        std::erase_if(deferred_, [&](const auto& entry) {
+          const auto& [job, deferred] = entry;
+          if (now < deferred.since + kDeferredFor &&
+              has_offer(*job_stats, deferred.agent, deferred.needed))
+            return false;
+          jobs.push_back(job);
+          return true;
+        });
+        if (!jobs.empty()) then(jobs);
+      });
 }
 
 // ---------------------------------------------------------------- sweep
@@ -125,21 +125,21 @@ void VersionSweeper::next_page(std::shared_ptr<Sweep> sweep_run) {
     return;
   }
   sweep_run->filter.agent = sweep_run->agents.back();
-  store_.query(sweep_run->filter, [this, alive = std::weak_ptr(alive_),
-                                   sweep_run](Result<std::vector<store::JobRow>> rows) {
-    if (!alive.lock()) return;
-    if (!rows) {  // the next sweep begins again
-      sweeping_ = false;
-      return;
-    }
-    sweep_run->last_page = rows->size() < kVersionsPage;
-    if (!rows->empty()) {
-      sweep_run->filter.after = rows->back().id.text;
-      sweep_run->filter.after_number = rows->back().number;
-    }
-    sweep_run->rows.assign(rows->begin(), rows->end());
-    next_job(sweep_run);
-  });
+  store_.query(sweep_run->filter,
+               [this, alive = alive_.watch(), sweep_run](Result<std::vector<store::JobRow>> rows) {
+                 if (!alive) return;
+                 if (!rows) {  // the next sweep begins again
+                   sweeping_ = false;
+                   return;
+                 }
+                 sweep_run->last_page = rows->size() < kVersionsPage;
+                 if (!rows->empty()) {
+                   sweep_run->filter.after = rows->back().id.text;
+                   sweep_run->filter.after_number = rows->back().number;
+                 }
+                 sweep_run->rows.assign(rows->begin(), rows->end());
+                 next_job(sweep_run);
+               });
 }
 
 void VersionSweeper::next_job(std::shared_ptr<Sweep> sweep_run) {
@@ -155,12 +155,12 @@ void VersionSweeper::next_job(std::shared_ptr<Sweep> sweep_run) {
       mark_checked();
       continue;
     }
-    return resume_(
-        row, [this, alive = std::weak_ptr(alive_), sweep_run, mark_checked](Result<bool> resumed) {
-          if (!alive.lock()) return;
-          if (resumed) mark_checked();
-          next_job(sweep_run);
-        });
+    return resume_(row,
+                   [this, alive = alive_.watch(), sweep_run, mark_checked](Result<bool> resumed) {
+                     if (!alive) return;
+                     if (resumed) mark_checked();
+                     next_job(sweep_run);
+                   });
   }
   next_page(std::move(sweep_run));
 }

@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "async/alive.h"
 #include "async/loop.h"
 #include "base/error.h"
 #include "base/ids.h"
@@ -72,7 +73,7 @@ class VersionSweeper {
     Instant since;
   };
   std::map<JobId, DeferredJob> deferred_;  // left to other processes
-  std::shared_ptr<VersionSweeper*> alive_ = std::make_shared<VersionSweeper*>(this);
+  async::Alive alive_;
 };
 
 }  // namespace ae::runtime

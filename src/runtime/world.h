@@ -2,6 +2,7 @@
 // Owns nothing; main (or the simulator) constructs them. Threads: the loop's.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "async/loop.h"
+#include "base/ids.h"
 #include "base/sign.h"
 #include "plan/plan_cache.h"
 #include "store/store.h"
@@ -78,5 +80,11 @@ struct World {
   // Names the job whose slice is running; null: process deaths are not counted
   RunningSlot* slot = nullptr;
 };
+
+// A UUIDv7 with the time of the store.
+inline std::string new_uuid(const World& world) {
+  return to_text(uuid_v7(static_cast<std::uint64_t>(world.store.now().us / 1000),
+                         world.random.next(), world.random.next()));
+}
 
 }  // namespace ae::runtime

@@ -48,7 +48,7 @@ void Observer::commit(store::Batch batch, async::Done<Result<store::CommitResult
     }
   }
   inside_batch_ = batch.sealed.has_value();
-  inner_->commit(std::move(batch), [this, written, done = std::move(done)](
+  inner().commit(std::move(batch), [this, written, done = std::move(done)](
                                        Result<store::CommitResult> answer) mutable {
     if (answer && !answer->existing && !answer->is_duplicate) committed(*written, *answer);
     done(std::move(answer));
@@ -225,10 +225,10 @@ void Observer::put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<
     again.id += "2";
     request->id += "-again";
     replace_request(job, again, *request);
-    inner_->put_inbox(job, std::move(again), [](Result<void>) {});
+    inner().put_inbox(job, std::move(again), [](Result<void>) {});
   }
   writes_++;
-  inner_->put_inbox(std::move(job), std::move(entry), std::move(done));
+  inner().put_inbox(std::move(job), std::move(entry), std::move(done));
 }
 
 void Observer::check_queue_limit(const JobId& job, const ObservedJob& observed, Instant at) {
@@ -272,7 +272,7 @@ void Observer::claim(store::ClaimRequest request,
   if (withheld_job_) request.excluded_jobs.push_back(*withheld_job_);
   if (ignores_limits_) request.queues.clear();
   writes_++;
-  inner_->claim(std::move(request), [this, at = now(), done = std::move(done)](
+  inner().claim(std::move(request), [this, at = now(), done = std::move(done)](
                                         Result<std::vector<store::Lease>> leases) mutable {
     if (leases) {
       for (const store::Lease& lease : *leases) on_claimed(lease, at);
@@ -284,7 +284,7 @@ void Observer::claim(store::ClaimRequest request,
 void Observer::claim_job(JobId job, store::ClaimRequest request,
                          async::Done<Result<std::optional<store::Lease>>> done) {
   writes_++;
-  inner_->claim_job(std::move(job), std::move(request),
+  inner().claim_job(std::move(job), std::move(request),
                     [this, at = now(),
                      done = std::move(done)](Result<std::optional<store::Lease>> lease) mutable {
                       if (lease && *lease) on_claimed(**lease, at);
@@ -296,7 +296,7 @@ void Observer::heartbeat(std::vector<std::pair<JobId, store::Fence>> held, Durat
                          async::Done<Result<std::vector<std::optional<Instant>>>> done) {
   auto requested = held;
   writes_++;
-  inner_->heartbeat(
+  inner().heartbeat(
       std::move(held), lease,
       [this, at = now(), requested = std::move(requested),
        done = std::move(done)](Result<std::vector<std::optional<Instant>>> until) mutable {

@@ -1,11 +1,10 @@
 #include "store/postgres/postgres_rebuild.h"
 
 #include <algorithm>
-#include <functional>
-#include <initializer_list>
 
 #include "store/postgres/session.h"
 #include "store/postgres/transaction.h"
+#include "store/rebuild_row.h"
 #include "store/rules.h"
 
 namespace ae::store {
@@ -14,93 +13,53 @@ using namespace postgres;  // NOLINT: this file is where the parts come together
 
 namespace {
 
-// The expected value of a column. `value`: the SQL expression for its parameter ($).
-struct Cell {
-  std::string_view name, value;
-  std::function<void(Params&)> add;
+class PostgresDialect final : public SqlDialect {
+ public:
+  std::string parameter(ExpectedValue::Type type, int index) const override {
+    const std::string number = "$" + std::to_string(index);
+    switch (type) {
+      case ExpectedValue::Type::integer:
+        return number + "::bigint";
+      case ExpectedValue::Type::text:
+        return number + "::text";
+      case ExpectedValue::Type::bytes:
+        return number + "::bytea";
+      case ExpectedValue::Type::boolean:
+        return "(" + number + "::bigint <> 0)";
+      case ExpectedValue::Type::list:
+        break;
+    }
+    return "string_to_array(" + number + "::text, E'\\n')";
+  }
+  std::string_view is_same() const override { return "IS NOT DISTINCT FROM"; }
+  std::string literal(ExpectedValue::Type type, const std::string& expression) const override {
+    return type == ExpectedValue::Type::text ? "quote_nullable(" + expression + ")"
+                                             : "coalesce((" + expression + ")::text, 'NULL')";
+  }
 };
 
-Cell number(std::string_view name, std::int64_t expected) {
-  return {name, "$::bigint", [expected](Params& all) { all.add(expected); }};
-}
-Cell number(std::string_view name, std::uint64_t expected) {
-  return number(name, static_cast<std::int64_t>(expected));
-}
-Cell time(std::string_view name, const std::optional<Instant>& expected) {
-  return {name, "$::bigint", [expected](Params& all) { all.add(expected); }};
-}
-Cell text(std::string_view name, std::string expected) {
-  return {name, "$::text", [expected](Params& all) { all.add(expected); }};
-}
-Cell null(std::string_view name) {
-  return {name, "$::text", [](Params& all) { all.add(std::nullopt); }};
-}
-Cell bytes(std::string_view name, std::optional<std::string> expected) {
-  return {name, "$::bytea", [expected](Params& all) {
-            expected ? all.add(Bytes{*expected}) : all.add(std::nullopt);
-          }};
-}
-Cell boolean(std::string_view name, bool expected) {
-  return {name, "($::bigint <> 0)", [expected](Params& all) { all.add(std::int64_t{expected}); }};
-}
-Cell list(std::string_view name, const std::vector<std::string>& expected) {
-  std::string joined_list;
-  for (const std::string& group : expected)
-    joined_list += (joined_list.empty() ? "" : "\n") + group;
-  return {name, "string_to_array($::text, E'\\n')",
-          [joined_list](Params& all) { all.add(joined_list); }};
+Params params_of(const SqlStatement& statement) {
+  Params params;
+  for (const ExpectedValue* value : statement.parameters) {
+    using Type = ExpectedValue::Type;
+    if (value->is_null) {
+      params.add(std::nullopt);
+    } else if (value->type == Type::integer || value->type == Type::boolean) {
+      params.add(value->number);
+    } else if (value->type == Type::bytes) {
+      params.add(Bytes{value->text});
+    } else {
+      params.add(value->text);
+    }
+  }
+  return params;
 }
 
 std::string raw(const Hash& hash) {
   return {reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()};
 }
 
-// One row of a table, by its key.
-struct Row {
-  std::string_view table;
-  std::vector<Cell> key, columns;
-};
-
-// Builds a statement with numbered parameters.
-class Text {
- public:
-  Text& append(std::string_view plain) {
-    sql_ += plain;
-    return *this;
-  }
-  Text& append(const Cell& cell) {
-    cell.add(params_);
-    const std::size_t at = cell.value.find('$');
-    sql_ += cell.value.substr(0, at + 1);
-    sql_ += std::to_string(++count_);
-    sql_ += cell.value.substr(at + 1);
-    return *this;
-  }
-  // "a = 1, b = 2", with other texts for " = " and ", ".
-  Text& pairs(const std::vector<Cell>& cells, std::string_view is, std::string_view between) {
-    for (std::size_t i = 0; i < cells.size(); ++i) {
-      append(i == 0 ? "" : between).append(cells[i].name).append(is).append(cells[i]);
-    }
-    return *this;
-  }
-  void add_to(Connection& connection) const { connection.add_unprepared(sql_, params_); }
-
- private:
-  std::string sql_;
-  Params params_;
-  int count_ = 0;
-};
-
 using Labels = std::vector<std::pair<std::string, std::string>>;
-
-std::string shown(Labels labels) {
-  std::ranges::sort(labels);
-  std::string all;
-  for (const auto& [key, value] : labels) {
-    all.append(all.empty() ? "" : ", ").append(key).append("=").append(value);
-  }
-  return all;
-}
 
 // Is it a possible fairness key of a job with these labels, for any label?
 bool may_be_fairness_key(const std::string& fairness_key, const Labels& labels) {
@@ -140,8 +99,7 @@ struct PostgresRebuild::Impl {
     return {};
   }
 
-  Status reconcile_row(const Row& row, std::vector<Difference>& differences);
-  Status write_row(const Row& row, bool exists, const std::vector<Cell>& differing);
+  Status reconcile_row(const ExpectedRow& row, std::vector<Difference>& differences);
   Result<bool> release_key(const Projection& expected);
   Status reconcile_job(const Projection& expected, std::vector<Difference>& differences);
   Status reconcile_head(const Projection& expected, Instant now,
@@ -233,63 +191,26 @@ Result<std::string> PostgresRebuild::blob(const Hash& hash) {
 
 // ---------------------------------------------------------------- one row
 
-Status PostgresRebuild::Impl::reconcile_row(const Row& row, std::vector<Difference>& differences) {
-  Text comparison;
-  comparison.append("SELECT ");
-  for (std::size_t i = 0; i < row.columns.size(); ++i) {
-    const Cell& cell = row.columns[i];
-    comparison.append(i == 0 ? "" : ", ")
-        .append(cell.name)
-        .append(" IS NOT DISTINCT FROM ")
-        .append(cell);
-    const bool quoted = cell.value == "$::text";
-    for (const bool stored : {true, false}) {
-      comparison.append(quoted ? ", quote_nullable(" : ", coalesce((");
-      stored ? comparison.append(cell.name) : comparison.append(cell);
-      comparison.append(quoted ? ")" : ")::text, 'NULL')");
+Status PostgresRebuild::Impl::reconcile_row(const ExpectedRow& row,
+                                            std::vector<Difference>& differences) {
+  const PostgresDialect dialect;
+  const SqlStatement comparison = comparison_of(row, dialect);
+  AE_ASSIGN(const Rows answer, query(comparison.sql, params_of(comparison)));
+  std::optional<std::vector<ColumnComparison>> columns;
+  if (!answer.empty()) {
+    columns.emplace();
+    for (int at = 0; at < static_cast<int>(row.columns.size()) * 3; at += 3) {
+      ColumnComparison& compared = columns->emplace_back();
+      compared.is_same = answer.boolean(0, at);
+      if (compared.is_same) continue;
+      compared.stored = answer.text(0, at + 1);
+      compared.derived = answer.text(0, at + 2);
     }
   }
-  comparison.append(" FROM ").append(row.table).append(" WHERE ").pairs(row.key, " = ", " AND ");
-  comparison.add_to(connection);
-  AE_ASSIGN(const auto answers, run());
-  const Rows& found = answers.back();
-  if (found.empty()) {
-    differences.push_back(
-        {.table = std::string(row.table), .column = {}, .stored = {}, .derived = "a row"});
-    return write_row(row, false, row.columns);
-  }
-  std::vector<Cell> differing;
-  for (std::size_t i = 0; i < row.columns.size(); ++i) {
-    const int at = static_cast<int>(i) * 3;
-    if (found.boolean(0, at)) continue;
-    differing.push_back(row.columns[i]);
-    differences.push_back({.table = std::string(row.table),
-                           .column = std::string(row.columns[i].name),
-                           .stored = found.text(0, at + 1),
-                           .derived = found.text(0, at + 2)});
-  }
-  return write_row(row, true, differing);
-}
-
-Status PostgresRebuild::Impl::write_row(const Row& row, bool exists,
-                                        const std::vector<Cell>& differing) {
-  if (differing.empty() || !writes) return {};
-  Text statement;
-  if (exists) {
-    statement.append("UPDATE ").append(row.table).append(" SET ").pairs(differing, " = ", ", ");
-    statement.append(" WHERE ").pairs(row.key, " = ", " AND ");
-  } else {
-    statement.append("INSERT INTO ").append(row.table).append("(");
-    std::vector<Cell> all = row.key;
-    all.insert(all.end(), differing.begin(), differing.end());
-    for (const Cell& cell : all)
-      statement.append(&cell == all.data() ? "" : ", ").append(cell.name);
-    statement.append(") VALUES(");
-    for (const Cell& cell : all) statement.append(&cell == all.data() ? "" : ", ").append(cell);
-    statement.append(")");
-  }
-  statement.add_to(connection);
-  AE_TRY(run());
+  const RowComparison found = compare_row(row, columns, differences);
+  if (found.differing.empty() || !writes) return {};
+  const SqlStatement rewrite = rewrite_of(row, found, dialect);
+  AE_TRY(query(rewrite.sql, params_of(rewrite)));
   return {};
 }
 
@@ -315,19 +236,18 @@ Status PostgresRebuild::Impl::reconcile_job(const Projection& expected,
                                             std::vector<Difference>& differences) {
   AE_ASSIGN(const bool has_key, release_key(expected));
   if (!has_key) {
-    return fail(Code::idempotency_conflict,
-                "another job of agent " + expected.agent + " has its idempotency key " +
-                    expected.idempotency_key +
-                    (only.empty() ? "" : ": rebuild the whole store, without --job"));
+    return std::unexpected(idempotency_key_taken(expected, !only.empty()));
   }
-  Row row{.table = "jobs",
-          .key = {number("number", job)},
-          .columns = {
-              text("agent", expected.agent), text("idempotency_key", expected.idempotency_key),
-              number("priority", expected.priority), list("capabilities", expected.capabilities),
-              time("created_at", expected.created_at)}};
-  if (expected.request_hash)
-    row.columns.push_back(bytes("request_hash", raw(*expected.request_hash)));
+  ExpectedRow row{.table = "jobs",
+                  .key = {integer_column("number", job)},
+                  .columns = {text_column("agent", expected.agent),
+                              text_column("idempotency_key", expected.idempotency_key),
+                              integer_column("priority", expected.priority),
+                              list_column("capabilities", expected.capabilities),
+                              time_column("created_at", expected.created_at)}};
+  if (expected.request_hash) {
+    row.columns.push_back(hash_column("request_hash", *expected.request_hash));
+  }
   return reconcile_row(row, differences);
 }
 
@@ -342,38 +262,41 @@ Status PostgresRebuild::Impl::reconcile_head(const Projection& expected, Instant
   const std::uint64_t epoch = head.empty() ? 0 : head.count(0, 0);
   bool held = !head.empty() && head.boolean(0, 1);
   std::optional<Instant> lease_until = held ? head.maybe_instant(0, 2) : std::nullopt;
-  Row row{
+  ExpectedRow row{
       .table = "heads",
-      .key = {number("job", job)},
-      .columns = {number("last_seq", expected.last_seq), time("updated_at", expected.updated_at),
-                  bytes("head", raw(expected.head)), number("priority", expected.priority),
-                  number("epoch", std::max(epoch, expected.epoch)),
-                  text("status", expected.row.status), time("not_before", expected.row.not_before),
-                  time("wake_at", expected.row.wake_at), text("queue", expected.queue)}};
+      .key = {integer_column("job", job)},
+      .columns = {integer_column("last_seq", expected.last_seq),
+                  time_column("updated_at", expected.updated_at),
+                  hash_column("head", expected.head), integer_column("priority", expected.priority),
+                  integer_column("epoch", std::max(epoch, expected.epoch)),
+                  text_column("status", expected.row.status),
+                  time_column("not_before", expected.row.not_before),
+                  time_column("wake_at", expected.row.wake_at),
+                  text_column("queue", expected.queue)}};
   // An ended job may keep a key of an earlier fairness label.
   const bool keeps_fairness_key = !head.empty() && has_ended(expected.row.status) &&
                                   may_be_fairness_key(head.text(0, 4), expected.labels);
   if (!keeps_fairness_key)
-    row.columns.push_back(text("turn", fairness_key_of(expected.labels, fair_by)));
+    row.columns.push_back(text_column("turn", fairness_key_of(expected.labels, fair_by)));
   // With kind '' a claim checks the job's own columns.
   if (head.empty() || !head.boolean(0, 3)) {
-    row.columns.push_back(bytes("kind", kind_of(expected.agent, expected.capabilities)));
+    row.columns.push_back(bytes_column("kind", kind_of(expected.agent, expected.capabilities)));
   }
   if (!is_runnable(expected.row.status)) {
     held = false;
-    row.columns.push_back(null("attempt"));
-    row.columns.push_back(null("worker"));
-    row.columns.push_back(time("lease_until", std::nullopt));
+    row.columns.push_back(null_text_column("attempt"));
+    row.columns.push_back(null_text_column("worker"));
+    row.columns.push_back(time_column("lease_until", std::nullopt));
   } else if (held && !lease_until) {
     lease_until = Instant{0};
-    row.columns.push_back(time("lease_until", lease_until));
+    row.columns.push_back(time_column("lease_until", lease_until));
   }
   const Eligibility eligibility = eligibility_of(expected.row, held ? lease_until : std::nullopt);
   // Eligible jobs get `ready` at the next claim; until then both values are correct.
   const bool eligible = eligibility.at && *eligibility.at <= now;
   if (!eligible || head.empty())
-    row.columns.push_back(boolean("ready", eligibility.ready || eligible));
-  row.columns.push_back(time("ripe_at", eligibility.at));
+    row.columns.push_back(boolean_column("ready", eligibility.ready || eligible));
+  row.columns.push_back(time_column("ripe_at", eligibility.at));
   return reconcile_row(row, differences);
 }
 
@@ -384,11 +307,9 @@ Status PostgresRebuild::Impl::reconcile_labels(const Projection& expected,
             query("SELECT key, value FROM labels WHERE job = $1::bigint", number));
   Labels stored;
   for (int i = 0; i < found.size(); ++i) stored.emplace_back(found.text(i, 0), found.text(i, 1));
-  if (std::ranges::is_permutation(stored, expected.labels)) return {};
-  differences.push_back({.table = "labels",
-                         .column = {},
-                         .stored = shown(std::move(stored)),
-                         .derived = shown(expected.labels)});
+  auto difference = compare_labels(std::move(stored), expected.labels);
+  if (!difference) return {};
+  differences.push_back(*std::move(difference));
   if (!writes) return {};
   connection.add_unprepared("DELETE FROM labels WHERE job = $1::bigint", number);
   std::int64_t location = 0;
@@ -406,14 +327,13 @@ Status PostgresRebuild::Impl::reconcile_commits(const Projection& expected,
                                                 std::vector<Difference>& differences) {
   for (std::size_t i = 0; i < commits.size(); ++i) {
     const Projection::Commit& commit = expected.commits[i];
-    std::string blobs;
-    for (const Hash& hash : commit.blobs) blobs += raw(hash);
-    AE_TRY(reconcile_row(
-        {.table = "commits",
-         .key = {number("job", job), number("first_seq", commits[i])},
-         .columns = {number("first_seq", commit.first_seq), number("last_seq", commit.last_seq),
-                     bytes("blobs", blobs.empty() ? std::nullopt : std::optional(blobs))}},
-        differences));
+    AE_TRY(
+        reconcile_row({.table = "commits",
+                       .key = {integer_column("job", job), integer_column("first_seq", commits[i])},
+                       .columns = {integer_column("first_seq", commit.first_seq),
+                                   integer_column("last_seq", commit.last_seq),
+                                   hashes_column("blobs", commit.blobs)}},
+                      differences));
   }
   return {};
 }
@@ -423,18 +343,11 @@ Status PostgresRebuild::Impl::reconcile_checkpoint(const Projection& expected,
   if (!expected.checkpoint) return {};
   std::vector<Difference> found;
   AE_TRY(reconcile_row({.table = "checkpoints",
-                        .key = {number("job", job)},
-                        .columns = {number("seq", expected.checkpoint->seq),
-                                    bytes("body", expected.checkpoint->bytes)}},
+                        .key = {integer_column("job", job)},
+                        .columns = {integer_column("seq", expected.checkpoint->seq),
+                                    bytes_column("body", expected.checkpoint->bytes)}},
                        found));
-  for (Difference& difference : found) {
-    if (difference.column.empty() && !writes) continue;  // it is optional
-    if (difference.column == "body") {
-      difference.stored = "another state";
-      difference.derived = "the state at event " + std::to_string(expected.checkpoint->seq);
-    }
-    differences.push_back(std::move(difference));
-  }
+  add_checkpoint_differences(std::move(found), *expected.checkpoint, writes, differences);
   return {};
 }
 

@@ -17,84 +17,29 @@ Error outcome_unknown(const PgError& error) {
 
 Writer::Writer(async::Loop& loop, Session session, DatabaseClock& clock, std::string channel,
                const WriterLimits& limits)
-    : loop_(loop),
-      session_(std::move(session)),
-      clock_(clock),
-      channel_(std::move(channel)),
-      limits_(limits) {
-  thread_ = std::thread([this] { run(); });
+    : session_(std::move(session)), clock_(clock), channel_(std::move(channel)), limits_(limits) {
+  group_writer_ = std::make_unique<Thread>(
+      loop, *this, GroupLimits{.writes = limits_.group_writes, .bytes = limits_.group_bytes});
 }
 
-Writer::~Writer() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_one();
-  thread_.join();
+bool Writer::may_split(const Attempt& attempt) const {
+  return attempt.outcome == CommitOutcome::nothing && !attempt.connection_lost &&
+         session_.is_open();
 }
 
-void Writer::write(std::unique_ptr<Write> write) {
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(write));
-    if (queue_.size() > 1) return;  // it is awake, or already notified
-  }
-  wake_.notify_one();
-}
-
-void Writer::run() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    Group group = next_group();
-    lock.unlock();
-    process(std::move(group));
-    lock.lock();
-  }
-}
-
-// A standalone write ends the group before it.
-Writer::Group Writer::next_group() {
-  Group group;
-  std::size_t bytes = 0;
-  while (!queue_.empty() && group.size() < limits_.group_writes && bytes < limits_.group_bytes) {
-    const bool is_standalone = queue_.front()->is_standalone();
-    if (is_standalone && !group.empty()) break;
-    bytes += queue_.front()->bytes();
-    group.push_back(std::move(queue_.front()));
-    queue_.pop_front();
-    if (is_standalone) break;
-  }
-  return group;
-}
-
-void Writer::process(Group group) {
-  const Attempt all = attempt_with_retries(group, 0, group.size());
-  if (all.outcome == CommitOutcome::nothing && group.size() > 1 && !all.connection_lost &&
-      session_.is_open()) {
-    for (std::size_t i = 0; i < group.size(); ++i)
-      finish(group, i, 1, attempt_with_retries(group, i, 1));
-  } else {
-    finish(group, 0, group.size(), all);
-  }
+void Writer::on_written(const Group& group) {
   stats_.writes += group.size();
   stats_.groups += 1;
   stats_.reconnects = session_.reconnects();
-  loop_.post([group = std::move(group)] {
-    for (const auto& write : group) write->answer();
-  });
 }
 
 // Retries when nothing has happened and a retry can succeed: after a conflict with another
 // transaction, or once if the connection was already dead (a restarted server).
-Writer::Attempt Writer::attempt_with_retries(const Group& group, std::size_t first,
-                                             std::size_t count) {
+Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size_t count) {
   bool reconnects = false;
   for (int tries = 1;; ++tries) {
     const bool was_open = session_.is_open();
-    Attempt tried = attempt(group, first, count);
+    Attempt tried = attempt_once(group, first, count);
     if (tried.outcome == CommitOutcome::conflict && tries < limits_.tries) {
       stats_.retried += 1;
       continue;
@@ -107,7 +52,7 @@ Writer::Attempt Writer::attempt_with_retries(const Group& group, std::size_t fir
   }
 }
 
-Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size_t count) {
+Writer::Attempt Writer::attempt_once(const Group& group, std::size_t first, std::size_t count) {
   auto opened = session_.connection();
   if (!opened) return {CommitOutcome::nothing, std::move(opened).error(), true};
   Connection& connection = **opened;
@@ -167,15 +112,9 @@ Writer::Attempt Writer::failed(Connection& connection, const PgError& error,
           unavailable_error(error), !undone};
 }
 
-void Writer::finish(const Group& group, std::size_t first, std::size_t count,
-                    const Attempt& attempt) {
-  for (std::size_t i = first; i < first + count; ++i) {
-    if (attempt.outcome == CommitOutcome::committed) {
-      group[i]->committed();
-    } else {
-      group[i]->fail(attempt.error);
-    }
-  }
+void Writer::finish(Write& write, const Attempt& attempt) {
+  if (attempt.outcome == CommitOutcome::committed) return write.committed();
+  write.fail(attempt.error);
 }
 
 }  // namespace ae::store::postgres

@@ -1,5 +1,5 @@
-// Writer: the thread of this process that writes a PostgreSQL store. All queued writes share one
-// transaction, in the order in which they were requested, and are answered by one post to the loop.
+// Writer: writes a PostgreSQL store in groups, on its own thread (store/group_writer.h). All writes
+// of a group share one transaction.
 //
 // Group commit: a refused write is an answer and does not affect the others. A failure before the
 // COMMIT has changed nothing: after a deadlock or a concurrent insert the whole group is retried;
@@ -9,15 +9,14 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <deque>
+#include <chrono>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "async/loop.h"
+#include "store/group_writer.h"
 #include "store/postgres/db_clock.h"
 #include "store/postgres/session.h"
 #include "store/postgres/writes.h"
@@ -38,15 +37,15 @@ class Writer {
  public:
   Writer(async::Loop& loop, Session session, DatabaseClock& clock, std::string channel,
          const WriterLimits& limits);
-  ~Writer();  // completes queued writes
-
-  void write(std::unique_ptr<Write> write);
+  void write(std::unique_ptr<Write> write) { group_writer_->write(std::move(write)); }
   const WriterStats& stats() const { return stats_; }
   // The server process of our connection: its notifications are our own.
   int backend_pid() const { return backend_pid_; }
 
  private:
-  using Group = std::vector<std::unique_ptr<Write>>;
+  using Thread = GroupWriter<Writer, Write>;
+  using Group = Thread::Group;
+  friend Thread;
   enum class CommitOutcome { committed, nothing, conflict, unknown };
   struct Attempt {
     CommitOutcome outcome = CommitOutcome::nothing;
@@ -54,18 +53,22 @@ class Writer {
     bool connection_lost = false;
   };
 
-  void run();
-  Group next_group();  // REQUIRES: mutex_
-  void process(Group group);
+  // As GroupWriter requires them.
+  static bool is_alone(const Write& write) { return write.is_standalone(); }
   Attempt attempt(const Group& group, std::size_t first, std::size_t count);
-  Attempt attempt_with_retries(const Group& group, std::size_t first, std::size_t count);
+  bool may_split(const Attempt& attempt) const;
+  void finish(Write& write, const Attempt& attempt);
+  void on_written(const Group& group);
+  void on_answered(bool) {}
+  std::optional<std::chrono::milliseconds> idle_time() const { return std::nullopt; }
+  void on_idle() {}
+
+  Attempt attempt_once(const Group& group, std::size_t first, std::size_t count);
   Attempt run_group(Connection& connection, const Group& group, std::size_t first,
                     std::size_t count);
   Attempt run_standalone(Connection& connection, Write& write);
   Attempt failed(Connection& connection, const PgError& error, bool may_be_committed);
-  void finish(const Group& group, std::size_t first, std::size_t count, const Attempt& attempt);
 
-  async::Loop& loop_;
   Session session_;
   DatabaseClock& clock_;
   const std::string channel_;
@@ -73,11 +76,7 @@ class Writer {
   WriterStats stats_;
   std::atomic<int> backend_pid_{0};
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::unique_ptr<Write>> queue_;  // guarded by mutex_
-  bool stop_ = false;                         // guarded by mutex_
-  std::thread thread_;
+  std::unique_ptr<Thread> group_writer_;  // last: it uses all others
 };
 
 }  // namespace ae::store::postgres

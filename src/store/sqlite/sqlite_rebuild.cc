@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <initializer_list>
 #include <map>
 #include <unordered_map>
-#include <variant>
 
 #include "json/value.h"
+#include "store/rebuild_row.h"
 #include "store/rules.h"
 #include "store/sqlite/audit_table.h"
 #include "store/sqlite/files.h"
@@ -23,33 +22,15 @@ using namespace sqlite;  // NOLINT: this file is where the parts come together
 
 namespace {
 
-// The expected value of a column.
-struct Null {};
-using Cell = std::variant<Null, std::int64_t, std::string_view, Bytes>;
-
-Cell cell(std::uint64_t number) { return static_cast<std::int64_t>(number); }
-Cell cell(Instant at) { return at.us; }
-Cell cell(const std::optional<Instant>& at) { return at ? Cell(at->us) : Cell(Null{}); }
-Cell cell(const Hash& hash) {
-  return Bytes{{reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size()}};
-}
-
-struct Column {
-  std::string_view name;
-  Cell expected;
-};
-
-// Appends a part, separated by ", ".
-void append_parts(std::string& text, std::initializer_list<std::string_view> part) {
-  if (!text.empty()) text += ", ";
-  for (const std::string_view piece : part) text += piece;
-}
-
-// One row of a table, by its key. All values are borrowed for the call.
-struct Row {
-  std::string_view table, key;
-  std::int64_t id = 0;
-  std::vector<Column> columns;
+class SqliteDialect final : public SqlDialect {
+ public:
+  std::string parameter(ExpectedValue::Type, int index) const override {
+    return "?" + std::to_string(index);
+  }
+  std::string_view is_same() const override { return "IS"; }
+  std::string literal(ExpectedValue::Type, const std::string& expression) const override {
+    return "quote(" + expression + ")";
+  }
 };
 
 }  // namespace
@@ -96,16 +77,13 @@ struct SqliteRebuild::Impl {
     if (exists) read(*prepared);
     return exists;
   }
-  static void set(Statement& statement, int index, const Cell& value) {
-    std::visit(
-        [&]<class T>(const T& plain) {
-          if constexpr (std::same_as<T, Null>) {
-            statement.set(index, std::nullopt);
-          } else {
-            statement.set(index, plain);
-          }
-        },
-        value);
+  static void set(Statement& statement, int index, const ExpectedValue& value) {
+    using Type = ExpectedValue::Type;
+    if (value.is_null) return statement.set(index, std::nullopt);
+    if (value.type == Type::bytes) return statement.set(index, Bytes{value.text});
+    const bool is_number = value.type == Type::integer || value.type == Type::boolean;
+    is_number ? statement.set(index, value.number)
+              : statement.set(index, std::string_view(value.text));
   }
 
   Sql<void> begin() {
@@ -115,13 +93,7 @@ struct SqliteRebuild::Impl {
     return {};
   }
 
-  struct RowComparison {
-    bool exists = false;
-    std::vector<Column> differing;
-  };
-  Sql<RowComparison> compare(const Row& row, std::vector<Difference>& differences);
-  Sql<void> update(const Row& row, const RowComparison& found);
-  Sql<void> reconcile_row(const Row& row, std::vector<Difference>& differences);
+  Sql<void> reconcile_row(const ExpectedRow& row, std::vector<Difference>& differences);
 
   Sql<bool> release_key(const Projection& expected);
   Sql<Result<void>> reconcile_job(const Projection& expected, Instant now,
@@ -250,66 +222,33 @@ Result<std::string> SqliteRebuild::blob(const Hash& hash) {
 
 // ---------------------------------------------------------------- one row
 
-// The columns that differ by SQL comparison (type and bytes).
-Sql<SqliteRebuild::Impl::RowComparison> SqliteRebuild::Impl::compare(
-    const Row& row, std::vector<Difference>& differences) {
-  std::string columns;
-  int index = 1;
-  for (const Column& column : row.columns) {
-    const std::string expected = "?" + std::to_string(++index);
-    append_parts(columns, {column.name, " IS ", expected, ", quote(", column.name, "), quote(",
-                           expected, ")"});
-  }
-  std::string sql = "SELECT " + columns;
-  sql += " FROM " + std::string(row.table) + " WHERE " + std::string(row.key) + " = ?1";
-  AE_ASSIGN(Statement * prepared, statement(sql));
-  Rows rows(*prepared, row.id);
-  index = 1;
-  for (const Column& column : row.columns) set(*prepared, ++index, column.expected);
-  AE_ASSIGN(const bool exists, rows.next());
-  if (!exists) {
-    differences.push_back(
-        {.table = std::string(row.table), .column = {}, .stored = {}, .derived = "a row"});
-    return RowComparison{.exists = false, .differing = row.columns};
-  }
-  RowComparison found{.exists = true, .differing = {}};
-  for (std::size_t i = 0; i < row.columns.size(); ++i) {
-    const int at = static_cast<int>(i) * 3;
-    if (prepared->integer(at) != 0) continue;
-    found.differing.push_back(row.columns[i]);
-    differences.push_back({.table = std::string(row.table),
-                           .column = std::string(row.columns[i].name),
-                           .stored = prepared->text(at + 1),
-                           .derived = prepared->text(at + 2)});
-  }
-  return found;
-}
-
-Sql<void> SqliteRebuild::Impl::update(const Row& row, const RowComparison& found) {
+// Columns differ by SQL comparison (type and bytes).
+Sql<void> SqliteRebuild::Impl::reconcile_row(const ExpectedRow& row,
+                                             std::vector<Difference>& differences) {
+  const SqliteDialect dialect;
+  const auto step = [&](const SqlStatement& made, const auto& read) -> Sql<void> {
+    AE_ASSIGN(Statement * prepared, statement(made.sql));
+    Rows rows(*prepared);
+    int index = 0;
+    for (const ExpectedValue* value : made.parameters) set(*prepared, ++index, *value);
+    AE_ASSIGN(const bool exists, rows.next());
+    if (exists) read(*prepared);
+    return {};
+  };
+  std::optional<std::vector<ColumnComparison>> columns;
+  AE_TRY(step(comparison_of(row, dialect), [&](Statement& answer) {
+    columns.emplace();
+    for (int at = 0; at < static_cast<int>(row.columns.size()) * 3; at += 3) {
+      ColumnComparison& compared = columns->emplace_back();
+      compared.is_same = answer.integer(at) != 0;
+      if (compared.is_same) continue;
+      compared.stored = answer.text(at + 1);
+      compared.derived = answer.text(at + 2);
+    }
+  }));
+  const RowComparison found = compare_row(row, columns, differences);
   if (found.differing.empty() || !writes) return {};
-  const std::string table(row.table), key(row.key);
-  std::string names(key), values = "?1", sets;
-  int index = 1;
-  for (const Column& column : found.differing) {
-    const std::string value = "?" + std::to_string(++index);
-    append_parts(names, {column.name});
-    append_parts(values, {value});
-    append_parts(sets, {column.name, " = ", value});
-  }
-  const std::string sql = found.exists
-                              ? "UPDATE " + table + " SET " + sets + " WHERE " + key + " = ?1"
-                              : "INSERT INTO " + table + "(" + names + ") VALUES(" + values + ")";
-  AE_ASSIGN(Statement * prepared, statement(sql));
-  Rows rows(*prepared, row.id);
-  index = 1;
-  for (const Column& column : found.differing) set(*prepared, ++index, column.expected);
-  AE_TRY(rows.next());
-  return {};
-}
-
-Sql<void> SqliteRebuild::Impl::reconcile_row(const Row& row, std::vector<Difference>& differences) {
-  AE_ASSIGN(const RowComparison found, compare(row, differences));
-  return update(row, found);
+  return step(rewrite_of(row, found, dialect), [](Statement&) {});
 }
 
 // ---------------------------------------------------------------- the tables
@@ -349,50 +288,47 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
       number));
   AE_ASSIGN(const bool has_key, release_key(expected));
   if (!has_key) {
-    return Result<void>(fail(Code::idempotency_conflict,
-                             "another job of agent " + expected.agent +
-                                 " has its idempotency key " + expected.idempotency_key +
-                                 (only.empty() ? "" : ": rebuild the whole store, without --job")));
+    return Result<void>(std::unexpected(idempotency_key_taken(expected, !only.empty())));
   }
   const std::string capabilities = joined(expected.capabilities);
   std::string fair_by;
   AE_TRY(read_row("SELECT value FROM meta WHERE key = 'fair_by'",
                   [&](Statement& found) { fair_by = found.text(0); }));
   const std::string fairness_key = fairness_key_of(expected.labels, fair_by);
-  Row job{.table = "jobs",
-          .key = "id",
-          .id = number,
-          .columns = {{"agent", expected.agent},
-                      {"idempotency_key", expected.idempotency_key},
-                      {"priority", expected.priority},
-                      {"capabilities", std::string_view(capabilities)},
-                      {"queue", expected.queue},
-                      {"turn", std::string_view(fairness_key)},
-                      {"created_at", cell(expected.created_at)},
-                      {"status", expected.row.status},
-                      {"not_before", cell(expected.row.not_before)},
-                      {"wake_at", cell(expected.row.wake_at)}}};
-  if (expected.request_hash) job.columns.push_back({"request_hash", cell(*expected.request_hash)});
+  ExpectedRow job{
+      .table = "jobs",
+      .key = {integer_column("id", number)},
+      .columns = {text_column("agent", expected.agent),
+                  text_column("idempotency_key", expected.idempotency_key),
+                  integer_column("priority", expected.priority),
+                  text_column("capabilities", capabilities), text_column("queue", expected.queue),
+                  text_column("turn", fairness_key), time_column("created_at", expected.created_at),
+                  text_column("status", expected.row.status),
+                  time_column("not_before", expected.row.not_before),
+                  time_column("wake_at", expected.row.wake_at)}};
+  if (expected.request_hash) {
+    job.columns.push_back(hash_column("request_hash", *expected.request_hash));
+  }
   // Claims are not part of the log. But the epoch must not decrease, and a blocked job with a lease
   // could never wake up.
-  if (head.epoch < expected.epoch) job.columns.push_back({"epoch", cell(expected.epoch)});
+  if (head.epoch < expected.epoch) job.columns.push_back(integer_column("epoch", expected.epoch));
   if (!is_runnable(expected.row.status)) {
     head.held = false;
     for (const char* column : {"attempt", "worker", "lease_until"}) {
-      job.columns.push_back({column, Null{}});
+      job.columns.push_back(null_text_column(column));
     }
   } else if (head.held && !head.lease_until) {
     head.lease_until = Instant{0};
-    job.columns.push_back({"lease_until", std::int64_t{0}});
+    job.columns.push_back(time_column("lease_until", Instant{0}));
   }
   const Eligibility eligibility =
       eligibility_of(expected.row, head.held ? head.lease_until : std::nullopt);
   // Eligible jobs get `ready` at the next claim; until then both values are correct.
   const bool eligible = eligibility.at && *eligibility.at <= now;
   if (!eligible || !head.may_be_ready) {
-    job.columns.push_back({"ready", std::int64_t{eligibility.ready || eligible}});
+    job.columns.push_back(boolean_column("ready", eligibility.ready || eligible));
   }
-  job.columns.push_back({"ripe_at", cell(eligibility.at)});
+  job.columns.push_back(time_column("ripe_at", eligibility.at));
   AE_TRY(reconcile_row(job, differences));
   return Result<void>();
 }
@@ -400,24 +336,17 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
 Sql<void> SqliteRebuild::Impl::reconcile_head(const Projection& expected,
                                               std::vector<Difference>& differences) {
   return reconcile_row({.table = "heads",
-                        .key = "job",
-                        .id = number,
-                        .columns = {{"last_seq", cell(expected.last_seq)},
-                                    {"commits", cell(std::uint64_t{commits.size()})},
-                                    {"last_commit", commits.back()},
-                                    {"updated_at", cell(expected.updated_at)},
-                                    {"head", cell(expected.head)}}},
+                        .key = {integer_column("job", number)},
+                        .columns = {integer_column("last_seq", expected.last_seq),
+                                    integer_column("commits", std::uint64_t{commits.size()}),
+                                    integer_column("last_commit", commits.back()),
+                                    time_column("updated_at", expected.updated_at),
+                                    hash_column("head", expected.head)}},
                        differences);
 }
 
 Sql<void> SqliteRebuild::Impl::reconcile_labels(const Projection& expected,
                                                 std::vector<Difference>& differences) {
-  const auto text = [](std::vector<std::pair<std::string, std::string>> labels) {
-    std::ranges::sort(labels);
-    std::string all;
-    for (const auto& [key, value] : labels) append_parts(all, {key, "=", value});
-    return all;
-  };
   std::vector<std::pair<std::string, std::string>> stored;
   {
     AE_ASSIGN(Statement * prepared, statement("SELECT key, value FROM labels WHERE job = ?1"));
@@ -427,12 +356,9 @@ Sql<void> SqliteRebuild::Impl::reconcile_labels(const Projection& expected,
       stored.emplace_back(found->text(0), found->text(1));
     }
   }
-  auto sorted = expected.labels;
-  std::ranges::sort(sorted);
-  std::ranges::sort(stored);
-  if (sorted == stored) return {};
-  differences.push_back(
-      {.table = "labels", .column = {}, .stored = text(stored), .derived = text(expected.labels)});
+  auto difference = compare_labels(std::move(stored), expected.labels);
+  if (!difference) return {};
+  differences.push_back(*std::move(difference));
   if (!writes) return {};
   AE_TRY(run("DELETE FROM labels WHERE job = ?1", number));
   std::int64_t place = 0;
@@ -450,23 +376,14 @@ Sql<void> SqliteRebuild::Impl::reconcile_commits(const Projection& expected,
     const Projection::Commit& commit = expected.commits[i];
     const SkipList::Links links = skip_list.next();
     skip_list.add(commits[i], links);
-    std::string blobs;
-    for (const Hash& hash : commit.blobs) {
-      blobs.append(reinterpret_cast<const char*>(hash.bytes.data()), hash.bytes.size());
-    }
-    const auto maybe = [](const std::optional<std::int64_t>& id) {
-      return id ? Cell(*id) : Cell(Null{});
-    };
-    AE_TRY(
-        reconcile_row({.table = "commits",
-                       .key = "id",
-                       .id = commits[i],
-                       .columns = {{"first_seq", cell(commit.first_seq)},
-                                   {"last_seq", cell(commit.last_seq)},
-                                   {"prev", maybe(links.prev)},
-                                   {"jump", maybe(links.jump)},
-                                   {"blobs", blobs.empty() ? Cell(Null{}) : Cell(Bytes{blobs})}}},
-                      differences));
+    AE_TRY(reconcile_row(
+        {.table = "commits",
+         .key = {integer_column("id", commits[i])},
+         .columns = {integer_column("first_seq", commit.first_seq),
+                     integer_column("last_seq", commit.last_seq),
+                     integer_column("prev", links.prev), integer_column("jump", links.jump),
+                     hashes_column("blobs", commit.blobs)}},
+        differences));
   }
   return {};
 }
@@ -476,19 +393,11 @@ Sql<void> SqliteRebuild::Impl::reconcile_checkpoint(const Projection& expected,
   if (!expected.checkpoint) return {};
   std::vector<Difference> found;
   AE_TRY(reconcile_row({.table = "checkpoints",
-                        .key = "job",
-                        .id = number,
-                        .columns = {{"seq", cell(expected.checkpoint->seq)},
-                                    {"body", Bytes{expected.checkpoint->bytes}}}},
+                        .key = {integer_column("job", number)},
+                        .columns = {integer_column("seq", expected.checkpoint->seq),
+                                    bytes_column("body", expected.checkpoint->bytes)}},
                        found));
-  for (Difference& difference : found) {
-    if (difference.column.empty() && !writes) continue;  // it is optional
-    if (difference.column == "body") {
-      difference.stored = "another state";
-      difference.derived = "the state at event " + std::to_string(expected.checkpoint->seq);
-    }
-    differences.push_back(std::move(difference));
-  }
+  add_checkpoint_differences(std::move(found), *expected.checkpoint, writes, differences);
   return {};
 }
 

@@ -29,8 +29,7 @@ Error unknown_outcome_error(const SqlError& error) {
 
 Writer::Writer(async::Loop& loop, std::unique_ptr<Database> db, Tables tables,
                const WriterLimits& limits, StoreFile place)
-    : loop_(loop),
-      db_(std::move(db)),
+    : db_(std::move(db)),
       tables_(std::move(tables)),
       begin_(must_prepare(*db_, "BEGIN IMMEDIATE")),
       commit_(must_prepare(*db_, "COMMIT")),
@@ -40,25 +39,8 @@ Writer::Writer(async::Loop& loop, std::unique_ptr<Database> db, Tables tables,
   db_->track_wal_pages(&wal_pages_);
   update_file_stamp();
   save_position(true);
-  thread_ = std::thread([this] { run(); });
-}
-
-Writer::~Writer() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_one();
-  thread_.join();
-}
-
-void Writer::write(std::unique_ptr<Write> write) {
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(std::move(write));
-    if (queue_.size() > 1) return;  // it is awake, or already notified
-  }
-  wake_.notify_one();
+  group_writer_ = std::make_unique<Thread>(
+      loop, *this, GroupLimits{.writes = limits_.group_writes, .bytes = limits_.group_bytes});
 }
 
 std::optional<Error> Writer::stopped() const {
@@ -66,70 +48,42 @@ std::optional<Error> Writer::stopped() const {
   return stopped_;
 }
 
-void Writer::run() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    const auto has_work = [this] { return stop_ || !queue_.empty(); };
-    if (wal_pages_ == 0 || stopped_) {
-      wake_.wait(lock, has_work);
-    } else if (!wake_.wait_for(lock, limits_.idle, has_work)) {
-      lock.unlock();
-      checkpoint(true);
-      save_position(true);
-      lock.lock();
-      continue;
-    }
-    if (queue_.empty()) break;
-    Group group = next_group();
-    lock.unlock();
-    process(std::move(group));
-    lock.lock();
-  }
-  lock.unlock();
+std::optional<std::chrono::milliseconds> Writer::idle_time() const {
+  if (wal_pages_ == 0 || stopped()) return std::nullopt;
+  return limits_.idle;
+}
+
+void Writer::on_idle() {
   checkpoint(true);
   save_position(true);
 }
 
-Writer::Group Writer::next_group() {
-  Group group;
-  std::size_t bytes = 0;
-  while (!queue_.empty() && group.size() < limits_.group_writes && bytes < limits_.group_bytes) {
-    const bool is_erase = queue_.front()->is_erase();
-    if (is_erase && !group.empty()) break;
-    bytes += queue_.front()->bytes();
-    group.push_back(std::move(queue_.front()));
-    queue_.pop_front();
-    if (is_erase) break;
-  }
-  return group;
+bool Writer::may_split(const Attempt& attempt) {
+  return attempt.outcome == CommitOutcome::rolled_back && !attempt.error.busy();
 }
 
-void Writer::process(Group group) {
-  if (group.front()->is_erase()) {
-    erase_dropped_values(*group.front());
-    loop_.post([group = std::move(group)] { group.front()->answer(); });
-    return save_position(false);
-  }
-  Attempt all = attempt(group, 0, group.size());
-  if (all.outcome == CommitOutcome::rolled_back && group.size() > 1 && !all.error.busy()) {
-    for (std::size_t i = 0; i < group.size(); ++i) finish(group, i, 1, attempt(group, i, 1));
-  } else {
-    finish(group, 0, group.size(), all);
-  }
+void Writer::on_written(const Group& group) {
+  if (group.front()->is_erase()) return;
   stats_.writes += group.size();
   stats_.groups += 1;
   stats_.wal_bytes = wal_pages_ * kFilePageBytes;
-  loop_.post([group = std::move(group)] {
-    for (const auto& write : group) write->answer();
-  });
-  if (wal_pages_ < checkpointed_at_) checkpointed_at_ = 0;  // the WAL was reset
-  if ((wal_pages_ - checkpointed_at_) * kFilePageBytes >= limits_.wal_bytes) checkpoint(false);
+}
+
+void Writer::on_answered(bool is_erase) {
+  if (!is_erase) {
+    if (wal_pages_ < checkpointed_at_) checkpointed_at_ = 0;  // the WAL was reset
+    if ((wal_pages_ - checkpointed_at_) * kFilePageBytes >= limits_.wal_bytes) checkpoint(false);
+  }
   save_position(false);
 }
 
 // One transaction for the writes [first, first + count). Anything that fails before the COMMIT has
 // changed nothing.
 Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size_t count) {
+  if (group[first]->is_erase()) {
+    erase_dropped_values(*group[first]);
+    return {CommitOutcome::erased, {}};
+  }
   if (stopped()) return {CommitOutcome::refused, {}};
   const auto undo = [this](SqlError error) -> Attempt {
     if (db_->in_transaction()) {
@@ -164,23 +118,18 @@ Writer::Attempt Writer::attempt(const Group& group, std::size_t first, std::size
   return {CommitOutcome::committed, {}};
 }
 
-void Writer::finish(const Group& group, std::size_t first, std::size_t count,
-                    const Attempt& attempt) {
-  for (std::size_t i = first; i < first + count; ++i) {
-    switch (attempt.outcome) {
-      case CommitOutcome::committed:
-        group[i]->committed();
-        break;
-      case CommitOutcome::rolled_back:
-        group[i]->fail(unavailable_error(attempt.error));
-        break;
-      case CommitOutcome::unknown:
-        group[i]->fail(unknown_outcome_error(attempt.error));
-        break;
-      case CommitOutcome::refused:
-        group[i]->fail(*stopped());
-        break;
-    }
+void Writer::finish(Write& write, const Attempt& attempt) {
+  switch (attempt.outcome) {
+    case CommitOutcome::committed:
+      return write.committed();
+    case CommitOutcome::rolled_back:
+      return write.fail(unavailable_error(attempt.error));
+    case CommitOutcome::unknown:
+      return write.fail(unknown_outcome_error(attempt.error));
+    case CommitOutcome::refused:
+      return write.fail(*stopped());
+    case CommitOutcome::erased:
+      return;  // it has its answer
   }
 }
 

@@ -1,5 +1,5 @@
-// Writer: the thread that writes a store. All queued writes share one transaction and one fsync, in
-// the order in which they were requested, and are answered by one post to the loop.
+// Writer: writes a store in groups, on its own thread (store/group_writer.h). All writes of a group
+// share one transaction and one fsync.
 //
 // Group commit: a refused write is an answer and does not affect the others. When the database
 // fails (a full disk), the transaction is rolled back and the writes are retried one by one, so
@@ -11,15 +11,14 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <deque>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "async/loop.h"
+#include "store/group_writer.h"
 #include "store/sqlite/database.h"
 #include "store/sqlite/tables.h"
 #include "store/store.h"
@@ -69,29 +68,34 @@ struct WriterStats {
 
 class Writer {
  public:
-  // REQUIRES: tables opened on *db.
+  // REQUIRES: tables opened on *db. Its destructor completes queued writes and empties the WAL.
   Writer(async::Loop& loop, std::unique_ptr<Database> db, Tables tables, const WriterLimits& limits,
          StoreFile place);
-  ~Writer();  // completes queued writes, empties the WAL
-
-  void write(std::unique_ptr<Write> write);
+  void write(std::unique_ptr<Write> write) { group_writer_->write(std::move(write)); }
   // The answer of all calls after an I/O error.
   std::optional<Error> stopped() const;
   const WriterStats& stats() const { return stats_; }
 
  private:
-  using Group = std::vector<std::unique_ptr<Write>>;
-  enum class CommitOutcome { committed, rolled_back, unknown, refused };
+  using Thread = GroupWriter<Writer, Write>;
+  using Group = Thread::Group;
+  friend Thread;
+  enum class CommitOutcome { committed, rolled_back, unknown, refused, erased };
   struct Attempt {
     CommitOutcome outcome;
     SqlError error;
   };
 
-  void run();
-  Group next_group();  // REQUIRES: mutex_
-  void process(Group group);
+  // As GroupWriter requires them.
+  static bool is_alone(const Write& write) { return write.is_erase(); }
   Attempt attempt(const Group& group, std::size_t first, std::size_t count);
-  void finish(const Group& group, std::size_t first, std::size_t count, const Attempt& attempt);
+  static bool may_split(const Attempt& attempt);
+  void finish(Write& write, const Attempt& attempt);
+  void on_written(const Group& group);
+  void on_answered(bool is_erase);
+  std::optional<std::chrono::milliseconds> idle_time() const;
+  void on_idle();
+
   void stop_writing(const SqlError& error);
   void stop(Error error);
   void checkpoint(bool truncate);
@@ -102,7 +106,6 @@ class Writer {
   std::optional<ResidualCopy> rewrite();
   std::optional<ResidualCopy> empty_wal();
 
-  async::Loop& loop_;
   std::unique_ptr<Database> db_;
   Tables tables_;
   Statement begin_, commit_, rollback_;
@@ -122,11 +125,8 @@ class Writer {
   std::size_t checkpointed_at_ = 0;  // wal_pages_ at the last checkpoint
 
   mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::unique_ptr<Write>> queue_;  // guarded by mutex_
-  bool stop_ = false;                         // guarded by mutex_
-  std::optional<Error> stopped_;              // guarded by mutex_
-  std::thread thread_;
+  std::optional<Error> stopped_;          // guarded by mutex_
+  std::unique_ptr<Thread> group_writer_;  // last: it uses all others
 };
 
 }  // namespace ae::store::sqlite

@@ -38,7 +38,7 @@ void GetStream::close() {
 
 void GetStream::stop(Phase phase) {
   phase_ = phase;
-  if (alive_) *alive_ = false;
+  alive_.end();
   for (async::TimerId* timer : {&reconnect_timer_, &idle_timer_}) cancel_timer(*timer);
   if (http_) deps_.client.cancel(*http_);
   http_.reset();
@@ -68,26 +68,27 @@ void GetStream::start() {
   phase_ = Phase::opening;
   has_received_event_ = false;
   events_.emplace(SseLimits{.line_max = kMessageMax, .event_max = kMessageMax});
-  alive_ = std::make_shared<bool>(true);
+  alive_.renew();
   net::HttpCall call = deps_.call();
   std::erase_if(call.headers, [](const auto& header) { return header.name == "Accept"; });
   call.headers.push_back({"Accept", "text/event-stream"});
   if (!last_id_.empty()) call.headers.push_back({"Last-Event-ID", last_id_});
   call.total_timeout = kStreamLifetimeMax;
   call.response_max = kStreamMax;
-  call.on_events_begin = [this, alive = alive_] {
-    if (!*alive) return;
+  call.on_events_begin = [this, alive = alive_.watch()] {
+    if (!alive) return;
     phase_ = Phase::open;
     has_open_timed_out_ = false;
     release_waiters();
   };
-  call.on_event_bytes = [this, alive = alive_](const net::HttpHeaders&, const std::string& bytes) {
-    if (*alive) on_bytes(bytes);
+  call.on_event_bytes = [this, alive = alive_.watch()](const net::HttpHeaders&,
+                                                       const std::string& bytes) {
+    if (alive) on_bytes(bytes);
   };
-  http_ =
-      deps_.client.start(std::move(call), [this, alive = alive_](const net::HttpResult& answer) {
-        if (*alive) on_closed(answer);
-      });
+  http_ = deps_.client.start(std::move(call),
+                             [this, alive = alive_.watch()](const net::HttpResult& answer) {
+                               if (alive) on_closed(answer);
+                             });
   wait_timer_ = deps_.loop.after(kStreamOpenTimeout, [this] {
     has_open_timed_out_ = true;
     release_waiters();
@@ -95,14 +96,14 @@ void GetStream::start() {
 }
 
 void GetStream::on_bytes(std::string_view bytes) {
-  const std::shared_ptr<bool> alive = alive_;
+  const async::Alive::Watch alive = alive_.watch();
   std::vector<SseEvent> events;
   const bool fits = events_->feed(bytes, events).has_value();
   if (net::is_header_value(events_->last_id())) last_id_ = events_->last_id();
   for (const SseEvent& event : events) {
     has_received_event_ = true;
     deps_.on_data(event.data);
-    if (!*alive) return;
+    if (!alive) return;
   }
   if (!fits) stop(Phase::none);  // a new stream would repeat the event
 }

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "async/alive.h"
 #include "async/loop.h"
 #include "base/time.h"
 #include "json/sse_parser.h"
@@ -77,7 +78,7 @@ class GetStream {
   std::optional<net::HttpClient::Id> http_;
   async::TimerId wait_timer_ = 0, reconnect_timer_ = 0, idle_timer_ = 0;
   std::vector<async::Task> waiters_;
-  std::shared_ptr<bool> alive_;  // of this stream; checked by callbacks
+  async::Alive alive_;  // of this stream; checked by callbacks
 };
 
 }  // namespace ae::tools::mcp

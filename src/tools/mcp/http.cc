@@ -62,7 +62,7 @@ struct HttpTransport::Exchange {
 };
 
 void HttpTransport::close() {
-  *alive_ = false;
+  alive_.end();
   get_stream_.close();
   const Exchanges open = std::exchange(exchanges_, {});
   for (const auto& [number, exchange] : open) {
@@ -145,13 +145,13 @@ void HttpTransport::send(OutgoingMessage outgoing, async::Done<Reply> reply) {
 void HttpTransport::start(const std::shared_ptr<Exchange>& exchange, net::HttpCall call) {
   exchange->events.emplace(SseLimits{.line_max = kMessageMax, .event_max = kMessageMax});
   call.response_max = kStreamMax;
-  call.on_event_bytes = [this, alive = alive_, weak = std::weak_ptr(exchange)](
+  call.on_event_bytes = [this, alive = alive_.watch(), weak = std::weak_ptr(exchange)](
                             const net::HttpHeaders& headers, const std::string& bytes) {
-    if (const auto locked = weak.lock(); locked && *alive) on_stream_bytes(*locked, headers, bytes);
+    if (const auto locked = weak.lock(); locked && alive) on_stream_bytes(*locked, headers, bytes);
   };
   exchange->http =
-      client_.start(std::move(call), [this, alive = alive_, exchange](HttpResult answer) {
-        if (*alive) on_response(exchange, std::move(answer));
+      client_.start(std::move(call), [this, alive = alive_.watch(), exchange](HttpResult answer) {
+        if (alive) on_response(exchange, std::move(answer));
       });
 }
 
@@ -162,8 +162,8 @@ void HttpTransport::cancel_request(std::int64_t id) {
     if (!meant || !exchange->reply) continue;
     if (exchange->http) return client_.cancel(*exchange->http);
     loop_.cancel(exchange->timer);
-    return loop_.post([this, alive = alive_, exchange] {
-      if (!*alive) return;
+    return loop_.post([this, alive = alive_.watch(), exchange] {
+      if (!alive) return;
       exchanges_.erase(exchange->number);
       reply(*exchange, {.kind = Reply::Kind::lost, .text = "given up"});
     });
@@ -186,12 +186,12 @@ void HttpTransport::note_session(const Exchange& exchange, const net::HttpHeader
 void HttpTransport::on_stream_bytes(Exchange& exchange, const net::HttpHeaders& headers,
                                     std::string_view bytes) {
   note_session(exchange, headers);
-  const std::shared_ptr<bool> alive = alive_;
+  const async::Alive::Watch alive = alive_.watch();
   std::vector<SseEvent> events;
   const bool fits = exchange.events->feed(bytes, events).has_value();
   for (const SseEvent& event : events) {
     handle_event(exchange, event);
-    if (!*alive) return;
+    if (!alive) return;
   }
   // The answer is complete, or too large: do not read the rest.
   if ((!fits || !exchange.reply) && exchange.http) client_.cancel(*exchange.http);
@@ -209,9 +209,9 @@ void HttpTransport::handle_event(Exchange& exchange, const SseEvent& event) {
     }
     return;
   }
-  const std::shared_ptr<bool> alive = alive_;
+  const async::Alive::Watch alive = alive_.watch();
   for (Message& message : *messages) {
-    if (!*alive) return;
+    if (!alive) return;
     if (message.kind == Message::Kind::request || message.kind == Message::Kind::notification) {
       message.stream = exchange.outgoing.id;
       callbacks_.on_message(std::move(message));
@@ -232,11 +232,11 @@ void HttpTransport::handle_event(Exchange& exchange, const SseEvent& event) {
 void HttpTransport::on_stream_event(std::string_view text) {
   auto messages = read_messages(text);
   if (!messages) return;
-  const std::shared_ptr<bool> alive = alive_;
+  const async::Alive::Watch alive = alive_.watch();
   for (Message& message : *messages) {
     const bool is_incoming =
         message.kind == Message::Kind::request || message.kind == Message::Kind::notification;
-    if (*alive && is_incoming) callbacks_.on_message(std::move(message));
+    if (alive && is_incoming) callbacks_.on_message(std::move(message));
   }
 }
 
@@ -275,7 +275,7 @@ Reply reply_without_message(const HttpResult& answer, const std::vector<UsedSecr
 void HttpTransport::on_response(const std::shared_ptr<Exchange>& exchange, HttpResult answer) {
   exchange->http.reset();
   if (answer.status == 200) note_session(*exchange, answer.headers);
-  const std::shared_ptr<bool> alive = alive_;
+  const async::Alive::Watch alive = alive_.watch();
   const bool whole = answer.phase == HttpPhase::complete;
   const bool good = answer.status >= 200 && answer.status < 300;
   const bool is_stream = good && net::equal_ignoring_case(media_type(answer), kEvents);
@@ -297,7 +297,7 @@ void HttpTransport::on_response(const std::shared_ptr<Exchange>& exchange, HttpR
                                .status = answer.status});
     }
   }
-  if (*alive) reply(*exchange, reply_without_message(answer, used()));
+  if (alive) reply(*exchange, reply_without_message(answer, used()));
 }
 
 // A stream ended before the answer. True: it is being resumed.
@@ -310,10 +310,11 @@ bool HttpTransport::resume_stream(const std::shared_ptr<Exchange>& exchange) {
   net::HttpCall call = make_get_request();
   call.headers.push_back({"Last-Event-ID", events.last_id()});
   call.total_timeout = exchange->outgoing.timeout;
-  exchange->timer = loop_.after(events.retry().value_or(kReconnectDelay),
-                                [this, alive = alive_, exchange, call = std::move(call)]() mutable {
-                                  if (*alive && exchange->reply) start(exchange, std::move(call));
-                                });
+  exchange->timer =
+      loop_.after(events.retry().value_or(kReconnectDelay),
+                  [this, alive = alive_.watch(), exchange, call = std::move(call)]() mutable {
+                    if (alive && exchange->reply) start(exchange, std::move(call));
+                  });
   return true;
 }
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "async/alive.h"
 #include "json/sse_parser.h"
 #include "net/http_client.h"
 #include "tools/mcp/get_stream.h"
@@ -70,7 +71,7 @@ class HttpTransport final : public Transport {
   std::string version_, session_;
   std::uint64_t last_ = 0;
   Exchanges exchanges_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // checked by callbacks
+  async::Alive alive_;  // checked by callbacks
   GetStream get_stream_;
 };
 

@@ -21,13 +21,13 @@ Status StdioTransport::open(Callbacks callbacks) {
 }
 
 void StdioTransport::close() {
-  *alive_ = false;
+  alive_.end();
   server_.reset();
 }
 
 void StdioTransport::reply_later(async::Done<Reply> reply, Reply what) {
-  loop_.post([alive = alive_, reply = std::move(reply), what = std::move(what)]() mutable {
-    if (*alive) reply(std::move(what));
+  loop_.post([alive = alive_.watch(), reply = std::move(reply), what = std::move(what)]() mutable {
+    if (alive) reply(std::move(what));
   });
 }
 
@@ -70,8 +70,8 @@ async::Done<Reply> StdioTransport::extract_open(std::int64_t id) {
 }
 
 void StdioTransport::on_bytes(std::string_view bytes) {
-  const std::shared_ptr<bool> alive = alive_;
-  while (!bytes.empty() && *alive && server_) {
+  const async::Alive::Watch alive = alive_.watch();
+  while (!bytes.empty() && alive && server_) {
     const std::size_t newline = std::min(bytes.find('\n'), bytes.size());
     if (partial_line_.size() + newline > kMessageMax) {
       server_.reset();
@@ -87,9 +87,9 @@ void StdioTransport::on_bytes(std::string_view bytes) {
 void StdioTransport::on_line(std::string_view text) {
   auto messages = read_messages(text);
   if (!messages) return on_unreadable_line(text, messages.error());
-  const std::shared_ptr<bool> alive = alive_;
+  const async::Alive::Watch alive = alive_.watch();
   for (Message& message : *messages) {
-    if (!*alive) return;
+    if (!alive) return;
     if (message.kind == Message::Kind::request || message.kind == Message::Kind::notification) {
       callbacks_.on_message(std::move(message));
       continue;
@@ -106,7 +106,7 @@ void StdioTransport::on_line(std::string_view text) {
         .code = message.code,
         .text = std::move(message.text)};
     answered(std::move(reply));
-    if (*alive) fail_suspects();
+    if (alive) fail_suspects();
   }
 }
 
@@ -114,15 +114,15 @@ void StdioTransport::on_unreadable_line(std::string_view text, const Error& erro
   const std::size_t first = text.find_first_not_of(" \t\r");
   if (first == text.npos || (text[first] != '{' && text[first] != '[')) return;
   unreadable_why_ = describe_unreadable(error, scrub(text, used()));
-  const std::shared_ptr<bool> alive = alive_;
+  const async::Alive::Watch alive = alive_.watch();
   bool is_known = false;
   for (const std::int64_t id : extract_response_ids(text)) {
-    auto answered = *alive ? extract_open(id) : nullptr;
+    auto answered = alive ? extract_open(id) : nullptr;
     if (!answered) continue;
     is_known = true;
     answered({.kind = Reply::Kind::unreadable, .text = unreadable_why_});
   }
-  if (!*alive) return;
+  if (!alive) return;
   if (!is_known) {
     for (const auto& [id, open] : open_) {
       if (open.is_call) suspects_.insert(id);
@@ -135,25 +135,25 @@ void StdioTransport::on_unreadable_line(std::string_view text, const Error& erro
 // As many unreadable lines as suspects: none of the suspects can still be answered.
 void StdioTransport::fail_suspects() {
   if (suspects_.empty() || suspects_.size() > unreadable_lines_) return;
-  const std::shared_ptr<bool> alive = alive_;
+  const async::Alive::Watch alive = alive_.watch();
   for (const std::int64_t id : std::set(suspects_)) {
-    auto suspect = *alive ? extract_open(id) : nullptr;
+    auto suspect = alive ? extract_open(id) : nullptr;
     if (suspect) suspect({.kind = Reply::Kind::unreadable, .text = unreadable_why_});
   }
 }
 
 void StdioTransport::fail_connection(bool started, const std::string& why) {
-  const std::shared_ptr<bool> alive = alive_;
+  const async::Alive::Watch alive = alive_.watch();
   server_.reset();
   auto open = std::exchange(open_, {});
   suspects_.clear();
   unreadable_lines_ = 0;
   for (auto& [id, one] : open) {
-    if (!*alive) return;
+    if (!alive) return;
     // A program that never ran has read nothing.
     one.reply({.kind = started ? Reply::Kind::lost : Reply::Kind::unreachable, .text = why});
   }
-  if (*alive && callbacks_.on_close) std::exchange(callbacks_.on_close, nullptr)(why);
+  if (alive && callbacks_.on_close) std::exchange(callbacks_.on_close, nullptr)(why);
 }
 
 }  // namespace ae::tools::mcp

@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 
+#include "async/alive.h"
 #include "tools/mcp/transport.h"
 #include "tools/stdio_process.h"
 
@@ -65,7 +66,7 @@ class StdioTransport final : public Transport {
   std::set<std::int64_t> suspects_;
   std::size_t unreadable_lines_ = 0;
   std::string unreadable_why_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // checked by callbacks
+  async::Alive alive_;  // checked by callbacks
 };
 
 }  // namespace ae::tools::mcp

@@ -1,22 +1,17 @@
-// Runtime: the creation of jobs.
+// Runtime::create: creates a job, and runs it here if there is capacity.
 #include <algorithm>
-#include <chrono>
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include "base/bytes.h"
-#include "engine/heart/ingest.h"
-#include "log/seal.h"
-#include "runtime/log_opener.h"
+#include "engine/heart/decide.h"
+#include "json/json.h"
+#include "runtime/log.h"
 #include "runtime/log_writer.h"
 #include "runtime/row.h"
 #include "runtime/runtime.h"
 
 namespace ae::runtime {
 namespace {
-
-constexpr int kUnknownTries = 8;
 
 engine::ControlRequest plan_request(const PlanReplacement& replacement) {
   std::vector<Value> drop(replacement.drop.begin(), replacement.drop.end());
@@ -31,7 +26,7 @@ engine::ControlRequest plan_request(const PlanReplacement& replacement) {
 void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> done) {
   const Instant now = world_.store.now();
   JobId job = request.job;
-  if (job.empty()) job = new_job_id();
+  if (job.empty()) job = JobId(new_uuid(world_));
   const Value labels = labels_value(request.labels);
   engine::NewJobEvents fresh{.agent = request.agent,
                              .input = request.input,
@@ -69,7 +64,7 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
     fresh.deadline = std::min(fresh.deadline.value_or(of_agent), of_agent);
   }
   std::vector<EventBody> events = engine::job_events(fresh);
-  const AttemptId attempt = new_attempt_id();
+  const AttemptId attempt = AttemptId(new_uuid(world_));
   store::JobRow needs;
   needs.capabilities = needed_capabilities(request.required_capabilities, request.agent,
                                            fresh.execution_version, effective_plan->versions);
@@ -108,16 +103,14 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
       events.push_back(std::move(draft));
     }
   }
-  auto sealed = seal(next_commit(world_, {job, 0, Hash{}}, now,
-                                 start_here ? std::optional(attempt) : std::nullopt),
-                     std::move(events));
-  if (!sealed) {
-    return world_.loop.post([done = std::move(done), error = sealed.error()]() mutable {
+  LogWriter writer(world_, job, {}, now, start_here ? std::optional(attempt) : std::nullopt);
+  store::Batch batch;
+  auto sealed_events = writer.append(std::move(events), row_of(*state), batch);
+  if (!sealed_events) {
+    return world_.loop.post([done = std::move(done), error = sealed_events.error()]() mutable {
       done(std::unexpected(error));
     });
   }
-  store::Batch batch;
-  batch.job = job;
   row.agent = request.agent;
   row.idempotency_key = request.idempotency_key;
   JobRequest job_request{.agent = request.agent,
@@ -134,16 +127,12 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
   const bool may_claim_here = may_claim(row.agent, row.capabilities);
   batch.authority = store::Batch::Create{std::move(row)};
   batch.audit = request.audit;
-  batch.row = row_of(*state);
-  std::vector<Event> sealed_events = std::move(sealed->events);
-  const Hash head = sealed->head;
-  if (!start_here) sign_head(world_, sealed->last_seq, head, now, batch);
-  const std::size_t bytes = bytes_of(*sealed);
-  batch.sealed = std::move(*sealed);
+  if (!start_here) sign_head(world_, writer.end(), now, batch);
+  const std::size_t bytes = bytes_of(*batch.sealed);
   commit_until_known(
-      std::make_shared<store::Batch>(std::move(batch)),
-      [this, job, state, sealed_events = std::move(sealed_events), head, bytes, new_request_hash,
-       may_claim_here, plan = request.plan, job_request = std::move(job_request),
+      world_, alive_.watch(), std::make_shared<store::Batch>(std::move(batch)),
+      [this, job, state, sealed_events = *std::move(sealed_events), head = writer.end().head, bytes,
+       new_request_hash, may_claim_here, plan = request.plan, job_request = std::move(job_request),
        done = std::move(done)](Result<store::CommitResult> result) mutable {
         if (!result) return done(std::unexpected(result.error()));
         if (result->existing) {
@@ -194,26 +183,6 @@ void Runtime::compare_with_existing(JobId job, Hash known, JobRequest job_reques
                   "the idempotency key was used for another request (job " + job.text +
                       "); use a new key"));
       });
-}
-
-// Retries while the outcome is unknown: the same bytes sent again change nothing if they are
-// already committed.
-void Runtime::commit_until_known(std::shared_ptr<store::Batch> batch,
-                                 async::Done<Result<store::CommitResult>> done, int tries) {
-  world_.store.commit(*batch, [this, batch, tries,
-                               done = std::move(done)](Result<store::CommitResult> result) mutable {
-    const Code code = result ? Code{} : result.error().code;
-    const bool nothing_new = code == Code::unavailable || code == Code::store_stopped;
-    // The first try may have been committed: the caller must not take this for "nothing changed".
-    if (!result && tries > 0 && nothing_new) result.error().code = Code::unknown_outcome;
-    if (result || code != Code::unknown_outcome || tries >= kUnknownTries) {
-      return done(std::move(result));
-    }
-    world_.loop.after(std::chrono::milliseconds(20 << tries),
-                      [this, alive = handle(), batch, tries, done = std::move(done)]() mutable {
-                        if (alive.lock()) commit_until_known(batch, std::move(done), tries + 1);
-                      });
-  });
 }
 
 }  // namespace ae::runtime

@@ -1,26 +1,22 @@
-// Runtime: control requests. One is applied to the log of a job without a lease holder, or written
-// to the inbox of the lease holder.
+#include "runtime/request_submitter.h"
+
 #include <algorithm>
 #include <chrono>
 #include <functional>
-#include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "engine/heart/ingest.h"
+#include "engine/heart/decide.h"
 #include "engine/heart/side_record.h"
 #include "json/json.h"
 #include "log/seal.h"
-#include "runtime/log_opener.h"
+#include "runtime/log.h"
 #include "runtime/log_writer.h"
+#include "runtime/open_questions.h"
 #include "runtime/row.h"
-#include "runtime/runtime.h"
 
 namespace ae::runtime {
 namespace {
 
-// jobs lost to outages that are remembered
 // A plan in the inbox is checked for about ten seconds, with growing intervals, until the lease
 // holder has applied or rejected it.
 constexpr int kPlanChecks = 20;
@@ -156,7 +152,7 @@ bool skips_late_results(const engine::State& state, const engine::ControlRequest
 
 }  // namespace
 
-struct Runtime::ActiveRequest {
+struct RequestSubmitter::ActiveRequest {
   JobId job;
   engine::ControlRequest request;
   async::Done<Result<Value>> done;
@@ -165,8 +161,8 @@ struct Runtime::ActiveRequest {
   int checks = 0;  // checks whether it was applied
 };
 
-void Runtime::submit_request(JobId job, engine::ControlRequest request,
-                             async::Done<Result<Value>> done) {
+void RequestSubmitter::submit(JobId job, engine::ControlRequest request,
+                              async::Done<Result<Value>> done) {
   if (canonical_exceeds(request.payload, kValueMax) ||
       (request.result && canonical_exceeds(*request.result, kValueMax))) {
     return world_.loop.post([done = std::move(done)]() mutable {
@@ -175,7 +171,7 @@ void Runtime::submit_request(JobId job, engine::ControlRequest request,
                     " MiB as canonical JSON; keep the rest elsewhere and send where it is"));
     });
   }
-  if (request.id.empty()) request.id = new_attempt_id().text;
+  if (request.id.empty()) request.id = new_uuid(world_);
   if (request.kind == engine::ControlRequest::Kind::resolve) {
     // The decision is based on a view no later than now, however long the request waits afterwards.
     const Instant now = world_.store.now();
@@ -185,28 +181,27 @@ void Runtime::submit_request(JobId job, engine::ControlRequest request,
       .job = std::move(job), .request = std::move(request), .done = std::move(done)}));
 }
 
-void Runtime::import_results(JobId job, async::Done<Result<Value>> done) {
+void RequestSubmitter::submit_late_result(JobId job, async::Done<Result<Value>> done) {
   try_request(std::make_shared<ActiveRequest>(ActiveRequest{
       .job = std::move(job),
-      .request = {.kind = engine::ControlRequest::Kind::timers, .id = new_attempt_id().text},
+      .request = {.kind = engine::ControlRequest::Kind::timers, .id = new_uuid(world_)},
       .done = std::move(done),
       .must_notify = true}));
 }
 
-void Runtime::try_request(std::shared_ptr<ActiveRequest> active) {
+void RequestSubmitter::try_request(std::shared_ptr<ActiveRequest> active) {
   if (++active->tries > kRequestTries) {
     return active->done(fail(Code::unavailable, "the job changes too quickly; try again"));
   }
-  read_with_cache(active->job, job_cache_.extract(active->job),
-                  [this, active](Result<JobSnapshot> read) {
-                    if (!read) return active->done(std::unexpected(read.error()));
-                    apply_or_enqueue(active, std::move(*read));
-                  });
+  reader_.read_newest(active->job, [this, active](Result<JobSnapshot> read) {
+    if (!read) return active->done(std::unexpected(read.error()));
+    apply_or_enqueue(active, std::move(*read));
+  });
 }
 
 // One transaction decides between inbox and log: each write names the state of the claim that it
 // requires and fails if that has changed; then everything is read again (SPEC §10).
-void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read) {
+void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read) {
   const engine::DecisionContext context = request_context();
   const Instant now = context.now;
   // Late results are applied first: they are facts, whatever the request says.
@@ -237,7 +232,7 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
   // The request is applied as this process would continue the job
   engine::DecisionContext offering = context;
   offering.tool_versions = &offered;
-  offering.execution_version = &options_.version_of(read.state.agent);
+  offering.execution_version = &host_.version_of(read.state.agent);
   auto applied = engine::apply_request(read.state, active->request, offering);
   const bool accepted_before =
       std::ranges::count(read.inbox, inbox_id(active->request), &store::InboxEntry::id) > 0;
@@ -250,7 +245,7 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
       applied ? Result<Value>(applied->answer) : std::unexpected(applied.error());
   const bool must_notify = active->must_notify && read.row.claim;
   if (events.empty() && (!applied || applied->events.empty()) && !must_notify) {
-    if (as_logged) cache_state(active->job, std::move(read));
+    if (as_logged) reader_.cache_state(active->job, std::move(read));
     return active->done(answer);
   }
 
@@ -267,7 +262,7 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
     if (active->request.kind == engine::ControlRequest::Kind::timers && !must_notify) {
       return active->done(Value::object({{"fired", 0}}));
     }
-    if (as_logged) cache_state(active->job, std::move(read));
+    if (as_logged) reader_.cache_state(active->job, std::move(read));
     return post_to_inbox(active, applied ? *applied : engine::AppliedRequest{});
   }
 
@@ -301,23 +296,18 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
       AE_CHECK(followed, followed.error().message);
     }
   }
-  auto sealed = seal(next_commit(world_, {active->job, read.row.last_seq, read.row.head}, now, {}),
-                     std::move(events));
-  if (!sealed) return active->done(std::unexpected(sealed.error()));
+  LogWriter writer(world_, active->job, {read.row.last_seq, read.row.head}, now, std::nullopt);
   store::Batch batch;
-  batch.job = active->job;
+  auto sealed_events = writer.append(std::move(events), row_of(read.state), batch);
+  if (!sealed_events) return active->done(std::unexpected(sealed_events.error()));
   batch.authority = store::Batch::Unleased{};
-  batch.expected_seq = read.row.last_seq;
   batch.effects_absent = std::move(decided);
   batch.inbox_consumed = std::move(numbers);
-  batch.row = row_of(read.state);
-  std::vector<Event> sealed_events = std::move(sealed->events);
-  sign_head(world_, sealed->last_seq, sealed->head, now, batch);
-  read.row.head = sealed->head;
-  read.bytes += bytes_of(*sealed);
-  batch.sealed = std::move(*sealed);
-  commit_until_known(std::make_shared<store::Batch>(std::move(batch)),
-                     [this, active, sealed_events = std::move(sealed_events), answer, as_logged,
+  sign_head(world_, writer.end(), now, batch);
+  read.row.head = writer.end().head;
+  read.bytes += bytes_of(*batch.sealed);
+  commit_until_known(world_, alive_.watch(), std::make_shared<store::Batch>(std::move(batch)),
+                     [this, active, sealed_events = *std::move(sealed_events), answer, as_logged,
                       read = std::move(read)](Result<store::CommitResult> result) mutable {
                        if (!result) {
                          const Code code = result.error().code;
@@ -325,24 +315,23 @@ void Runtime::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
                            return try_request(active);
                          return active->done(std::unexpected(result.error()));
                        }
-                       on_committed_events(active->job, sealed_events);
+                       host_.on_committed_events(active->job, sealed_events);
                        if (read.state.ending) {
                          for (const OpenQuestion& question : open_questions_of(read.state)) {
                            abandon_question(world_.tool_registry, question);
                          }
                        }
-                       const bool may_claim_here = may_claim(read.row.agent, read.row.capabilities);
-                       if (as_logged) cache_state(active->job, std::move(read));
+                       const bool may_claim =
+                           host_.may_claim(read.row.agent, read.row.capabilities);
+                       if (as_logged) reader_.cache_state(active->job, std::move(read));
                        active->done(answer);
-                       if (!may_claim_here) return;
-                       claimable_ = true;
-                       claim_more();
+                       if (may_claim) host_.on_claimable();
                      });
 }
 
 // Writes the request to the inbox of the lease holder.
-void Runtime::post_to_inbox(std::shared_ptr<ActiveRequest> active,
-                            const engine::AppliedRequest& applied) {
+void RequestSubmitter::post_to_inbox(std::shared_ptr<ActiveRequest> active,
+                                     const engine::AppliedRequest& applied) {
   // The request is applied later: it binds the resolution to the try it was checked against.
   active->request.try_no = applied.try_no;
   Value answer = Value::object({{"accepted", true}});
@@ -358,8 +347,7 @@ void Runtime::post_to_inbox(std::shared_ptr<ActiveRequest> active,
                            if (!put && put.error().code == Code::not_held)
                              return try_request(active);
                            if (!put) return active->done(std::unexpected(put.error()));
-                           if (auto it = drivers_.find(active->job); it != drivers_.end())
-                             it->second->on_inbox_notify();
+                           host_.on_inbox_written(active->job);
                            if (active->request.kind == engine::ControlRequest::Kind::timers)
                              return active->done(std::move(answer));
                            recheck_accepted(active, std::move(answer));
@@ -369,10 +357,9 @@ void Runtime::post_to_inbox(std::shared_ptr<ActiveRequest> active,
 // The lease holder may have closed the request's subject between the read and the write to the
 // inbox. A commit that closes it after that reads the inbox first, so one more check is enough: the
 // request can still be applied, or it has been, or the job shows what came before it.
-void Runtime::recheck_accepted(std::shared_ptr<ActiveRequest> active, Value answer) {
-  read_with_cache(
-      active->job, job_cache_.extract(active->job),
-      [this, active, answer = std::move(answer)](Result<JobSnapshot> read) mutable {
+void RequestSubmitter::recheck_accepted(std::shared_ptr<ActiveRequest> active, Value answer) {
+  reader_.read_newest(
+      active->job, [this, active, answer = std::move(answer)](Result<JobSnapshot> read) mutable {
         if (!read) {
           return active->done(
               fail(Code::unknown_outcome,
@@ -392,7 +379,7 @@ void Runtime::recheck_accepted(std::shared_ptr<ActiveRequest> active, Value answ
         // undelivered.
         const bool is_buffered = !applied && answer.find("buffered") &&
                                  !engine::expire_request(state, active->request).empty();
-        if (as_logged) cache_state(active->job, std::move(*read));
+        if (as_logged) reader_.cache_state(active->job, std::move(*read));
         if (is_applied || is_buffered) return active->done(std::move(answer));
         if (is_pending) return wait_for_plan(active, std::move(answer));
         if (applied && plan && !applied->events.empty()) {
@@ -406,16 +393,35 @@ void Runtime::recheck_accepted(std::shared_ptr<ActiveRequest> active, Value answ
 }
 
 // A plan is rejected while a call is in flight, which only the lease holder knows.
-void Runtime::wait_for_plan(std::shared_ptr<ActiveRequest> active, Value answer) {
+void RequestSubmitter::wait_for_plan(std::shared_ptr<ActiveRequest> active, Value answer) {
   if (++active->checks > kPlanChecks) {
     return active->done(fail(Code::unknown_outcome,
                              "the plan is in the job's inbox, and the lease holder has not checked "
                              "it yet; the hash of the job's plan shows whether it was replaced"));
   }
   world_.loop.after(std::chrono::milliseconds(10 << std::min(active->checks, 6)),
-                    [this, alive = handle(), active, answer = std::move(answer)]() mutable {
-                      if (alive.lock()) recheck_accepted(active, std::move(answer));
+                    [this, alive = alive_.watch(), active, answer = std::move(answer)]() mutable {
+                      if (alive) recheck_accepted(active, std::move(answer));
                     });
+}
+
+// This process's versions of the plan's tools; "" = it does not offer the tool.
+std::vector<std::string> RequestSubmitter::tool_versions(const engine::State& state) {
+  std::vector<std::string> versions;
+  if (!state.plan) return versions;
+  for (const engine::ToolPolicy& tool : state.plan->tools) {
+    const ToolRegistry::Entry* entry = world_.tool_registry.find(tool.name, tool.version);
+    versions.push_back(entry ? entry->version : "");
+  }
+  return versions;
+}
+
+engine::DecisionContext RequestSubmitter::request_context() {
+  const Instant now = world_.store.now();
+  return {.now = now,
+          .lease_until = now,
+          .owned = world_.store.owned(),
+          .jitter_seed = world_.random.next()};
 }
 
 }  // namespace ae::runtime

@@ -1,0 +1,45 @@
+// LateResults: stores the results of calls whose jobs this process no longer runs.
+//
+// A certain outcome goes only into the effect store. Then the lease holder gets it through the inbox
+// of the job; without a lease holder it is applied here.
+// Threads: the loop's.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "async/alive.h"
+#include "base/error.h"
+#include "base/ids.h"
+#include "engine/heart/ingest.h"
+#include "runtime/request_submitter.h"
+#include "runtime/world.h"
+#include "store/store.h"
+
+namespace ae::runtime {
+
+class LateResults {
+ public:
+  using Warn = std::function<void(const JobId& job, const std::string& what)>;
+  // Borrows `world` and `submitter`.
+  LateResults(World& world, RequestSubmitter& submitter, Warn warn)
+      : world_(world), submitter_(submitter), warn_(std::move(warn)) {}
+
+  void add(const JobId& job, const engine::SentTry& sent, const Outcome& outcome);
+
+ private:
+  void write(std::shared_ptr<store::Batch> batch, int tries);
+  void on_written(std::shared_ptr<store::Batch> batch, int tries,
+                  Result<store::CommitResult> result);
+  void retry(const std::shared_ptr<store::Batch>& batch, int tries, const std::string& what,
+             const Error& error);
+
+  World& world_;
+  RequestSubmitter& submitter_;
+  const Warn warn_;
+  async::Alive alive_;
+};
+
+}  // namespace ae::runtime
