@@ -7,6 +7,7 @@
 #include <deque>
 #include <utility>
 
+#include "api/command_line.h"
 #include "api/request_context.h"
 #include "inspect/view.h"
 #include "json/json.h"
@@ -56,7 +57,7 @@ std::vector<Value> Api::open_approvals(const engine::State& state) const {
                            one["arguments"], state.blind, version);
       sends = made ? *made : Value::object({{"error", made.error().message}});
     }
-    one = one.with("sends", sends);
+    one = with_commands(one).with("sends", sends);
   }
   return approvals;
 }

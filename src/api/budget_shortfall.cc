@@ -1,6 +1,5 @@
 #include "api/budget_shortfall.h"
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -8,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "api/command_line.h"
 #include "engine/heart/decide.h"
 #include "engine/state/checkpoint.h"
+#include "inspect/view.h"
 #include "plan/budget.h"
 
 namespace ae::api {
@@ -42,20 +43,6 @@ std::vector<ExceededLimit> find_shortfall(const engine::State& state,
   return all;
 }
 
-std::string raise_option(const engine::Budget& budget, const ExceededLimit& one) {
-  if (one.limit == Limit::wall) {
-    return budget.limits.wall ? " --wall " + ae::to_text(*budget.limits.wall * 2) : "";
-  }
-  const auto& most = budget.limits.max_of(one.limit);
-  if (!most) return "";
-  const std::uint64_t amount =
-      std::min(std::max(*most * 2, budget.used(one.limit) + one.requested), engine::kBudgetMax);
-  std::string name(to_text(one.limit));
-  std::ranges::replace(name, '_', '-');
-  return " --" + name + " " +
-         (one.limit == Limit::cost ? engine::cost_text(amount) : std::to_string(amount));
-}
-
 Value shown(const engine::Budget& budget, const ExceededLimit& one) {
   const bool counted = one.limit != Limit::wall;
   const auto most = counted ? budget.limits.max_of(one.limit) : std::nullopt;
@@ -70,13 +57,6 @@ std::vector<ExceededLimit> find_shortfall(const engine::State& state) {
   return find_shortfall(state, state.budget.exceeded);
 }
 
-// Raises each limit; "" = none can be raised.
-std::string raise_command(const engine::State& state, const std::vector<ExceededLimit>& all) {
-  std::string options;
-  for (const ExceededLimit& one : all) options.append(raise_option(state.budget, one));
-  return options.empty() ? options : "aetheris budget " + state.job.text + options;
-}
-
 Value shown(const engine::State& state, const std::vector<ExceededLimit>& all) {
   std::vector<Value> list;
   list.reserve(all.size());
@@ -89,9 +69,9 @@ Value shown(const engine::State& state, const std::vector<ExceededLimit>& all) {
 Value add_shortfall(const engine::State& state, Value body) {
   if (!body["budget"].is_object()) return body;
   const std::vector<ExceededLimit> all = find_shortfall(state);
-  if (const std::string raises = raise_command(state, all);
-      !raises.empty() && body["parked"].is_object()) {
-    body = body.with("parked", body["parked"].with("command", raises));
+  if (const Value raises = raise_action(state, all);
+      !raises.is_null() && body["parked"].is_object()) {
+    body = body.with("parked", body["parked"].with("action", raises));
   }
   return body.with("budget", body["budget"].with("lacking", shown(state, all)));
 }
@@ -100,12 +80,13 @@ Value add_remaining_shortfall(const engine::State& state, Value answer) {
   if (is_terminal(state.status) || state.ending || !state.plan) return answer;
   const std::vector<ExceededLimit> all = find_shortfall(state, state.budget.exceeded);
   if (all.empty()) return answer;
-  return answer.with("command", raise_command(state, all)).with("lacking", shown(state, all));
+  return answer.with("command", command_line(raise_action(state, all)))
+      .with("lacking", shown(state, all));
 }
 
 Error add_shortfall(const engine::State& state, Error refusal) {
   const std::vector<ExceededLimit> all = find_shortfall(state);
-  const std::string raises = raise_command(state, all);
+  const std::string raises = command_line(raise_action(state, all));
   if (raises.empty()) return refusal;
   std::string names;
   for (const ExceededLimit& one : all)

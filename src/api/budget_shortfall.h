@@ -13,7 +13,7 @@
 
 namespace ae::api {
 
-// Adds `budget.lacking` to a job's page: [{limit, asked, used, most}], and a `parked.command` that
+// Adds `budget.lacking` to a job's view: [{limit, asked, used, most}], and a `parked.action` that
 // raises each. For `wall` the numbers are null. A job that is not parked for its budget gets an
 // empty list.
 Value add_shortfall(const engine::State& state, Value body);

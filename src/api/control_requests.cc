@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "api/budget_shortfall.h"
+#include "api/command_line.h"
 #include "api/duplicate_answer.h"
 #include "api/request_context.h"
 #include "base/trace_context.h"
@@ -25,6 +26,9 @@ void Api::submit_request(ContextPtr ctx, engine::ControlRequest control, int sta
 
 void Api::on_request_done(const ContextPtr& ctx, const engine::ControlRequest& control, int status,
                           Result<Value> answer) {
+  if (answer && (*answer)["next"].is_object()) {
+    *answer = answer->with("next", command_line((*answer)["next"]));
+  }
   if (!answer && may_be_duplicate_answer(control, answer.error().code)) {
     return answer_duplicate(ctx, control, std::move(answer));
   }

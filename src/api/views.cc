@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "api/budget_shortfall.h"
+#include "api/command_line.h"
 #include "inspect/trace.h"
 #include "inspect/view.h"
 #include "json/json.h"
@@ -49,7 +50,7 @@ Value with_expiry(const Value& wait, Instant now) {
 }  // namespace
 
 Value job_body(const runtime::Runtime::JobSnapshot& read, Instant now) {
-  Value body = add_shortfall(read.state, engine::job_view(read.state));
+  Value body = with_all_commands(add_shortfall(read.state, engine::job_view(read.state)));
   std::vector<Value> waits = with_questions(body["waits"].items(), read.state);
   for (Value& wait : waits) wait = with_expiry(wait, now);
   if (body["waiting"].is_object()) body = body.with("waiting", waits.front());

@@ -3,102 +3,44 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <span>
 #include <string>
+#include <string_view>
 
 #include "app/failpoints.h"
 #include "app/supervise.h"
 #include "app/toolbox.h"
 #include "async/failpoint.h"
 #include "cli/commands.h"
+#include "cli/parse.h"
 
 namespace ae::cli {
 namespace {
-
-// clang-format off
-constexpr struct {
-  std::string_view name;
-  int (*run)(const Options&, Terminal&);
-} kCommands[] = {
-    {"init", init_command},
-    {"run", run_command},
-    {"serve", serve_command},
-    {"worker", worker_command},
-    {"mcp", mcp_command},
-    {"check", check_command},
-    {"jobs", jobs_command},
-    {"job", job_command},
-    {"events", events_command},
-    {"trace", trace_command},
-    {"transcript", transcript_command},
-    {"replay", replay_command},
-    {"verify", verify_command},
-    {"signal", signal_command},
-    {"message", message_command},
-    {"approvals", approvals_command},
-    {"approve", approve_command},
-    {"reject", approve_command},
-    {"pause", pause_command},
-    {"resume", resume_command},
-    {"budget", budget_command},
-    {"cancel", cancel_command},
-    {"resolve", resolve_command},
-    {"fork", fork_command},
-    {"retry", retry_command},
-    {"plan", plan_command},
-    {"inspect", inspect_command},
-    {"rebuild", rebuild_command},
-    {"migrate", migrate_command},
-    {"backup", backup_command},
-    {"restore", restore_command},
-    {"redact", redact_command},
-      {"prune", prune_command},
-    {"audit", audit_command},
-    {"keys", keys_command},
-    {"completion", completion_command},
-    {"doctor", doctor_command},
-    {"version", version_command},
-};
-// clang-format on
-
-// Commands that need direct access to a store: not available over the network.
-constexpr std::string_view kNeedStore[] = {"inspect", "rebuild", "migrate",
-                                           "backup",  "restore", "doctor"};
-
-// These open a store of their own; clients connect to them by URL.
-constexpr std::string_view kServe[] = {"serve", "worker"};
-constexpr std::string_view kStorelessCommands[] = {"init", "check", "completion", "version"};
 
 std::string_view environment(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
 }
 
-bool is_one_of(std::span<const std::string_view> names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
-}
-
 // A command uses either a server or a store; ambiguous settings are rejected.
-Status check_single_target(const Options& options) {
-  const std::string& name = options.command;
-  if (environment("AETHERIS_URL").empty() || is_one_of(kStorelessCommands, name)) return {};
-  if (is_one_of(kNeedStore, name)) {
+Status check_single_target(const Command& command, bool store_given) {
+  if (environment("AETHERIS_URL").empty() || command.target == Target::nothing) return {};
+  const std::string name(command.name);
+  if (command.target == Target::store) {
     return fail(Code::usage, "`aetheris " + name +
                                  "` needs direct access to the store: unset AETHERIS_URL, or run "
                                  "it on the server's machine");
   }
-  const bool serves = is_one_of(kServe, name);
-  if (serves && !options.store_given) {
+  const bool serves = command.target == Target::served_store;
+  if (serves && !store_given) {
     return fail(Code::usage,
                 "`aetheris " + name +
                     "` needs a store, but AETHERIS_URL is set: use --store, or unset AETHERIS_URL");
   }
-  if (!serves && options.store_given) {
+  if (!serves && store_given) {
     return fail(Code::usage, "--store and AETHERIS_URL cannot be used together");
   }
   return {};
@@ -110,16 +52,16 @@ int dispatch(const Parsed& parsed, Terminal& terminal) {
     if (!parsed.usage.empty()) terminal.note(parsed.usage);
     return code;
   }
-  if (!parsed.options) return parsed.code;
-  if (auto one = check_single_target(*parsed.options); !one) return terminal.fail_with(one.error());
+  if (parsed.command == nullptr) return parsed.code;
+  const bool store_given = parsed.bound->common().store_given;
+  if (auto one = check_single_target(*parsed.command, store_given); !one) {
+    return terminal.fail_with(one.error());
+  }
   auto failpoints = app::Failpoints::parse(environment("AETHERIS_FAILPOINTS"),
                                            environment("AETHERIS_FAILPOINTS_TRACE"));
   if (!failpoints) return terminal.fail_with(failpoints.error());
   async::failpoint_handler = failpoints->get();
-  int code = kUsage;
-  for (const auto& command : kCommands) {
-    if (command.name == parsed.options->command) code = command.run(*parsed.options, terminal);
-  }
+  const int code = parsed.bound->run(terminal);
   async::failpoint_handler = nullptr;
   return code;
 }

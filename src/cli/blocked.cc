@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "cli/commands.h"
 #include "cli/phrases.h"
+#include "cli/shared.h"
 #include "json/json.h"
 #include "net/system.h"
 #include "plan/budget.h"

@@ -9,13 +9,34 @@
 #include "app/instance.h"
 #include "app/secret_names.h"
 #include "base/counted.h"
-#include "cli/commands.h"
 #include "cli/graph_text.h"
+#include "cli/process_options.h"
+#include "cli/shared.h"
 #include "json/json.h"
 
 namespace ae::cli {
+namespace {
 
-int check_command(const Options& options, Terminal& terminal) {
+struct CheckOptions : CommonOptions {
+  std::string policies;
+  std::vector<std::string> files;
+  bool graph = false, accept = false, diff = false;
+};
+
+std::vector<Option> check_options(CheckOptions& o) {
+  return {
+      policies_option(o.policies),
+      {"FILE", "", &o.files, "the agents files", kRequired},
+      {"--graph", "", &o.graph, "print each plan as a graph"},
+      {"--accept", "", &o.accept, "list the tools of every MCP server, show changes and pin them"},
+      {"--diff",
+       "",
+       &o.diff,
+       "list the tools of every MCP server and show changes",
+       {.excludes = {"--accept"}}}};
+}
+
+int check_command(const CheckOptions& options, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
   std::vector<agents::Diagnostic> diagnostics;
@@ -83,7 +104,9 @@ int check_command(const Options& options, Terminal& terminal) {
   return diagnostics.empty() ? kDone : kUsage;
 }
 
-int version_command(const Options&, Terminal& terminal) {
+std::vector<Option> no_options(CommonOptions&) { return {}; }
+
+int version_command(const CommonOptions&, Terminal& terminal) {
   const std::string version(app::kVersion);
   if (terminal.json()) {
     terminal.print_json(Value::object({{"name", "aetheris"}, {"version", version}}));
@@ -95,7 +118,13 @@ int version_command(const Options&, Terminal& terminal) {
 
 // ---------------------------------------------------------------- init
 
-namespace {
+struct InitOptions : CommonOptions {
+  std::string folder;
+};
+
+std::vector<Option> init_options(InitOptions& o) {
+  return {{"DIR", "", &o.folder, "the folder (default .)"}};
+}
 
 constexpr std::string_view kFirstAgents =
     R"(# An agents file: tools, and agents that use them. `aetheris check agents.yaml` lists all errors in it.
@@ -169,9 +198,7 @@ Status make_folders(const std::string& path) {
   return {};
 }
 
-}  // namespace
-
-int init_command(const Options& options, Terminal& terminal) {
+int init_command(const InitOptions& options, Terminal& terminal) {
   const std::string folder = options.folder.empty() ? "." : options.folder;
   if (auto made = make_folders(folder); !made) return terminal.fail_with(made.error());
   const std::string path = folder == "." ? "agents.yaml" : folder + "/agents.yaml";
@@ -193,5 +220,30 @@ int init_command(const Options& options, Terminal& terminal) {
   terminal.print("wrote " + safe(path) + "\n\nnext:\n  " + lines + "\n");
   return kDone;
 }
+
+}  // namespace
+
+extern const Command kInitCommand{.name = "init",
+                                  .group = Group::run,
+                                  .target = Target::nothing,
+                                  .summary = "write a runnable agents file into DIR",
+                                  .example = "aetheris init demo",
+                                  .bind = bound_command<InitOptions, init_options, init_command>};
+
+extern const Command kCheckCommand{
+    .name = "check",
+    .group = Group::run,
+    .target = Target::nothing,
+    .summary = "check agents files",
+    .example = "aetheris check agents.yaml --graph",
+    .bind = bound_command<CheckOptions, check_options, check_command>};
+
+extern const Command kVersionCommand{
+    .name = "version",
+    .group = Group::maintain,
+    .target = Target::nothing,
+    .summary = "print the version",
+    .example = "aetheris version --json",
+    .bind = bound_command<CommonOptions, no_options, version_command>};
 
 }  // namespace ae::cli

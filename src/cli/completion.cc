@@ -1,10 +1,83 @@
-// Completion scripts for bash, zsh and fish.
-#include "cli/completion.h"
+// completion: prints a completion script for bash, zsh or fish, generated from the list of commands.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "cli/commands.h"
 
 namespace ae::cli {
 namespace {
+
+struct CompletionOptions : CommonOptions {
+  std::string shell;
+};
+
+std::vector<Option> completion_options(CompletionOptions& o) {
+  return {{"SHELL",
+           "",
+           &o.shell,
+           "bash, zsh or fish",
+           {.is_required = true, .choices = {"bash", "zsh", "fish"}}}};
+}
+
+struct OptionShape {
+  std::vector<std::string> names;  // "-f", "--follow"
+  std::string meaning;
+  bool takes_value = false;
+  std::vector<std::string> choices = {};  // of the value; empty = anything
+};
+// A command, without the texts that completion does not use.
+struct CommandShape {
+  std::string name, summary;
+  std::vector<OptionShape> options = {};
+  bool takes_files = false;               // an argument is a file
+  std::vector<std::string> choices = {};  // of the first argument that has choices
+};
+
+OptionShape shape_of(const Option& option) {
+  OptionShape shape{.names = {},
+                    .meaning = option.meaning,
+                    .takes_value = !option.is_flag(),
+                    .choices = option.rules.choices};
+  for (std::size_t from = 0; from <= option.names.size();) {
+    const std::size_t end = std::min(option.names.find(',', from), option.names.size());
+    shape.names.push_back(option.names.substr(from, end - from));
+    from = end + 1;
+  }
+  return shape;
+}
+
+void add_options(CommandShape& shape, const std::vector<Option>& options) {
+  for (const Option& option : options) {
+    if (!option.is_argument()) {
+      shape.options.push_back(shape_of(option));
+      continue;
+    }
+    shape.takes_files = shape.takes_files || option.names == "FILE" || option.names == "DIR";
+    if (shape.choices.empty()) shape.choices = option.rules.choices;
+  }
+}
+
+// The options before any command have the name "".
+std::vector<CommandShape> command_shapes() {
+  const OptionShape help{{"-h", "--help"}, "Print this help message and exit"};
+  const OptionShape version{{"--version"}, "Display program version information and exit"};
+  CommonOptions common;
+  std::vector<CommandShape> shapes{{.name = "", .summary = "", .options = {help, version}}};
+  add_options(shapes.front(), declare_common(common));
+  for (const Command* command : commands()) {
+    const auto bound = command->bind();
+    CommandShape shape{.name = std::string(command->name),
+                       .summary = std::string(command->summary),
+                       .options = {help}};
+    add_options(shape, bound->options());
+    add_options(shape, declare_common(common));
+    shapes.push_back(std::move(shape));
+  }
+  return shapes;
+}
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
@@ -124,7 +197,7 @@ std::string zsh_script(const std::vector<CommandShape>& commands) {
       "  commands=(\n";
   for (const CommandShape& command : commands) {
     if (!command.name.empty()) {
-      s += "    " + in_quotes(command.name + ":" + zsh_what(command.what)) + "\n";
+      s += "    " + in_quotes(command.name + ":" + zsh_what(command.summary)) + "\n";
     }
   }
   s += "  )\n"
@@ -143,7 +216,7 @@ std::string zsh_script(const std::vector<CommandShape>& commands) {
     s += "    " + (command.name.empty() ? "''" : command.name) + ")\n      _arguments";
     for (const OptionShape& option : command.options) {
       for (const std::string& name : option.names) {
-        std::string spec = name + "[" + zsh_what(option.what) + "]";
+        std::string spec = name + "[" + zsh_what(option.meaning) + "]";
         if (option.takes_value) {
           spec += ":value:";
           spec += option.choices.empty() ? "_files" : "(" + joined(option.choices) + ")";
@@ -173,7 +246,7 @@ std::string fish_script(const std::vector<CommandShape>& commands) {
   for (const CommandShape& command : commands) {
     if (command.name.empty()) continue;
     s += "complete -c aetheris -n __fish_use_subcommand -a " + in_quotes(command.name) + " -d " +
-         in_quotes(command.what) + "\n";
+         in_quotes(command.summary) + "\n";
   }
   for (const CommandShape& command : commands) {
     const std::string when = command.name.empty()
@@ -191,23 +264,28 @@ std::string fish_script(const std::vector<CommandShape>& commands) {
       if (option.takes_value) {
         s += option.choices.empty() ? " -r" : " -x -a " + in_quotes(joined(option.choices));
       }
-      s += " -d " + in_quotes(option.what) + "\n";
+      s += " -d " + in_quotes(option.meaning) + "\n";
     }
   }
   return s;
 }
 
-}  // namespace
-
-std::string completion_script(std::string_view shell, const std::vector<CommandShape>& commands) {
-  if (shell == "zsh") return zsh_script(commands);
-  if (shell == "fish") return fish_script(commands);
-  return bash_script(commands);
-}
-
-int completion_command(const Options& options, Terminal& terminal) {
-  terminal.print(completion_script(options.shell, command_shapes()));
+int completion_command(const CompletionOptions& options, Terminal& terminal) {
+  const std::vector<CommandShape> shapes = command_shapes();
+  terminal.print(options.shell == "zsh"    ? zsh_script(shapes)
+                 : options.shell == "fish" ? fish_script(shapes)
+                                           : bash_script(shapes));
   return kDone;
 }
+
+}  // namespace
+
+extern const Command kCompletionCommand{
+    .name = "completion",
+    .group = Group::maintain,
+    .target = Target::nothing,
+    .summary = "print a shell completion script",
+    .example = "source <(aetheris completion bash)",
+    .bind = bound_command<CompletionOptions, completion_options, completion_command>};
 
 }  // namespace ae::cli

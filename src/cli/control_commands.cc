@@ -3,16 +3,139 @@
 
 #include "api/problem.h"
 #include "app/api_client.h"
-#include "cli/commands.h"
 #include "cli/phrases.h"
+#include "cli/shared.h"
 #include "json/json.h"
 #include "net/system.h"
 
 namespace ae::cli {
 namespace {
 
+struct JobOptions : CommonOptions {
+  std::string id;
+};
+
+Option job_argument(std::string& id) { return {"ID", "", &id, "the job", kRequired}; }
+Option payload_argument(std::optional<std::string>& data) {
+  return {"JSON", "", &data, "the payload: JSON, or @FILE"};
+}
+Option message_id_option(std::string& id) {
+  return {"--message-id", "ID", &id, "a deduplication id"};
+}
+Option reason_option(std::string& reason) {
+  return {"--reason", "TEXT", &reason, "the reason, for the log"};
+}
+Option note_option(std::string& note) {
+  return {"--note", "TEXT", &note, "the reason, for the log"};
+}
+
+struct SignalOptions : JobOptions {
+  std::string key, wait_type, message_id;
+  std::optional<std::string> data;
+  bool buffer = false;
+};
+
+std::vector<Option> signal_options(SignalOptions& o) {
+  return {job_argument(o.id),
+          {"KEY", "", &o.key, "the wait's correlation key", kRequired},
+          payload_argument(o.data),
+          {"--type", "TYPE", &o.wait_type, "the expected type of the wait"},
+          message_id_option(o.message_id),
+          {"--buffer", "", &o.buffer, "keep the signal for a wait that opens later"}};
+}
+
+struct MessageOptions : JobOptions {
+  std::string channel, message_id;
+  std::optional<std::string> data;
+};
+
+std::vector<Option> message_options(MessageOptions& o) {
+  return {job_argument(o.id),
+          {"CHANNEL", "", &o.channel, "the channel", kRequired},
+          payload_argument(o.data),
+          message_id_option(o.message_id)};
+}
+
+struct ApprovalOptions : CommonOptions {
+  std::string id, arguments, note;
+};
+
+std::vector<Option> reject_options(ApprovalOptions& o) {
+  return {{"ID", "", &o.id, "the id, from `aetheris approvals`", kRequired}, note_option(o.note)};
+}
+
+std::vector<Option> approve_options(ApprovalOptions& o) {
+  return std::vector<Option>{{"--arguments", "JSON", &o.arguments,
+                              "replace the call's arguments: JSON, or @FILE"}} +
+         reject_options(o);
+}
+
+struct PauseOptions : JobOptions {
+  std::string reason;
+};
+
+std::vector<Option> pause_options(PauseOptions& o) {
+  return {job_argument(o.id), reason_option(o.reason)};
+}
+
+std::vector<Option> resume_options(JobOptions& o) { return {job_argument(o.id)}; }
+
+struct BudgetOptions : JobOptions {
+  std::string tokens, cost, model_calls, tool_calls, wall, note;
+};
+
+std::vector<Option> budget_options(BudgetOptions& o) {
+  return {job_argument(o.id),
+          {"--tokens", "N", &o.tokens, "the new total of tokens"},
+          {"--cost", "AMOUNT", &o.cost, "the new total cost"},
+          {"--model-calls", "N", &o.model_calls, "the new total of model calls"},
+          {"--tool-calls", "N", &o.tool_calls, "the new total of tool calls"},
+          {"--wall", "DURATION", &o.wall, "the new total duration, such as 2h"},
+          note_option(o.note)};
+}
+
+// `run` takes a budget as NAME=AMOUNT.
+std::string budget_pair_hint(const std::string& pair) {
+  constexpr std::string_view kLimits[] = {"tokens", "cost", "model-calls", "tool-calls", "wall"};
+  const std::size_t at = pair.find('=');
+  std::string name = pair.substr(0, at);
+  std::ranges::replace(name, '_', '-');
+  if (std::ranges::find(kLimits, name) == std::end(kLimits)) return {};
+  return "write --" + name + " " + quoted(pair.substr(at + 1));
+}
+
+struct CancelOptions : JobOptions {
+  std::string reason;
+  bool no_compensate = false;
+};
+
+std::vector<Option> cancel_options(CancelOptions& o) {
+  return {job_argument(o.id),
+          reason_option(o.reason),
+          {"--no-compensate", "", &o.no_compensate, "do not compensate completed effects"}};
+}
+
+struct ResolveOptions : JobOptions {
+  std::string key, resolution, note, of_try;
+  std::optional<std::string> data;
+};
+
+std::vector<Option> resolve_options(ResolveOptions& o) {
+  return {job_argument(o.id),
+          {"CALL", "", &o.key,
+           "the call's id or a prefix, from `aetheris job`; for a confirmation the step id or node",
+           kRequired},
+          {"RESOLUTION", "", &o.resolution,
+           "happened, not_happened or fail (the node fails); for a confirmation: accept or fail "
+           "(the job fails)",
+           kRequired},
+          {"JSON", "", &o.data, "with happened: the call's result: JSON, or @FILE"},
+          note_option(o.note),
+          {"--try", "N", &o.of_try, "only for this try, from `aetheris job`"}};
+}
+
 // Unknown outcomes that remain if the job has ended; empty if the store cannot be read now.
-std::vector<std::string> remaining_unknown_outcomes(const Options& options,
+std::vector<std::string> remaining_unknown_outcomes(const JobOptions& options,
                                                     const Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return {};
@@ -31,7 +154,9 @@ std::vector<Member> without_empty(std::vector<Member> texts) {
   return texts;
 }
 
-Result<Value> post_to(const Options& options, api::Path path, std::vector<Member> body) {
+// `id`: of the job or the approval, for errors.
+Result<Value> post_to(const CommonOptions& options, const std::string& id, api::Path path,
+                      std::vector<Member> body) {
   AE_ASSIGN(const app::StoreUrl store, store_of(options));
   api::ApiRequest request;
   request.method = "POST";
@@ -40,7 +165,7 @@ Result<Value> post_to(const Options& options, api::Path path, std::vector<Member
   request.by = cli_actor();
   auto client = app::ApiClient::open(store, app::OpenMode::write);
   if (!client && client.error().code == Code::not_found) {
-    return fail(Code::not_found, "job " + options.id + " not found: " + client.error().message);
+    return fail(Code::not_found, "job " + id + " not found: " + client.error().message);
   }
   if (!client) return std::unexpected(client.error());
   AE_ASSIGN(api::ApiResponse response, (*client)->send(request));
@@ -50,8 +175,8 @@ Result<Value> post_to(const Options& options, api::Path path, std::vector<Member
   return std::move(response.body);
 }
 
-Result<Value> post(const Options& options, const std::string& verb, std::vector<Member> body) {
-  return post_to(options, {"api", "jobs", options.id, verb}, std::move(body));
+Result<Value> post(const JobOptions& options, const std::string& verb, std::vector<Member> body) {
+  return post_to(options, options.id, {"api", "jobs", options.id, verb}, std::move(body));
 }
 
 // Who answered, and when.
@@ -62,7 +187,7 @@ std::string answerer_text(const Value& body) {
   return text.append(" at ").append(short_time(answered.text("at")));
 }
 
-int print_answer(const Result<Value>& answer, const Options& options, Terminal& terminal,
+int print_answer(const Result<Value>& answer, const JobOptions& options, Terminal& terminal,
                  const std::string& done) {
   if (!answer) return terminal.fail_with(answer.error());
   if (terminal.json()) {
@@ -118,12 +243,10 @@ bool is_other_answer(const Result<Value>& answer) {
   return answer && answer->find("duplicate") != nullptr && (*answer)["applied"] == Value(false);
 }
 
-}  // namespace
-
-int signal_command(const Options& options, Terminal& terminal) {
+int signal_command(const SignalOptions& options, Terminal& terminal) {
   Value payload;
-  if (options.has_data) {
-    auto value = json_argument(options.data, "the payload");
+  if (options.data) {
+    auto value = json_argument(*options.data, "the payload");
     if (!value) return terminal.fail_with(value.error());
     payload = std::move(*value);
   }
@@ -139,7 +262,7 @@ int signal_command(const Options& options, Terminal& terminal) {
   return is_other_answer(answer) ? kConflict : code;
 }
 
-int cancel_command(const Options& options, Terminal& terminal) {
+int cancel_command(const CancelOptions& options, Terminal& terminal) {
   std::vector<Member> body = without_empty({{"reason", options.reason}});
   if (options.no_compensate) body.emplace_back("compensate", false);
   const auto answer = post(options, "cancel", std::move(body));
@@ -152,10 +275,10 @@ int cancel_command(const Options& options, Terminal& terminal) {
   return code;
 }
 
-int message_command(const Options& options, Terminal& terminal) {
+int message_command(const MessageOptions& options, Terminal& terminal) {
   Value payload;
-  if (options.has_data) {
-    auto value = json_argument(options.data, "the payload");
+  if (options.data) {
+    auto value = json_argument(*options.data, "the payload");
     if (!value) return terminal.fail_with(value.error());
     payload = std::move(*value);
   }
@@ -168,21 +291,21 @@ int message_command(const Options& options, Terminal& terminal) {
   return is_other_answer(answer) ? kConflict : code;
 }
 
-int pause_command(const Options& options, Terminal& terminal) {
+int pause_command(const PauseOptions& options, Terminal& terminal) {
   const auto answer = post(options, "pause", without_empty({{"reason", options.reason}}));
   const bool is_paused = answer && answer->find("paused") != nullptr;
   return print_answer(answer, options, terminal,
                       is_paused ? "paused" : "pause requested; calls in flight finish first");
 }
 
-int resume_command(const Options& options, Terminal& terminal) {
+int resume_command(const JobOptions& options, Terminal& terminal) {
   const auto answer = post(options, "resume", {});
   const int code = print_answer(answer, options, terminal, "resumed");
   if (has_next(answer, terminal)) print_next_step(options, options.id, terminal);
   return code;
 }
 
-int budget_command(const Options& options, Terminal& terminal) {
+int budget_command(const BudgetOptions& options, Terminal& terminal) {
   std::vector<Member> body =
       without_empty({{"cost", options.cost}, {"note", options.note}, {"wall", options.wall}});
   for (const auto& [name, text] :
@@ -210,8 +333,8 @@ int budget_command(const Options& options, Terminal& terminal) {
   return code;
 }
 
-int approve_command(const Options& options, Terminal& terminal) {
-  const bool yes = options.command == "approve";
+// Approves if `yes`, otherwise rejects.
+int answer_approval(const ApprovalOptions& options, bool yes, Terminal& terminal) {
   std::vector<Member> body =
       without_empty({{"decision", yes ? "approve" : "reject"}, {"note", options.note}});
   if (!options.arguments.empty()) {
@@ -219,7 +342,8 @@ int approve_command(const Options& options, Terminal& terminal) {
     if (!arguments) return terminal.fail_with(arguments.error());
     body.emplace_back("arguments", *std::move(arguments));
   }
-  const auto answer = post_to(options, {"api", "approvals", options.id}, std::move(body));
+  const auto answer =
+      post_to(options, options.id, {"api", "approvals", options.id}, std::move(body));
   if (!answer) return terminal.fail_with(answer.error());
   // Unchanged arguments are no edit but a plain approval.
   const bool edited = !options.arguments.empty() && answer->text("outcome") != "approved";
@@ -249,15 +373,23 @@ int approve_command(const Options& options, Terminal& terminal) {
   return outcome == wanted && !is_superseded && !unused ? kDone : kConflict;
 }
 
-int resolve_command(const Options& options, Terminal& terminal) {
+int approve_command(const ApprovalOptions& options, Terminal& terminal) {
+  return answer_approval(options, true, terminal);
+}
+
+int reject_command(const ApprovalOptions& options, Terminal& terminal) {
+  return answer_approval(options, false, terminal);
+}
+
+int resolve_command(const ResolveOptions& options, Terminal& terminal) {
   const bool accepts = options.resolution == "accept";
   // The operator has checked the downstream by now; the request may be applied much later.
   std::vector<Member> body = without_empty({{accepts ? "step_id" : "idempotency_key", options.key},
                                             {"looked_at", to_text(net::SystemClock().now())},
                                             {"note", options.note},
                                             {"resolution", options.resolution}});
-  if (options.has_data) {
-    auto value = json_argument(options.data, "the result");
+  if (options.data) {
+    auto value = json_argument(*options.data, "the result");
     if (!value) return terminal.fail_with(value.error());
     body.emplace_back("result", std::move(*value));
   }
@@ -277,5 +409,80 @@ int resolve_command(const Options& options, Terminal& terminal) {
   if (has_next(answer, terminal)) print_next_step(options, options.id, terminal);
   return code;
 }
+
+}  // namespace
+
+extern const Command kSignalCommand{
+    .name = "signal",
+    .group = Group::respond,
+    .target = Target::store_or_server,
+    .summary = "send a signal to a waiting job",
+    .example = "aetheris signal holiday ok-holiday '{\"by\": \"Ada\"}'",
+    .bind = bound_command<SignalOptions, signal_options, signal_command>};
+
+extern const Command kMessageCommand{
+    .name = "message",
+    .group = Group::respond,
+    .target = Target::store_or_server,
+    .summary = "send a job a message on a channel",
+    .example = "aetheris message holiday news '{\"rain\": true}'",
+    .bind = bound_command<MessageOptions, message_options, message_command>};
+
+extern const Command kApproveCommand{
+    .name = "approve",
+    .group = Group::respond,
+    .target = Target::store_or_server,
+    .summary = "approve a pending call or question",
+    .example = "aetheris approve holiday.5d0c2f8a91b3e4f7",
+    .bind = bound_command<ApprovalOptions, approve_options, approve_command>};
+
+extern const Command kRejectCommand{
+    .name = "reject",
+    .group = Group::respond,
+    .target = Target::store_or_server,
+    .summary = "reject a pending call or question",
+    .example = "aetheris reject holiday.5d0c2f8a91b3e4f7",
+    .bind = bound_command<ApprovalOptions, reject_options, reject_command>};
+
+extern const Command kPauseCommand{
+    .name = "pause",
+    .group = Group::control,
+    .target = Target::store_or_server,
+    .summary = "pause a job once calls in flight have finished",
+    .example = "aetheris pause holiday --reason \"prices are wrong\"",
+    .bind = bound_command<PauseOptions, pause_options, pause_command>};
+
+extern const Command kResumeCommand{
+    .name = "resume",
+    .group = Group::control,
+    .target = Target::store_or_server,
+    .summary = "resume a job that is paused, or parked until `resume`",
+    .example = "aetheris resume holiday",
+    .bind = bound_command<JobOptions, resume_options, resume_command>};
+
+extern const Command kBudgetCommand{
+    .name = "budget",
+    .group = Group::control,
+    .target = Target::store_or_server,
+    .summary = "raise a job's budget",
+    .example = "aetheris budget holiday --tokens 200000",
+    .bind = bound_command<BudgetOptions, budget_options, budget_command>,
+    .pair_hint = budget_pair_hint};
+
+extern const Command kCancelCommand{
+    .name = "cancel",
+    .group = Group::control,
+    .target = Target::store_or_server,
+    .summary = "cancel a job",
+    .example = "aetheris cancel holiday --reason \"the trip is off\"",
+    .bind = bound_command<CancelOptions, cancel_options, cancel_command>};
+
+extern const Command kResolveCommand{
+    .name = "resolve",
+    .group = Group::respond,
+    .target = Target::store_or_server,
+    .summary = "resolve a call whose outcome is unknown, or a resource that has changed",
+    .example = "aetheris resolve payment 5d0c2f8a91b3 happened '{\"receipt\": 17}'",
+    .bind = bound_command<ResolveOptions, resolve_options, resolve_command>};
 
 }  // namespace ae::cli

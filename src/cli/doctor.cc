@@ -21,13 +21,37 @@
 #include "app/instance.h"
 #include "app/toolbox.h"
 #include "base/counted.h"
-#include "cli/commands.h"
+#include "cli/shared.h"
 #include "inspect/verify.h"
 #include "net/system.h"
 #include "runtime/rebuild.h"
 
 namespace ae::cli {
 namespace {
+
+struct DoctorOptions : CommonOptions {
+  bool accept_rollback = false, restored = false, nothing_lost = false, sandbox = false;
+};
+
+std::vector<Option> doctor_options(DoctorOptions& o) {
+  return {{"--accept-rollback", "", &o.accept_rollback,
+           "accept a store that was rolled back: park its open jobs"},
+          {"--restored",
+           "",
+           &o.restored,
+           "the store was restored from a backup",
+           {.needs = "--accept-rollback"}},
+          {"--nothing-lost",
+           "",
+           &o.nothing_lost,
+           "the store was moved and nothing ran since; its jobs continue",
+           {.needs = "--accept-rollback", .excludes = {"--restored"}}},
+          {"--sandbox",
+           "",
+           &o.sandbox,
+           "show the sandbox features of this machine",
+           {.excludes = {"--accept-rollback"}}}};
+}
 
 struct Problem {
   std::string code, message;
@@ -429,7 +453,7 @@ void print_repeats(const runtime::ParkResult& count, Terminal& terminal) {
 }
 
 // Parks all unfinished jobs of a store that was rolled back.
-int accept_rollback(const app::StoreUrl& store, const Options& command_options,
+int accept_rollback(const app::StoreUrl& store, const DoctorOptions& command_options,
                     Terminal& terminal) {
   if (store.kind == app::StoreUrl::Kind::memory) {
     return terminal.fail_with({Code::usage, "a memory: store exists only in its process"});
@@ -520,9 +544,7 @@ int show_sandbox(Terminal& terminal) {
   return kDone;
 }
 
-}  // namespace
-
-int doctor_command(const Options& options, Terminal& terminal) {
+int doctor_command(const DoctorOptions& options, Terminal& terminal) {
   if (options.sandbox) return show_sandbox(terminal);
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
@@ -576,5 +598,15 @@ int doctor_command(const Options& options, Terminal& terminal) {
   terminal.print(ok ? "ok\n" : counted(count, "problem") + "\n");
   return ok ? kDone : kFailed;
 }
+
+}  // namespace
+
+extern const Command kDoctorCommand{
+    .name = "doctor",
+    .group = Group::maintain,
+    .target = Target::store,
+    .summary = "check the environment and the store",
+    .example = "aetheris doctor",
+    .bind = bound_command<DoctorOptions, doctor_options, doctor_command>};
 
 }  // namespace ae::cli

@@ -2,23 +2,94 @@
 #include "api/problem.h"
 #include "app/api_client.h"
 #include "app/instance.h"
-#include "cli/commands.h"
 #include "cli/phrases.h"
+#include "cli/process_options.h"
+#include "cli/run_options.h"
+#include "cli/shared.h"
 #include "json/json.h"
 
 namespace ae::cli {
 namespace {
 
-Result<std::vector<Member>> body_of(const Options& options) {
+// Options of the commands that create a job from another one.
+struct NewJobOptions : CommonOptions {
+  std::string id;  // of the other job
+  std::string job_id, idempotency_key;
+  bool repeat_effects = false;
+  std::vector<std::string> repeat;
+};
+
+// `same`: what a repeated key must have in common; `effects`: what --repeat-effects allows.
+std::vector<Option> new_job_options(NewJobOptions& o, const std::string& same,
+                                    const std::string& effects) {
+  return {{"--job-id", "ID", &o.job_id,
+           "the id of the new job; repeating the command returns the same job", kNotEmpty},
+          {"--idempotency-key", "KEY", &o.idempotency_key,
+           "the same key with the same " + same + " returns the same new job", kNotEmpty},
+          {"--repeat-effects", "", &o.repeat_effects, effects},
+          {"--repeat", "NODE|ID", &o.repeat,
+           "allow this effect to be repeated, with a new external key: node, step id or call id; "
+           "repeatable"}};
+}
+
+struct ForkOptions : NewJobOptions {
+  std::string at;
+  std::optional<std::string> input;
+};
+
+std::vector<Option> fork_options(ForkOptions& o) {
+  return std::vector<Option>{
+             {"ID", "", &o.id, "the job to fork; it is not changed", kRequired},
+             {"--at", "SEQ", &o.at, "the event to fork at, from `aetheris events`", kRequired},
+             {"--input", "JSON", &o.input,
+              "input for the steps that are not done: JSON, or @FILE"}} +
+         new_job_options(o, "job, event and input",
+                         "allow all effects after the event to be repeated");
+}
+
+std::string fork_pair_hint(const std::string&) { return "give the input as JSON: --input JSON"; }
+
+struct PlanOptions : CommonOptions {
+  std::string id, file, policies, reason;
+  std::vector<std::string> drop;
+};
+
+std::vector<Option> plan_options(PlanOptions& o) {
+  return {
+      {"ID", "", &o.id, "the job", kRequired},
+      {"FILE", "", &o.file, "the agents file with the new plan", kRequired},
+      policies_option(o.policies),
+      {"--drop", "NODE", &o.drop, "a node whose committed effect the new plan drops; repeatable"},
+      {"--reason", "TEXT", &o.reason, "the reason, for the log"}};
+}
+
+struct RetryOptions : NewJobOptions {
+  std::string file, policies;
+  std::vector<std::string> drop;
+  bool detach = false;
+};
+
+std::vector<Option> retry_options(RetryOptions& o) {
+  return std::vector<Option>{
+             {"ID", "", &o.id, "the job that failed", kRequired},
+             {"FILE", "", &o.file,
+              "the agents file: the new job runs its plan and keeps results that still apply"},
+             policies_option(o.policies),
+             {"--drop", "NODE", &o.drop,
+              "a node whose committed effect the changed plan drops; repeatable"},
+             {"--detach", "", &o.detach,
+              "with FILE: create the job and exit; another process runs it"}} +
+         new_job_options(
+             o, "failed job",
+             "allow every call that is not kept and may have taken effect to be made again");
+}
+
+std::string retry_pair_hint(const std::string& pair) {
+  return "a retry keeps the input; a new job repeats all calls: aetheris run FILE " + quoted(pair);
+}
+
+std::vector<Member> new_job_body(const NewJobOptions& options) {
   std::vector<Member> body;
-  if (options.command == "fork") {
-    AE_ASSIGN(Value at, json_argument(options.at, "--at"));
-    body.emplace_back("at_seq", std::move(at));
-    if (options.has_input) {
-      AE_ASSIGN(Value input, json_argument(options.input, "--input"));
-      body.emplace_back("input", std::move(input));
-    }
-  }
   if (!options.job_id.empty()) body.emplace_back("id", options.job_id);
   if (!options.idempotency_key.empty()) {
     body.emplace_back("idempotency_key", options.idempotency_key);
@@ -64,18 +135,15 @@ void print_effects(const Value& effects, bool retries, Terminal& terminal) {
   terminal.note(table.text(terminal.err(), terminal.width()));
 }
 
-}  // namespace
-
-namespace {
-
-// FILE's plan for the job's agent. Fails with plan_invalid: FILE has no such agent.
-Result<Value> task_graph_of(const Options& options, const agents::AgentsFile& file,
+// The plan of the agents file `path` for the job's agent. Fails with plan_invalid: it has no such
+// agent.
+Result<Value> task_graph_of(const std::string& path, const agents::AgentsFile& file,
                             const Value& job) {
   const std::string name(job.text("agent"));
   const auto agent = file.agents.find(name);
   if (agent != file.agents.end()) return agent->second.task_graph;
-  return fail(Code::plan_invalid, "job " + options.id + " belongs to agent \"" + name +
-                                      "\", which is not in " + options.file);
+  return fail(Code::plan_invalid, "job " + std::string(job.text("id")) + " belongs to agent \"" +
+                                      name + "\", which is not in " + path);
 }
 
 Result<Value> job_of(app::ApiClient& client, const std::string& id) {
@@ -120,49 +188,53 @@ struct MadeFork {
   bool existed = false;  // the request was a repetition
 };
 
-std::expected<MadeFork, int> make_fork(const Options& options, const app::StoreUrl& store,
-                                       const agents::AgentsFile* file, Terminal& terminal) {
+// What the new job is made of.
+struct NewJob {
+  std::string verb;          // fork, retry
+  std::vector<Member> body;  // of the request
+  // retry with FILE: the agents, the file, and the nodes to drop.
+  const agents::AgentsFile* agents = nullptr;
+  std::string file = {};
+  std::vector<std::string> drop = {};
+};
+
+std::expected<MadeFork, int> make_fork(const std::string& id, NewJob wanted,
+                                       const app::StoreUrl& store, Terminal& terminal) {
   const auto failed = [&](const Error& error, const Value& body = {}) {
     return std::unexpected(terminal.fail_with(error, body));
   };
-  auto body = body_of(options);
-  if (!body) return failed(body.error());
   auto client = app::ApiClient::open(store, app::OpenMode::write);
   if (!client && client.error().code == Code::not_found) {
-    return failed({Code::not_found, "job " + options.id + " not found: " + client.error().message});
+    return failed({Code::not_found, "job " + id + " not found: " + client.error().message});
   }
   if (!client) return failed(client.error());
   std::string agent;
-  if (file != nullptr) {
-    const auto job = job_of(**client, options.id);
+  if (wanted.agents != nullptr) {
+    const auto job = job_of(**client, id);
     if (!job) return failed(job.error());
-    auto graph = task_graph_of(options, *file, *job);
+    auto graph = task_graph_of(wanted.file, *wanted.agents, *job);
     if (!graph) return failed(graph.error());
     agent = job->text("agent");
-    body->emplace_back("task_graph", *std::move(graph));
-    if (!options.drop.empty()) {
-      body->emplace_back(
-          "drop", Value::array(std::vector<Value>(options.drop.begin(), options.drop.end())));
+    wanted.body.emplace_back("task_graph", *std::move(graph));
+    if (!wanted.drop.empty()) {
+      wanted.body.emplace_back(
+          "drop", Value::array(std::vector<Value>(wanted.drop.begin(), wanted.drop.end())));
     }
   }
   api::ApiRequest request;
   request.method = "POST";
-  request.path = {"api", "jobs", options.id, options.command};
-  request.body = canonical(Value::object(std::move(*body)));
+  request.path = {"api", "jobs", id, wanted.verb};
+  request.body = canonical(Value::object(std::move(wanted.body)));
   request.by = cli_actor();
   const auto answer = (*client)->send(request);
   if (!answer) return failed(answer.error());
   const Value& made = answer->body;
   if (answer->status < 400) return MadeFork{made, answer->status == 200};
-  if (!terminal.json()) print_effects(made["effects"], options.command == "retry", terminal);
+  if (!terminal.json()) print_effects(made["effects"], wanted.verb == "retry", terminal);
   Error error = with_option_names(api::error_of_problem(made, answer->status));
-  name_owner(error, **client, agent, store, options.file);
+  name_owner(error, **client, agent, store, wanted.file);
   return failed(error, made);
 }
-
-}  // namespace
-
-namespace {
 
 void print_fork(const MadeFork& fork, Terminal& terminal) {
   const Value& made = fork.job;
@@ -175,15 +247,13 @@ void print_fork(const MadeFork& fork, Terminal& terminal) {
   terminal.note(kept.empty() ? "It keeps no result." : "It keeps results of: " + kept);
 }
 
-}  // namespace
-
-int fork_command(const Options& options, Terminal& terminal) {
-  const auto store = store_of(options);
-  if (!store) return terminal.fail_with(store.error());
-  const auto made = make_fork(options, *store, nullptr, terminal);
+// Creates the job and prints it.
+int create_from(const NewJobOptions& options, NewJob wanted, const app::StoreUrl& store,
+                Terminal& terminal) {
+  const auto made = make_fork(options.id, std::move(wanted), store, terminal);
   if (!made) return made.error();
   if (terminal.json()) {
-    terminal.print_json(with_store(made->job, *store));
+    terminal.print_json(with_store(made->job, store));
     return kDone;
   }
   terminal.print(safe(made->job.text("id")) + "\n");
@@ -192,7 +262,20 @@ int fork_command(const Options& options, Terminal& terminal) {
   return kDone;
 }
 
-namespace {
+int fork_command(const ForkOptions& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  NewJob wanted{.verb = "fork", .body = new_job_body(options)};
+  auto at = json_argument(options.at, "--at");
+  if (!at) return terminal.fail_with(at.error());
+  wanted.body.emplace_back("at_seq", *std::move(at));
+  if (options.input) {
+    auto input = json_argument(*options.input, "--input");
+    if (!input) return terminal.fail_with(input.error());
+    wanted.body.emplace_back("input", *std::move(input));
+  }
+  return create_from(options, std::move(wanted), *store, terminal);
+}
 
 bool exists(const std::string& id, const app::StoreUrl& store) {
   if (id.empty()) return false;
@@ -203,7 +286,7 @@ bool exists(const std::string& id, const app::StoreUrl& store) {
 // A retry gets the next id of the chain ID-retry-1, ID-retry-2, …, so that it can be found. A
 // chosen id that exists is a repeated request, whatever came after it. Fails with effects_repeated:
 // the newest job of the chain has not failed, so another retry would repeat its calls.
-Result<std::string> retry_job_id(const Options& options, const app::StoreUrl& store) {
+Result<std::string> retry_job_id(const RetryOptions& options, const app::StoreUrl& store) {
   if (!options.idempotency_key.empty()) return options.job_id;
   const RetryChain known = find_retries(store, options.id);
   if (!known.may_retry() && !options.repeat_effects && !exists(options.job_id, store)) {
@@ -214,14 +297,12 @@ Result<std::string> retry_job_id(const Options& options, const app::StoreUrl& st
   return options.job_id.empty() ? known.next : options.job_id;
 }
 
-}  // namespace
-
 // With FILE the new job runs under FILE's plan, and this command waits for it as `run` does.
-int retry_command(const Options& asked, Terminal& terminal) {
-  const auto store = store_of(asked);
+int retry_command(const RetryOptions& given, Terminal& terminal) {
+  const auto store = store_of(given);
   if (!store) return terminal.fail_with(store.error());
-  Options options = asked;
-  if (auto id = retry_job_id(asked, *store)) {
+  RetryOptions options = given;
+  if (auto id = retry_job_id(given, *store)) {
     options.job_id = *std::move(id);
   } else {
     return terminal.fail_with(id.error());
@@ -230,19 +311,27 @@ int retry_command(const Options& asked, Terminal& terminal) {
     if (options.detach || !options.drop.empty()) {
       return terminal.fail_with({Code::usage, "--detach and --drop need FILE"});
     }
-    return fork_command(options, terminal);
+    return create_from(options, {.verb = "retry", .body = new_job_body(options)}, *store, terminal);
   }
-  Options run = options;
-  run.id.clear();
-  run.idempotency_key.clear();
+  RunOptions run;
+  static_cast<CommonOptions&>(run) = options;
+  run.file = options.file;
+  run.policies = options.policies;
+  run.has_only_option = false;
   {
-    const auto loaded = load_valid_agents(options.file, options, terminal);
+    const auto loaded = load_valid_agents(options.file, options.policies, terminal);
     if (!loaded) return loaded.error();
-    warn_of_idle_policies(loaded->policies, {&loaded->file}, options, terminal);
-    const auto made = make_fork(options, *store, &loaded->file, terminal);
+    warn_of_idle_policies(options.policies, loaded->policies, {&loaded->file}, terminal);
+    const auto made = make_fork(options.id,
+                                {.verb = "retry",
+                                 .body = new_job_body(options),
+                                 .agents = &loaded->file,
+                                 .file = options.file,
+                                 .drop = options.drop},
+                                *store, terminal);
     if (!made) return made.error();
     run.job_id = made->job.text("id");
-    if (made->existed) run.command = "run";  // it reports what happens to an existing job
+    run.was_looked_up = !made->existed;  // `run` prints what happens to an existing job
     if (!terminal.json()) {
       print_fork(*made, terminal);
       print_changes(made->job["plan_changes"], terminal);
@@ -259,12 +348,10 @@ int retry_command(const Options& asked, Terminal& terminal) {
   return run_command(run, terminal);
 }
 
-namespace {
-
 // FILE's plan for the job's agent, as the body of the request.
-Result<Value> plan_request_body(const Value& job, const Options& options,
+Result<Value> plan_request_body(const Value& job, const PlanOptions& options,
                                 const agents::AgentsFile& file) {
-  AE_ASSIGN(Value graph, task_graph_of(options, file, job));
+  AE_ASSIGN(Value graph, task_graph_of(options.file, file, job));
   const std::string_view status = job.text("status");
   if (status == "completed" || status == "failed" || status == "cancelled") {
     return fail(Code::job_terminal, "the job has ended (" + std::string(status) + ")");
@@ -289,9 +376,7 @@ void print_plan(const Value& answer, const std::string& id, Terminal& terminal) 
                  (carried.empty() ? "no node" : carried) + "\n");
 }
 
-}  // namespace
-
-int plan_command(const Options& options, Terminal& terminal) {
+int plan_command(const PlanOptions& options, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
   const auto loaded = app::load_agents(options.file, {.policies = options.policies});
@@ -303,7 +388,7 @@ int plan_command(const Options& options, Terminal& terminal) {
     terminal.note(safe(agents::diagnostics_text(loaded->diagnostics), true));
     return terminal.fail_with(error, body);
   }
-  warn_of_idle_policies(loaded->policies, {&loaded->file}, options, terminal);
+  warn_of_idle_policies(options.policies, loaded->policies, {&loaded->file}, terminal);
   auto client = app::ApiClient::open(*store, app::OpenMode::write);
   if (!client) return terminal.fail_with(client.error());
   const auto job = job_of(**client, options.id);
@@ -335,5 +420,31 @@ int plan_command(const Options& options, Terminal& terminal) {
   }
   return kDone;
 }
+
+}  // namespace
+
+extern const Command kForkCommand{.name = "fork",
+                                  .group = Group::control,
+                                  .target = Target::store_or_server,
+                                  .summary = "start a new job from an event of another job",
+                                  .example = "aetheris fork holiday --at 12",
+                                  .bind = bound_command<ForkOptions, fork_options, fork_command>,
+                                  .pair_hint = fork_pair_hint};
+
+extern const Command kPlanCommand{.name = "plan",
+                                  .group = Group::control,
+                                  .target = Target::store_or_server,
+                                  .summary = "replace the plan of a running job",
+                                  .example = "aetheris plan holiday agents.yaml",
+                                  .bind = bound_command<PlanOptions, plan_options, plan_command>};
+
+extern const Command kRetryCommand{
+    .name = "retry",
+    .group = Group::control,
+    .target = Target::store_or_server,
+    .summary = "create a job that continues a failed one; with FILE, under its plan, and run it",
+    .example = "aetheris retry holiday agents.yaml",
+    .bind = bound_command<RetryOptions, retry_options, retry_command>,
+    .pair_hint = retry_pair_hint};
 
 }  // namespace ae::cli

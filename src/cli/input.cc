@@ -4,7 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "cli/commands.h"
+#include "cli/run_options.h"
+#include "cli/shared.h"
 #include "json/json.h"
 
 namespace ae::cli {
@@ -29,21 +30,21 @@ Result<Member> member_of(const std::string& word) {
 
 }  // namespace
 
-Result<std::optional<Value>> input_of(const Options& options) {
-  if (!options.has_input && !options.has_message && options.pairs.empty()) return std::nullopt;
+Result<std::optional<Value>> input_of(const InputOptions& options) {
+  if (!options.input && !options.message && options.pairs.empty()) return std::nullopt;
   std::vector<Member> members;
   for (const std::string& word : options.pairs) {
     AE_ASSIGN(Member member, member_of(word));
     members.push_back(std::move(member));
   }
   Value input = Value::object({});
-  if (options.has_input) {
-    AE_ASSIGN(input, json_argument(options.input, "--input"));
+  if (options.input) {
+    AE_ASSIGN(input, json_argument(*options.input, "--input"));
   }
-  if (!options.has_message && options.pairs.empty()) return input;
+  if (!options.message && options.pairs.empty()) return input;
   if (!input.is_object()) {
     return fail(Code::usage, "--input is not an object: " +
-                                 std::string(options.has_message ? "--message" : "KEY=VALUE") +
+                                 std::string(options.message ? "--message" : "KEY=VALUE") +
                                  " adds a member to it");
   }
   const auto add = [&](const std::string& key, Value value, const std::string& from) -> Status {
@@ -57,7 +58,7 @@ Result<std::optional<Value>> input_of(const Options& options) {
   for (std::size_t i = 0; i < members.size(); ++i) {
     AE_TRY(add(members[i].first, std::move(members[i].second), cut(options.pairs[i], kWordShown)));
   }
-  if (options.has_message) AE_TRY(add("message", options.message, "--message"));
+  if (options.message) AE_TRY(add("message", *options.message, "--message"));
   return input;
 }
 

@@ -3,12 +3,20 @@
 #include <utility>
 
 #include "app/instance.h"
-#include "cli/commands.h"
+#include "cli/shared.h"
 #include "json/json.h"
 #include "log/seal.h"
 
 namespace ae::cli {
 namespace {
+
+struct InspectOptions : CommonOptions {
+  std::string id;
+};
+
+std::vector<Option> inspect_options(InspectOptions& o) {
+  return {{"ID", "", &o.id, "one job, with its commits and side records"}};
+}
 
 constexpr std::size_t kPage = 1000;
 
@@ -210,9 +218,7 @@ void print_job(const Value& body, Terminal& terminal) {
   }
 }
 
-}  // namespace
-
-int inspect_command(const Options& options, Terminal& terminal) {
+int inspect_command(const InspectOptions& options, Terminal& terminal) {
   const auto body = [&]() -> Result<Value> {
     app::InstanceOptions site_options;
     AE_ASSIGN(site_options.store, store_of(options));
@@ -229,5 +235,15 @@ int inspect_command(const Options& options, Terminal& terminal) {
   }
   return kDone;
 }
+
+}  // namespace
+
+extern const Command kInspectCommand{
+    .name = "inspect",
+    .group = Group::maintain,
+    .target = Target::store,
+    .summary = "show the rows of a store; read-only",
+    .example = "aetheris inspect holiday",
+    .bind = bound_command<InspectOptions, inspect_options, inspect_command>};
 
 }  // namespace ae::cli

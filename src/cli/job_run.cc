@@ -5,8 +5,8 @@
 
 #include "api/views.h"
 #include "base/counted.h"
-#include "cli/commands.h"
 #include "cli/phrases.h"
+#include "cli/shared.h"
 #include "json/json.h"
 
 namespace ae::cli {

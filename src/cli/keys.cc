@@ -1,15 +1,35 @@
 // keys: create, list and revoke API keys. The secret is printed once, at creation.
 #include "api/problem.h"
 #include "app/api_client.h"
-#include "cli/commands.h"
 #include "cli/phrases.h"
+#include "cli/shared.h"
 #include "json/json.h"
 
 namespace ae::cli {
 namespace {
 
+struct KeysOptions : CommonOptions {
+  std::string action, id, role, name, expires;
+};
+
+std::vector<Option> keys_options(KeysOptions& o) {
+  return {{"ACTION",
+           "",
+           &o.action,
+           "create, list or revoke",
+           {.is_required = true, .choices = {"create", "list", "revoke"}}},
+          {"ID", "", &o.id, "revoke: the key id, from `aetheris keys list`"},
+          {"--role",
+           "ROLE",
+           &o.role,
+           "create: the role (docs/security.md)",
+           {.choices = {"viewer", "operator", "approver", "worker", "admin"}}},
+          {"--name", "NAME", &o.name, "create: a name for the key"},
+          {"--expires", "DURATION", &o.expires, "create: the lifetime, such as 30d"}};
+}
+
 // Rejects options of other actions, which would be ignored.
-Status check_options(const Options& options) {
+Status check_action(const KeysOptions& options) {
   const bool creates = options.action == "create";
   const bool revokes = options.action == "revoke";
   if (revokes && options.id.empty()) {
@@ -27,7 +47,7 @@ Status check_options(const Options& options) {
   return {};
 }
 
-int create(const Options& options, Terminal& terminal) {
+int create(const KeysOptions& options, Terminal& terminal) {
   std::vector<Member> body{{"role", options.role}};
   if (!options.name.empty()) body.emplace_back("name", options.name);
   if (!options.expires.empty()) body.emplace_back("expires", options.expires);
@@ -55,7 +75,7 @@ int create(const Options& options, Terminal& terminal) {
   return kDone;
 }
 
-int list(const Options& options, Terminal& terminal) {
+int list(const KeysOptions& options, Terminal& terminal) {
   api::ApiRequest request;
   request.path = {"api", "keys"};
   const auto body = answer_of(options, app::OpenMode::read, std::move(request));
@@ -79,7 +99,7 @@ int list(const Options& options, Terminal& terminal) {
   return kDone;
 }
 
-int revoke(const Options& options, Terminal& terminal) {
+int revoke(const KeysOptions& options, Terminal& terminal) {
   api::ApiRequest request;
   request.method = "DELETE";
   request.path = {"api", "keys", options.id};
@@ -94,13 +114,21 @@ int revoke(const Options& options, Terminal& terminal) {
   return kDone;
 }
 
-}  // namespace
-
-int keys_command(const Options& options, Terminal& terminal) {
-  if (auto fine = check_options(options); !fine) return terminal.fail_with(fine.error());
+int keys_command(const KeysOptions& options, Terminal& terminal) {
+  if (auto fine = check_action(options); !fine) return terminal.fail_with(fine.error());
   if (options.action == "create") return create(options, terminal);
   if (options.action == "list") return list(options, terminal);
   return revoke(options, terminal);
 }
+
+}  // namespace
+
+extern const Command kKeysCommand{
+    .name = "keys",
+    .group = Group::maintain,
+    .target = Target::store_or_server,
+    .summary = "create, list and revoke API keys",
+    .example = "aetheris keys create --role viewer --name dashboard --expires 30d",
+    .bind = bound_command<KeysOptions, keys_options, keys_command>};
 
 }  // namespace ae::cli

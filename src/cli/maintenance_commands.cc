@@ -4,12 +4,40 @@
 #include <sys/stat.h>
 
 #include "base/counted.h"
-#include "cli/commands.h"
 #include "cli/progress_line.h"
+#include "cli/shared.h"
 #include "cli/text.h"
 
 namespace ae::cli {
 namespace {
+
+struct MigrateOptions : CommonOptions {
+  bool check_only = false;
+};
+
+std::vector<Option> migrate_options(MigrateOptions& o) {
+  return {{"--check", "", &o.check_only, "only check; exit code 5 if a migration is needed"}};
+}
+
+struct BackupOptions : CommonOptions {
+  std::string file;
+};
+
+std::vector<Option> backup_options(BackupOptions& o) {
+  return {{"FILE", "", &o.file, "the backup file; must not exist", kRequired}};
+}
+
+struct RestoreOptions : CommonOptions {
+  std::string file;
+  bool nothing_lost = false, skip_verify = false;
+};
+
+std::vector<Option> restore_options(RestoreOptions& o) {
+  return {{"FILE", "", &o.file, "the backup file", kRequired},
+          {"--nothing-lost", "", &o.nothing_lost,
+           "nothing ran since the backup; jobs continue without review"},
+          {"--skip-verify", "", &o.skip_verify, "skip the verification of job logs"}};
+}
 
 std::string layouts(const store::Migration& migration) {
   std::string to = "layout " + std::to_string(migration.to);
@@ -30,9 +58,7 @@ std::uint64_t size_of(const std::string& path) {
   return ::stat(path.c_str(), &found) == 0 ? static_cast<std::uint64_t>(found.st_size) : 0;
 }
 
-}  // namespace
-
-int migrate_command(const Options& options, Terminal& terminal) {
+int migrate_command(const MigrateOptions& options, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
   const auto migrated = app::migrate(*store, {.check_only = options.check_only});
@@ -54,7 +80,7 @@ int migrate_command(const Options& options, Terminal& terminal) {
   return due ? kConflict : kDone;
 }
 
-int backup_command(const Options& options, Terminal& terminal) {
+int backup_command(const BackupOptions& options, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
   const auto done = [&] {
@@ -72,7 +98,7 @@ int backup_command(const Options& options, Terminal& terminal) {
   return kDone;
 }
 
-int restore_command(const Options& options, Terminal& terminal) {
+int restore_command(const RestoreOptions& options, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return terminal.fail_with(store.error());
   const auto proved = [&] {
@@ -104,5 +130,31 @@ int restore_command(const Options& options, Terminal& terminal) {
   }
   return kDone;
 }
+
+}  // namespace
+
+extern const Command kMigrateCommand{
+    .name = "migrate",
+    .group = Group::maintain,
+    .target = Target::store,
+    .summary = "migrate or create the schema of a store",
+    .example = "aetheris migrate --check",
+    .bind = bound_command<MigrateOptions, migrate_options, migrate_command>};
+
+extern const Command kBackupCommand{
+    .name = "backup",
+    .group = Group::maintain,
+    .target = Target::store,
+    .summary = "back up a SQLite store, also while it is in use",
+    .example = "aetheris backup /backups/monday.db",
+    .bind = bound_command<BackupOptions, backup_options, backup_command>};
+
+extern const Command kRestoreCommand{
+    .name = "restore",
+    .group = Group::maintain,
+    .target = Target::store,
+    .summary = "restore a backup to a new SQLite store",
+    .example = "aetheris restore /backups/monday.db",
+    .bind = bound_command<RestoreOptions, restore_options, restore_command>};
 
 }  // namespace ae::cli

@@ -16,12 +16,20 @@
 #include "app/instance.h"
 #include "app/stdio_server.h"
 #include "async/boot_clock.h"
-#include "cli/commands.h"
 #include "cli/service.h"
+#include "cli/shared.h"
 #include "net/asio_loop.h"
 
 namespace ae::cli {
 namespace {
+
+std::vector<Option> mcp_options(ServiceOptions& o) {
+  return std::vector<Option>{
+             policies_option(o.policies),
+             {"FILE", "", &o.files, "the agents files (default: the agents of the store's server)"},
+             {"--workers", "N", &o.workers, "concurrent jobs (default 256; 0 = none)"}} +
+         service_options(o);
+}
 
 constexpr auto kOwnerWait = std::chrono::seconds(3);  // for an owner that is starting or stopping
 constexpr auto kOwnerPoll = std::chrono::milliseconds(50);
@@ -35,7 +43,7 @@ api::ApiResponse response_of(Result<api::ApiResponse> answer) {
 }
 
 // Forwards to a process that serves the store.
-int serve_remote_store(app::ApiClient& client, const ServiceOptions& service_options,
+int serve_remote_store(app::ApiClient& client, const ServiceSettings& service_settings,
                        Terminal& terminal) {
   api::ApiRequest health;
   health.path = {"api", "health"};
@@ -60,7 +68,7 @@ int serve_remote_store(app::ApiClient& client, const ServiceOptions& service_opt
   app::StdioServer stdio(loop, mcp,
                          {.by = cli_actor(),
                           .on_ended = [&](bool) { leave(); },
-                          .grace = service_options.grace,
+                          .grace = service_settings.grace,
                           .on_input_end = [&] { mcp.stop_waiting(); }});
   loop.on_signals([&](int) { leave(); });
   stdio.begin();
@@ -70,9 +78,9 @@ int serve_remote_store(app::ApiClient& client, const ServiceOptions& service_opt
 
 // Serves as the owner of the store, or as one of the processes that share it.
 int serve_own_store(std::unique_ptr<app::Instance> instance, Service& service,
-                    const ServiceOptions& service_options, Terminal& terminal) {
+                    const ServiceSettings& service_settings, Terminal& terminal) {
   service.attach(*instance);
-  if (service_options.loaded) {
+  if (service_settings.loaded) {
     if (auto kept = instance->register_agents(); !kept) return terminal.fail_with(kept.error());
   }
   if (auto listens = instance->listen(); !listens) {
@@ -89,7 +97,7 @@ int serve_own_store(std::unique_ptr<app::Instance> instance, Service& service,
   app::StdioServer stdio(instance->loop(), mcp,
                          {.by = cli_actor(),
                           .on_ended = [&](bool) { service.stop(); },
-                          .grace = service_options.grace,
+                          .grace = service_settings.grace,
                           .on_input_end =
                               [&] {
                                 mcp.stop_waiting();
@@ -99,9 +107,7 @@ int serve_own_store(std::unique_ptr<app::Instance> instance, Service& service,
   return service.run();
 }
 
-}  // namespace
-
-int mcp_command(const Options& options, Terminal& terminal) {
+int mcp_command(const ServiceOptions& options, Terminal& terminal) {
   const char* const url = std::getenv("AETHERIS_URL");
   const bool elsewhere = url != nullptr && *url != '\0';
   if (elsewhere && !options.files.empty()) {
@@ -109,41 +115,50 @@ int mcp_command(const Options& options, Terminal& terminal) {
         {Code::usage,
          "AETHERIS_URL names a server with its own agents: omit FILE, or unset AETHERIS_URL"});
   }
-  const auto service_options = parse_service_options(options, terminal);
-  if (!service_options) return service_options.error();
+  const auto service_settings = parse_service_settings(options, terminal);
+  if (!service_settings) return service_settings.error();
   if (elsewhere) {
     auto client = app::ApiClient::connect_to_server(url);
     if (!client) return terminal.fail_with(client.error());
-    return serve_remote_store(**client, *service_options, terminal);
+    return serve_remote_store(**client, *service_settings, terminal);
   }
-  Options service_flags = options;  // clients keep the output of their servers
+  ServiceOptions service_flags = options;  // clients keep the output of their servers
   if (options.log.empty() && !options.verbose) service_flags.quiet = true;
-  Service service(terminal, service_flags, *service_options);
+  Service service(terminal, service_flags, *service_settings);
   const auto retry_until = std::chrono::steady_clock::now() + kOwnerWait;
   while (true) {
-    if (auto owner = app::find_owner(service_options->store)) {
-      if (service_options->loaded) {
+    if (auto owner = app::find_owner(service_settings->store)) {
+      if (service_settings->loaded) {
         terminal.note("another process owns this store; its agents are served, not those of " +
                       options.files.front());
       }
-      return serve_remote_store(*owner, *service_options, terminal);
+      return serve_remote_store(*owner, *service_settings, terminal);
     }
-    app::InstanceOptions site_options = service.instance_options(options, *service_options);
-    if (service_options->loaded) {
+    app::InstanceOptions site_options = service.instance_options(options, *service_settings);
+    if (service_settings->loaded) {
       site_options.create = true;
-      site_options.read_agent = [&file = *service_options->loaded](std::string_view name,
-                                                                   std::string_view json,
-                                                                   agents::Agent& out) {
+      site_options.read_agent = [&file = *service_settings->loaded](std::string_view name,
+                                                                    std::string_view json,
+                                                                    agents::Agent& out) {
         return app::read_agent(file, name, json, out);
       };
     }
     auto opened = app::Instance::open(std::move(site_options));
-    if (opened) return serve_own_store(*std::move(opened), service, *service_options, terminal);
+    if (opened) return serve_own_store(*std::move(opened), service, *service_settings, terminal);
     const bool may_retry =
         opened.error().code == Code::store_locked && std::chrono::steady_clock::now() < retry_until;
     if (!may_retry) return terminal.fail_with(opened.error());
     std::this_thread::sleep_for(kOwnerPoll);
   }
 }
+
+}  // namespace
+
+extern const Command kMcpCommand{.name = "mcp",
+                                 .group = Group::run,
+                                 .target = Target::store_or_server,
+                                 .summary = "serve agents as MCP tools on stdio",
+                                 .example = "aetheris mcp agents.yaml",
+                                 .bind = bound_command<ServiceOptions, mcp_options, mcp_command>};
 
 }  // namespace ae::cli

@@ -2,7 +2,7 @@
 #include <string>
 #include <utility>
 
-#include "cli/commands.h"
+#include "cli/shared.h"
 
 namespace ae::cli {
 namespace {
@@ -62,7 +62,7 @@ std::string continuation_text(const Value& job, const app::StoreUrl& store) {
   return run_command_text(job.text("id"), store_flag(store));
 }
 
-void print_next_step(const Options& options, const std::string& id, Terminal& terminal) {
+void print_next_step(const CommonOptions& options, const std::string& id, Terminal& terminal) {
   const auto store = store_of(options);
   if (!store) return;
   const auto client = app::ApiClient::open(*store, app::OpenMode::read);

@@ -13,7 +13,7 @@
 #include <cstring>
 #include <utility>
 
-#include "cli/commands.h"
+#include "cli/shared.h"
 #include "json/json.h"
 
 extern char** environ;  // NOLINT: as POSIX declares it

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "api/stuck.h"
-#include "cli/commands.h"
+#include "cli/shared.h"
 #include "cli/text.h"
 #include "json/json.h"
 #include "store/store.h"

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <string>
 
-#include "cli/commands.h"
+#include "cli/shared.h"
 
 namespace ae::cli {
 namespace {

@@ -6,13 +6,30 @@
 #include "api/problem.h"
 #include "app/api_client.h"
 #include "base/counted.h"
-#include "cli/commands.h"
 #include "cli/progress_line.h"
+#include "cli/shared.h"
 #include "cli/text.h"
 #include "json/json.h"
 
 namespace ae::cli {
 namespace {
+
+struct PruneOptions : CommonOptions {
+  std::string older_than, status, agent, archive;
+  std::vector<std::string> labels;
+  bool dry_run = false;
+};
+
+std::vector<Option> prune_options(PruneOptions& o) {
+  return {
+      {"--older-than", "DURATION", &o.older_than,
+       "minimum time since the end, such as 90d (store clock)", kRequired},
+      {"--status", "LIST", &o.status, "completed,failed,cancelled (default: all)"},
+      {"--agent", "NAME", &o.agent, "only jobs of this agent"},
+      {"--label", "NAME=VALUE", &o.labels, "NAME=VALUE; all must match"},
+      {"--archive", "DIR", &o.archive, "write each job's log to DIR/ID.json before deleting it"},
+      {"--dry-run", "", &o.dry_run, "only count"}};
+}
 
 constexpr std::size_t kLeftShown = 10;
 
@@ -33,7 +50,7 @@ Result<Value> statuses_of(const std::string& text) {
   return Value::array(std::move(all));
 }
 
-Result<std::vector<Member>> parse_prune_params(const Options& options) {
+Result<std::vector<Member>> parse_prune_params(const PruneOptions& options) {
   if (auto age = duration_from_text(options.older_than); !age) {
     return fail(Code::usage, "--older-than: " + age.error().message);
   }
@@ -43,19 +60,8 @@ Result<std::vector<Member>> parse_prune_params(const Options& options) {
     params.emplace_back("status", std::move(statuses));
   }
   if (!options.agent.empty()) params.emplace_back("agent", options.agent);
-  std::vector<Member> labels;
-  for (const std::string& text : options.labels) {
-    const std::size_t at = text.find('=');
-    if (at == 0 || at == text.npos) {
-      return fail(Code::usage, "--label must be NAME=VALUE, not \"" + text + "\"");
-    }
-    const std::string name = text.substr(0, at);
-    if (std::ranges::find(labels, name, &Member::first) != labels.end()) {
-      return fail(Code::usage, "--label " + name + " is given twice");
-    }
-    labels.emplace_back(name, text.substr(at + 1));
-  }
-  if (!labels.empty()) params.emplace_back("labels", Value::object(std::move(labels)));
+  AE_ASSIGN(Value labels, labels_of(options.labels));
+  if (!labels.members().empty()) params.emplace_back("labels", std::move(labels));
   if (!options.archive.empty()) {
     // The process that owns the store has another working directory.
     std::error_code unknown;
@@ -97,7 +103,8 @@ struct PruneTotals {
   }
 };
 
-Result<PruneTotals> prune_all(const Options& options, const Terminal& terminal, PruneTotals& sum) {
+Result<PruneTotals> prune_all(const PruneOptions& options, const Terminal& terminal,
+                              PruneTotals& sum) {
   AE_ASSIGN(const std::vector<Member> params, parse_prune_params(options));
   AE_ASSIGN(const app::StoreUrl store, store_of(options));
   AE_ASSIGN(const auto client, app::ApiClient::open(store, app::OpenMode::write));
@@ -121,9 +128,7 @@ Result<PruneTotals> prune_all(const Options& options, const Terminal& terminal, 
   }
 }
 
-}  // namespace
-
-int prune_command(const Options& options, Terminal& terminal) {
+int prune_command(const PruneOptions& options, Terminal& terminal) {
   PruneTotals sum;
   const auto done = prune_all(options, terminal, sum);
   if (!done) {
@@ -154,5 +159,15 @@ int prune_command(const Options& options, Terminal& terminal) {
   }
   return sum.left_jobs > 0 ? kUnverified : kDone;
 }
+
+}  // namespace
+
+extern const Command kPruneCommand{
+    .name = "prune",
+    .group = Group::maintain,
+    .target = Target::store_or_server,
+    .summary = "delete ended jobs and all their data, and free their ids and idempotency keys",
+    .example = "aetheris prune --older-than 90d --archive /archive/aetheris",
+    .bind = bound_command<PruneOptions, prune_options, prune_command>};
 
 }  // namespace ae::cli

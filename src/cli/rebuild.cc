@@ -6,14 +6,24 @@
 #include "app/instance.h"
 #include "base/counted.h"
 #include "base/utf8.h"
-#include "cli/commands.h"
 #include "cli/progress_line.h"
+#include "cli/shared.h"
 #include "cli/text.h"
 #include "net/system.h"
 #include "runtime/rebuild.h"
 
 namespace ae::cli {
 namespace {
+
+struct RebuildOptions : CommonOptions {
+  std::string job_id;
+  bool check_only = false;
+};
+
+std::vector<Option> rebuild_options(RebuildOptions& o) {
+  return {{"--job", "ID", &o.job_id, "only this job"},
+          {"--check", "", &o.check_only, "only compare; exit code 6 if a row differs"}};
+}
 
 // Data of a damaged store may be invalid UTF-8.
 std::string as_text(const std::string& bytes) {
@@ -75,9 +85,7 @@ void print(const runtime::RebuildResult& rebuilt, bool checked, Terminal& termin
   }
 }
 
-}  // namespace
-
-int rebuild_command(const Options& options, Terminal& terminal) {
+int rebuild_command(const RebuildOptions& options, Terminal& terminal) {
   const auto rebuilt = [&]() -> Result<runtime::RebuildResult> {
     app::RebuildRequest instance{
         .store = {}, .compare_only = options.check_only, .job = options.job_id};
@@ -107,5 +115,15 @@ int rebuild_command(const Options& options, Terminal& terminal) {
   }
   return ok ? kDone : kUnverified;
 }
+
+}  // namespace
+
+extern const Command kRebuildCommand{
+    .name = "rebuild",
+    .group = Group::maintain,
+    .target = Target::store,
+    .summary = "rebuild derived tables from the event logs",
+    .example = "aetheris rebuild --check",
+    .bind = bound_command<RebuildOptions, rebuild_options, rebuild_command>};
 
 }  // namespace ae::cli

@@ -3,12 +3,42 @@
 
 #include "api/problem.h"
 #include "app/api_client.h"
-#include "cli/commands.h"
 #include "cli/phrases.h"
+#include "cli/shared.h"
 #include "json/json.h"
 
 namespace ae::cli {
 namespace {
+
+struct RedactOptions : CommonOptions {
+  std::string id, reason;
+  std::vector<std::string> values;
+  bool all = false, tree = false, keep_forks = false, keep_blind = false;
+};
+
+std::vector<Option> redact_options(RedactOptions& o) {
+  return {{"ID", "", &o.id, "the job", kRequired},
+          {"SEQ[:FIELD]", "", &o.values,
+           "the event and value, from `salts` in `aetheris events`; without FIELD all values of "
+           "the event"},
+          {"--all", "", &o.all, "every erasable value; the output lists what is kept"},
+          {"--tree", "", &o.tree, "with --all: also every value of its forks"},
+          {"--keep-forks", "", &o.keep_forks, "keep the copies in forks"},
+          {"--keep-blind", "", &o.keep_blind,
+           "keep the job's hash secret: guesses of erased values can be confirmed"},
+          {"--reason", "TEXT", &o.reason, "the reason, for the audit log", kRequired}};
+}
+
+struct AuditOptions : CommonOptions {
+  bool verify = false;
+  std::string after, limit;
+};
+
+std::vector<Option> audit_options(AuditOptions& o) {
+  return {{"--verify", "", &o.verify, "verify the audit log"},
+          {"--after", "SEQ", &o.after, "only entries after this seq"},
+          {"--limit", "N", &o.limit, "maximum number of entries (default 1000)"}};
+}
 
 constexpr std::uint64_t kHeadSeqMax = 1ULL << 53;  // the largest exact integer in JSON
 
@@ -59,9 +89,7 @@ Value short_detail(const Value& detail) {
   return Value::object(std::move(members));
 }
 
-}  // namespace
-
-int redact_command(const Options& options, Terminal& terminal) {
+int redact_command(const RedactOptions& options, Terminal& terminal) {
   const auto body = [&]() -> Result<Value> {
     std::vector<Value> values;
     for (const std::string& text : options.values) {
@@ -100,18 +128,18 @@ int redact_command(const Options& options, Terminal& terminal) {
   return kDone;
 }
 
-int audit_command(const Options& options, Terminal& terminal) {
+int audit_command(const AuditOptions& options, Terminal& terminal) {
   api::ApiRequest request;
   request.path = {"api", "audit"};
-  if (options.proves) request.path.emplace_back("verify");
-  if (!options.proves && !options.after.empty()) request.query.emplace_back("after", options.after);
-  if (!options.proves && !options.limit.empty()) request.query.emplace_back("limit", options.limit);
+  if (options.verify) request.path.emplace_back("verify");
+  if (!options.verify && !options.after.empty()) request.query.emplace_back("after", options.after);
+  if (!options.verify && !options.limit.empty()) request.query.emplace_back("limit", options.limit);
   const auto body = answer_of(options, app::OpenMode::read, std::move(request));
   if (!body) return terminal.fail_with(body.error());
-  const bool ok = !options.proves || (*body)["ok"] == Value(true);
+  const bool ok = !options.verify || (*body)["ok"] == Value(true);
   if (terminal.json()) {
     terminal.print_json(*body);
-  } else if (options.proves) {
+  } else if (options.verify) {
     const Paint& paint = terminal.out();
     terminal.print((ok ? paint(Tint::good, "verified") : paint(Tint::bad, "NOT verified")) +
                    "  audit log, " + safe(body->text("head")) + ": " + safe(body->text("detail")) +
@@ -130,5 +158,23 @@ int audit_command(const Options& options, Terminal& terminal) {
   }
   return ok ? kDone : kUnverified;
 }
+
+}  // namespace
+
+extern const Command kRedactCommand{
+    .name = "redact",
+    .group = Group::maintain,
+    .target = Target::store_or_server,
+    .summary = "erase values of a job that has ended; its log stays verifiable",
+    .example = "aetheris redact holiday 1:input 9 --reason \"asked to be forgotten\"",
+    .bind = bound_command<RedactOptions, redact_options, redact_command>};
+
+extern const Command kAuditCommand{
+    .name = "audit",
+    .group = Group::maintain,
+    .target = Target::store_or_server,
+    .summary = "show the audit log: changes to records, and by whom",
+    .example = "aetheris audit --verify",
+    .bind = bound_command<AuditOptions, audit_options, audit_command>};
 
 }  // namespace ae::cli

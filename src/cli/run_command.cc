@@ -14,9 +14,11 @@
 #include "app/api_client.h"
 #include "app/instance.h"
 #include "app/secret_names.h"
-#include "cli/commands.h"
 #include "cli/graph_text.h"
 #include "cli/job_run.h"
+#include "cli/run_creation.h"
+#include "cli/run_params.h"
+#include "cli/shared.h"
 #include "json/json.h"
 #include "net/system.h"
 #include "plan/plan.h"
@@ -25,75 +27,53 @@
 namespace ae::cli {
 namespace {
 
+std::vector<Option> run_options(RunOptions& o) {
+  return std::vector<Option>{
+             {"FILE", "", &o.file, "the agents file", kRequired},
+             policies_option(o.policies),
+             {"AGENT", "", &o.agent, "needed when FILE has several agents"},
+             {"KEY=VALUE", "", &o.input.pairs,
+              "add a member to the input: KEY=TEXT a string, KEY:=JSON any JSON value; also with "
+              "--input"},
+             {"--input", "JSON", &o.input.input, "JSON, or @FILE (@- is stdin)"},
+             {"--message", "TEXT", &o.input.message,
+              "the member \"message\" of the input, which loops and planners read"},
+             {"--job-id", "ID", &o.job_id, "the job's id; an existing job is resumed", kNotEmpty},
+             {"--idempotency-key", "KEY", &o.idempotency_key,
+              "repeating the key with the same input returns the same job", kNotEmpty},
+             {"--priority",
+              "N",
+              &o.priority,
+              "-1000 to 1000; higher is claimed first",
+              {.accepts = Accepts::priority}},
+             {"--deadline", "WHEN", &o.deadline, "the deadline: a duration (30m) or a time in UTC",
+              kNotEmpty},
+             {"--budget", "NAME=AMOUNT", &o.budget,
+              "NAME=AMOUNT: limit tokens, model_calls, tool_calls, cost or wall; at most the "
+              "agent's own limit; repeatable"},
+             capability_option(o),
+             {"--queue",
+              "NAME",
+              &o.queue,
+              "the queue to enqueue the job on",
+              {.accepts = Accepts::identifier}}} +
+         queue_options(o) +
+         std::vector<Option>{
+             {"--label", "NAME=VALUE", &o.labels, "NAME=VALUE; repeatable"},
+             {"--detach", "", &o.detach, "create the job and exit; another process runs it"},
+             {"--only", "", &o.only,
+              "run this job alone: other unfinished jobs of this store are not resumed"},
+             {"--dry-run", "", &o.dry_run, "check and show the plan; write nothing"},
+             durability_option(o),
+             {"--grace", "DURATION", &o.grace,
+              "time for calls in flight after Ctrl-C (default 10s)"},
+             signing_key_option(o),
+             notify_option(o, "with JSON on stdin; best effort"),
+             {"-v,--verbose", "", &o.verbose, "print each step on stderr"}};
+}
+
 constexpr auto kLockWait = std::chrono::seconds(3);  // for a process that is stopping
 constexpr int kOwnersMax = 1000;  // owners that may end in turn while a job waits
-
-struct RunParams {
-  app::StoreUrl store;
-  std::string file;
-  std::string agent;  // "" = as recorded in the job
-  bool has_one_agent = false;
-  std::optional<Value> input;
-  Value labels = Value::object({});
-  std::int64_t priority = 0;
-  std::vector<store::QueueLimit> queues;
-  Duration grace{};
-};
-
-Result<Value> labels_of(const std::vector<std::string>& texts) {
-  std::vector<Member> members;
-  for (const std::string& text : texts) {
-    const std::size_t at = text.find('=');
-    if (at == 0 || at == text.npos) {
-      return fail(Code::usage, "--label must be NAME=VALUE, not \"" + text + "\"");
-    }
-    const std::string name = text.substr(0, at);
-    if (std::ranges::find(members, name, &Member::first) != members.end()) {
-      return fail(Code::usage, "--label " + name + " is given twice");
-    }
-    members.emplace_back(name, text.substr(at + 1));
-  }
-  return Value::object(std::move(members));
-}
-
-Result<RunParams> parse_run_params(const Options& options, const agents::AgentsFile& file) {
-  RunParams params{.file = options.file, .has_one_agent = file.agents.size() == 1};
-  AE_ASSIGN(params.store, store_of(options));
-  if (options.detach && params.store.kind == app::StoreUrl::Kind::memory) {
-    return fail(Code::usage, "--detach cannot be used with --store memory:");
-  }
-  AE_ASSIGN(params.labels, labels_of(options.labels));
-  params.priority = options.priority;
-  AE_ASSIGN(params.queues, queue_limits(options));
-  auto grace = duration_from_text(options.grace);
-  if (!grace) return fail(Code::usage, "--grace: " + grace.error().message);
-  params.grace = *grace;
-  if (!options.job_id.empty()) {
-    auto id = job_id_from_text(options.job_id);
-    if (!id) return std::unexpected(std::move(id).error().with_context("--job-id"));
-  }
-  std::string names;
-  for (const auto& [name, agent] : file.agents) names += (names.empty() ? "" : ", ") + name;
-  if (!options.agent.empty()) {
-    if (!file.agents.contains(options.agent)) {
-      return fail(Code::usage, "there is no agent \"" + options.agent + "\" in " + options.file +
-                                   "; its agents: " + names);
-    }
-    params.agent = options.agent;
-  } else if (file.agents.size() == 1) {
-    params.agent = file.agents.begin()->first;
-  } else if (options.job_id.empty()) {
-    return fail(Code::usage, options.file + " has several agents; choose one of " + names);
-  }
-  AE_ASSIGN(params.input, input_of(options));
-  return params;
-}
-
-// The command that continues a job; the agent is recorded in the job.
-std::string run_text(const RunParams& params, const std::string& id) {
-  return "aetheris run " + quoted(params.file) + " --job-id " + quoted(id) +
-         store_flag(params.store);
-}
 
 // ---------------------------------------------------------------- checks before the first write
 
@@ -153,149 +133,7 @@ int dry_run(const RunParams& params, const agents::AgentsFile& file, Terminal& t
   return kDone;
 }
 
-// ---------------------------------------------------------------- the job
-
-std::string new_id() {
-  net::SystemClock clock;
-  net::SystemRandom random;
-  const auto ms = static_cast<std::uint64_t>(clock.now().us / 1000);
-  return to_text(uuid_v7(ms, random.next(), random.next()));
-}
-
-api::ApiRequest get_job(const std::string& id) {
-  api::ApiRequest request;
-  request.path = {"api", "jobs", id};
-  return request;
-}
-
-// Does the existing job with this id match the command?
-Status check_same_job(const RunParams& params, const Options& options,
-                      const agents::AgentsFile& file, const Value& job) {
-  const std::string agent(job.text("agent"));
-  const std::string id(job.text("id"));
-  if (!options.agent.empty() && agent != options.agent) {
-    return fail(Code::already_exists, "job " + id + " belongs to agent \"" + agent +
-                                          "\", not of \"" + options.agent + "\"");
-  }
-  if (!file.agents.contains(agent)) {
-    return fail(Code::already_exists, "job " + id + " belongs to agent \"" + agent +
-                                          "\", which is not in " + params.file);
-  }
-  if (params.input && *params.input != job["input"]) {
-    return fail(
-        Code::already_exists,
-        "job " + id +
-            " exists with another input; omit --input to resume it, or use another --job-id");
-  }
-  return {};
-}
-
-bool has_ended(const Value& job) {
-  const std::string_view status = job.text("status");
-  return status == "completed" || status == "failed" || status == "cancelled";
-}
-
-// Parses NAME=AMOUNT of each limit; the server rejects invalid ones.
-Value budget_of(const std::vector<std::string>& limits) {
-  Value budget = Value::object({});
-  for (const std::string& limit : limits) {
-    const std::size_t at = std::min(limit.find('='), limit.size());
-    const std::string name = limit.substr(0, at);
-    const std::string amount = limit.substr(std::min(at + 1, limit.size()));
-    const bool counted = name != "cost" && name != "wall";
-    budget = budget.with(name, counted ? number_or_text(amount) : Value(amount));
-  }
-  return budget;
-}
-
-api::ApiRequest creation_request(const RunParams& params, const Options& options,
-                                 const std::string& plan_hash) {
-  std::vector<Member> body{
-      {"agent", params.agent}, {"labels", params.labels}, {"priority", params.priority}};
-  body.emplace_back("input", params.input.value_or(Value::object({})));
-  if (!options.job_id.empty()) body.emplace_back("id", options.job_id);
-  if (!options.queue.empty()) body.emplace_back("queue", options.queue);
-  if (!options.deadline.empty()) body.emplace_back("deadline", options.deadline);
-  if (!options.budget.empty()) body.emplace_back("budget", budget_of(options.budget));
-  if (!options.idempotency_key.empty()) {
-    body.emplace_back("idempotency_key", options.idempotency_key);
-  }
-  if (!plan_hash.empty()) body.emplace_back("plan_hash", plan_hash);
-  api::ApiRequest request;
-  request.method = "POST";
-  request.path = {"api", "jobs"};
-  request.body = canonical(Value::object(std::move(body)));
-  request.by = cli_actor();
-  return request;
-}
-
-// For a job that existed before: prints what this command does with it.
-void print_exists(const Value& job, const Options& options, bool runs_here, Terminal& terminal) {
-  if (options.was_looked_up || options.detach || options.command != "run") return;
-  const std::string status(job.text("status"));
-  if (!has_ended(job) && !runs_here) return;
-  if (!has_ended(job)) {
-    return terminal.note("resuming job " + safe(job.text("id")) + " (" + status + ")");
-  }
-  terminal.note("job " + safe(job.text("id")) + " had already " +
-                (status == "cancelled" ? "been " : "") + status +
-                "; this command ran nothing and shows its recorded end");
-}
-
-// Warns if FILE's plan differs from the job's plan.
-void print_plan_differs(const Value& job, const RunParams& params, const agents::AgentsFile& file,
-                        Terminal& terminal) {
-  const auto agent = file.agents.find(job.text("agent"));
-  if (agent == file.agents.end() || !job["plan_hash"].is_string()) return;
-  const auto plan = engine::Plan::compile(agent->second.task_graph);
-  if (!plan || to_hex((*plan)->hash) == job.text("plan_hash")) return;
-  const std::string id(job.text("id"));
-  const std::string status(job.text("status"));
-  const std::string with = quoted(id) + " " + quoted(params.file) + store_flag(params.store);
-  std::string text = params.file + ", or a variable that it reads, differs from the plan of job " +
-                     id + ", which keeps its plan.";
-  if (!has_ended(job)) text += " To change the job's plan: aetheris plan " + with;
-  terminal.note(safe(text));
-}
-
-using SendRequest = std::function<Result<api::ApiResponse>(const api::ApiRequest&)>;
-
-// Finds the job of this run by its id, or creates it.
-Result<Value> find_or_create_job(const RunParams& params, const Options& options,
-                                 const agents::AgentsFile& file, const std::string& plan_hash,
-                                 const SendRequest& send, bool runs_here, Terminal& terminal) {
-  if (!options.job_id.empty()) {
-    AE_ASSIGN(const api::ApiResponse found, send(get_job(options.job_id)));
-    if (found.status == 200) {
-      AE_TRY(check_same_job(params, options, file, found.body));
-      print_exists(found.body, options, runs_here, terminal);
-      print_plan_differs(found.body, params, file, terminal);
-      return found.body;
-    }
-    if (found.status != 404) {
-      return std::unexpected(api::error_of_problem(found.body, found.status));
-    }
-  }
-  if (params.agent.empty()) {
-    return fail(Code::usage, params.file + " has several agents and job " + options.job_id +
-                                 " is new: AGENT is missing");
-  }
-  AE_ASSIGN(const api::ApiResponse made, send(creation_request(params, options, plan_hash)));
-  if (made.status >= 400) return std::unexpected(api::error_of_problem(made.body, made.status));
-  if (made.status == 200) {  // found by its --idempotency-key
-    print_exists(made.body, options, runs_here, terminal);
-  }
-  return made.body;
-}
-
-// It has ended, or is blocked on something other than a timer.
-bool is_idle(const Value& job) {
-  const std::string_view status = job.text("status");
-  if (has_ended(job) || status == "parked") return true;
-  if (status != "waiting" || !job["waits"].is_array()) return status == "waiting";
-  return std::ranges::none_of(job["waits"].items(),
-                              [](const Value& wait) { return wait.text("wait_type") == "timer"; });
-}
+// ---------------------------------------------------------------- the end
 
 int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
   const std::string status(job.text("status"));
@@ -416,7 +254,7 @@ IdleJob with_approvals(Value job, const app::StoreUrl& store, const SendRequest&
 }
 
 // A server runs the job; this process waits until it is idle.
-RunOutcome run_at_server(const std::string& url, const RunParams& params, const Options& options,
+RunOutcome run_at_server(const std::string& url, const RunParams& params, const RunOptions& options,
                          const agents::AgentsFile& file, const std::string& plan_hash,
                          Terminal& terminal) {
   const auto client = app::ApiClient::connect_to_server(url);
@@ -455,7 +293,7 @@ Status check_served(const std::string& agent, const std::string& owner, const st
 // The owner of the store runs the job; this process waits. nullopt: the owner has ended. After the
 // creation `options` names the job, so that it can continue elsewhere.
 std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& params,
-                                       Options& options, const agents::AgentsFile& file,
+                                       RunOptions& options, const agents::AgentsFile& file,
                                        const std::string& plan_hash, Terminal& terminal) {
   const std::string owner = app::owner_name(params.store);
   const SendRequest send = [&](const api::ApiRequest& request) -> Result<api::ApiResponse> {
@@ -471,7 +309,7 @@ std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& 
   };
   // A creation without a response is repeated with the same id.
   const bool names_job = !options.job_id.empty() || !options.idempotency_key.empty();
-  if (!names_job) options.job_id = new_id();
+  if (!names_job) options.job_id = new_job_id();
   auto job = find_or_create_job(params, options, file, plan_hash, send, false, terminal);
   if (!job) {
     Error error = job.error();
@@ -507,7 +345,7 @@ std::optional<RunOutcome> run_at_owner(app::ApiClient& client, const RunParams& 
 
 // `owner`: the process that holds the store, if that is why it cannot be opened.
 Result<std::unique_ptr<app::Instance>> open_instance(const RunParams& params,
-                                                     const Options& options,
+                                                     const RunOptions& options,
                                                      const app::LoadedAgents& loaded, JobRun& run,
                                                      std::size_t descriptors,
                                                      std::unique_ptr<app::ApiClient>& owner) {
@@ -543,7 +381,8 @@ Result<std::unique_ptr<app::Instance>> open_instance(const RunParams& params,
 
 // REQUIRES: `run` observes `instance`.
 RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& params,
-                    const Options& options, const app::LoadedAgents& loaded, Terminal& terminal) {
+                    const RunOptions& options, const app::LoadedAgents& loaded,
+                    Terminal& terminal) {
   if (!options.detach) {
     if (auto listens = instance.listen(); !listens) {
       terminal.warn("other commands cannot reach this process: " + listens.error().message);
@@ -594,7 +433,7 @@ RunOutcome run_here(app::Instance& instance, JobRun& run, const RunParams& param
 
 // Runs the job here or at the owner of the store. If that ends before the job is idle, the job
 // continues here.
-RunOutcome run_here_or_at_owner(const RunParams& params, Options& options,
+RunOutcome run_here_or_at_owner(const RunParams& params, RunOptions& options,
                                 const app::LoadedAgents& loaded, const std::string& plan_hash,
                                 Terminal& terminal) {
   JobRun::Options run_options{.only = options.only,
@@ -603,7 +442,7 @@ RunOutcome run_here_or_at_owner(const RunParams& params, Options& options,
                               .store = params.store};
   for (const auto& [name, agent] : loaded.file.agents) run_options.agents.insert(name);
   run_options.notify = options.notify;
-  run_options.has_only_option = options.command == "run";
+  run_options.has_only_option = options.has_only_option;
   run_options.descriptors = net::raise_descriptor_limit();
   for (int owners = 1;; ++owners) {
     JobRun run(terminal, run_options);
@@ -661,10 +500,14 @@ std::expected<bool, int> prompt_approvals(const IdleJob& idle_job, const RunPara
 
 }  // namespace
 
-int run_command(const Options& options, Terminal& terminal) {
-  auto loaded = load_valid_agents(options.file, options, terminal);
+int run_command(const RunOptions& given, Terminal& terminal) {
+  RunOptions options = given;
+  if (options.agent.find('=') != std::string::npos) {  // no AGENT
+    options.input.pairs.insert(options.input.pairs.begin(), std::exchange(options.agent, {}));
+  }
+  auto loaded = load_valid_agents(options.file, options.policies, terminal);
   if (!loaded) return loaded.error();
-  warn_of_idle_policies(loaded->policies, {&loaded->file}, options, terminal);
+  warn_of_idle_policies(options.policies, loaded->policies, {&loaded->file}, terminal);
   auto params = parse_run_params(options, loaded->file);
   if (!params) return terminal.fail_with(params.error());
   if (options.dry_run) return dry_run(*params, loaded->file, terminal);
@@ -682,23 +525,29 @@ int run_command(const Options& options, Terminal& terminal) {
   }
   const char* const url = std::getenv("AETHERIS_URL");
   const bool elsewhere = url != nullptr && *url != '\0';
-  Options now = options;
   std::set<std::string> prompted;
   for (;;) {
-    const RunOutcome end = elsewhere
-                               ? run_at_server(url, *params, now, loaded->file, plan_hash, terminal)
-                               : run_here_or_at_owner(*params, now, *loaded, plan_hash, terminal);
+    const RunOutcome end =
+        elsewhere ? run_at_server(url, *params, options, loaded->file, plan_hash, terminal)
+                  : run_here_or_at_owner(*params, options, *loaded, plan_hash, terminal);
     if (!end) return end.error();
     const auto approved = prompt_approvals(*end, *params, prompted, terminal);
     if (approved && *approved) {
-      now.job_id = end->job.text("id");
-      now.idempotency_key.clear();
-      now.was_looked_up = true;
+      options.job_id = end->job.text("id");
+      options.idempotency_key.clear();
+      options.was_looked_up = true;
       continue;
     }
     const int code = print_end(end->job, *params, terminal);
     return approved ? code : approved.error();
   }
 }
+
+extern const Command kRunCommand{.name = "run",
+                                 .group = Group::run,
+                                 .target = Target::store_or_server,
+                                 .summary = "run a job of FILE's agent and wait for its result",
+                                 .example = "aetheris run agents.yaml name=Ada",
+                                 .bind = bound_command<RunOptions, run_options, run_command>};
 
 }  // namespace ae::cli

@@ -10,12 +10,36 @@
 #include "app/key_file.h"
 #include "app/reloader.h"
 #include "base/counted.h"
-#include "cli/commands.h"
 #include "cli/service.h"
+#include "cli/shared.h"
 #include "net/tls_identity.h"
 
 namespace ae::cli {
 namespace {
+
+struct ServeOptions : ServiceOptions {
+  std::string listen = "127.0.0.1:7070", tls_cert, tls_key, rate;
+  bool watch = false, insecure_http = false;
+};
+
+std::vector<Option> serve_options(ServeOptions& o) {
+  return std::vector<Option>{
+             policies_option(o.policies),
+             {"--watch", "", &o.watch,
+              "reload the agents files when they are edited; running jobs keep their plan"},
+             {"FILE", "", &o.files, "the agents files; without one no job runs here"},
+             {"--listen", "ADDRESS:PORT", &o.listen, "ADDRESS:PORT (default 127.0.0.1:7070)"},
+             {"--workers", "N", &o.workers, "concurrent jobs (default 256; 0 = none)"},
+             {"--tls-cert", "FILE", &o.tls_cert,
+              "serve https: the certificate chain (PEM); reloaded on SIGHUP"},
+             {"--tls-key", "FILE", &o.tls_key,
+              "the certificate's private key (PEM, not world-readable)"},
+             {"--rate", "N", &o.rate, "requests per second per key (default 200; 0 = no limit)"},
+             {"--insecure-http", "", &o.insecure_http,
+              "allow plain HTTP on a public address (a proxy terminates TLS)"},
+             wait_store_option(o)} +
+         service_options(o);
+}
 
 constexpr unsigned kRateMax = 1'000'000;
 
@@ -82,11 +106,11 @@ ServiceLog::Line reload_line(const app::Reloader::Report& report) {
 }
 
 // Prints what the server runs, who may connect, and its store.
-void print_start(const ServiceOptions& service_options, app::Instance& instance,
+void print_start(const ServiceSettings& service_settings, app::Instance& instance,
                  Terminal& terminal) {
   std::vector<Value> names;
-  if (service_options.loaded && service_options.workers > 0) {
-    for (const auto& [name, agent] : service_options.loaded->file.agents) names.emplace_back(name);
+  if (service_settings.loaded && service_settings.workers > 0) {
+    for (const auto& [name, agent] : service_settings.loaded->file.agents) names.emplace_back(name);
   }
   const std::string agents = names_text(Value::array(std::move(names)));
   terminal.note("store:    " + safe(instance.store_name()));
@@ -96,9 +120,7 @@ void print_start(const ServiceOptions& service_options, app::Instance& instance,
                     : "API keys: not required (`aetheris keys create` makes the first one)");
 }
 
-}  // namespace
-
-int serve_command(const Options& options, Terminal& terminal) {
+int serve_command(const ServeOptions& options, Terminal& terminal) {
   const auto address = address_of(options.listen);
   if (!address) return terminal.fail_with(address.error());
   const auto rate = rate_of(options.rate);
@@ -116,15 +138,16 @@ int serve_command(const Options& options, Terminal& terminal) {
   if (options.watch && options.files.empty()) {
     return terminal.fail_with({Code::usage, "--watch needs an agents FILE to watch"});
   }
-  const auto service_options = parse_service_options(options, terminal);
-  if (!service_options) return service_options.error();
-  Service service(terminal, options, *service_options);
-  app::InstanceOptions site_options = service.instance_options(options, *service_options);
-  if (service_options->loaded) {
+  const auto service_settings = parse_service_settings(options, terminal);
+  if (!service_settings) return service_settings.error();
+  Service service(terminal, options, *service_settings);
+  app::InstanceOptions site_options = service.instance_options(options, *service_settings);
+  site_options.tls_key = options.tls_key;
+  if (service_settings->loaded) {
     site_options.create = true;  // to register the agents, even if no jobs run here
-    site_options.read_agent = [&file = *service_options->loaded](std::string_view name,
-                                                                 std::string_view json,
-                                                                 agents::Agent& out) {
+    site_options.read_agent = [&file = *service_settings->loaded](std::string_view name,
+                                                                  std::string_view json,
+                                                                  agents::Agent& out) {
       return app::read_agent(file, name, json, out);
     };
   }
@@ -148,10 +171,10 @@ int serve_command(const Options& options, Terminal& terminal) {
       (tls ? "https://" : "http://") + address->host + ":" + std::to_string(*port);
   if (terminal.json()) {
     terminal.print_json(
-        Value::object({{"listening", url}, {"store", service_options->store.text()}}));
+        Value::object({{"listening", url}, {"store", service_settings->store.text()}}));
   } else {
     terminal.print("listening on " + url + "\n");
-    if (options.log.empty() && !options.quiet) print_start(*service_options, **opened, terminal);
+    if (options.log.empty() && !options.quiet) print_start(*service_settings, **opened, terminal);
   }
   if ((*opened)->has_no_live_key()) {
     terminal.warn(
@@ -161,7 +184,7 @@ int serve_command(const Options& options, Terminal& terminal) {
   std::optional<app::Reloader> reloader;
   if (options.watch) {
     reloader.emplace(**opened, app::Reloader::Options{options.files, options.policies},
-                     *service_options->loaded, [&service](const app::Reloader::Report& report) {
+                     *service_settings->loaded, [&service](const app::Reloader::Report& report) {
                        service.announce(reload_line(report));
                        if (report.error || !report.diagnostics.empty()) return;
                        for (const std::string& warning : report.warnings) service.warn(warning);
@@ -170,5 +193,15 @@ int serve_command(const Options& options, Terminal& terminal) {
   }
   return service.run();
 }
+
+}  // namespace
+
+extern const Command kServeCommand{
+    .name = "serve",
+    .group = Group::run,
+    .target = Target::served_store,
+    .summary = "run agents as a service: an HTTP API and workers",
+    .example = "aetheris serve agents.yaml --listen 127.0.0.1:7070",
+    .bind = bound_command<ServeOptions, serve_options, serve_command>};
 
 }  // namespace ae::cli

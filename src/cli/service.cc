@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "app/merge_agents.h"
-#include "cli/commands.h"
+#include "cli/shared.h"
 #include "json/json.h"
 #include "net/system.h"
 
@@ -35,13 +35,13 @@ Result<std::size_t> workers_of(const std::string& text) {
   return workers;
 }
 
-std::expected<std::optional<app::LoadedAgents>, int> load_all(const Options& options,
+std::expected<std::optional<app::LoadedAgents>, int> load_all(const ServiceOptions& options,
                                                               Terminal& terminal) {
   const std::vector<std::string>& paths = options.files;
   if (paths.empty()) return std::nullopt;
   std::vector<std::pair<std::string, app::LoadedAgents>> files;
   for (const std::string& path : paths) {
-    auto loaded = load_valid_agents(path, options, terminal);
+    auto loaded = load_valid_agents(path, options.policies, terminal);
     if (!loaded) return std::unexpected(loaded.error());
     files.emplace_back(path, *std::move(loaded));
   }
@@ -69,55 +69,56 @@ Result<Address> address_of(const std::string& text) {
   return address;
 }
 
-std::expected<ServiceOptions, int> parse_service_options(const Options& options,
-                                                         Terminal& terminal) {
-  ServiceOptions service_options;
+std::expected<ServiceSettings, int> parse_service_settings(const ServiceOptions& options,
+                                                           Terminal& terminal) {
+  ServiceSettings service_settings;
   const auto parsed = [&]() -> Status {
-    AE_ASSIGN(service_options.store, store_of(options));
-    AE_ASSIGN(service_options.workers, workers_of(options.workers));
-    AE_ASSIGN(service_options.limits, queue_limits(options));
+    AE_ASSIGN(service_settings.store, store_of(options));
+    AE_ASSIGN(service_settings.workers, workers_of(options.workers));
+    AE_ASSIGN(service_settings.limits, queue_limits(options.queue_limits));
     auto grace = duration_from_text(options.grace);
     if (!grace) return std::unexpected(std::move(grace).error().with_context("--grace"));
-    service_options.grace = *grace;
+    service_settings.grace = *grace;
     auto lease = duration_from_text(options.lease);
     if (!lease) return std::unexpected(std::move(lease).error().with_context("--lease"));
     if (*lease < kLeaseMin || *lease > kLeaseMax) {
       return fail(Code::usage, "--lease must be 1s to 1h, not " + options.lease);
     }
-    service_options.lease = *lease;
+    service_settings.lease = *lease;
     if (options.wait_store.empty()) {
-      service_options.wait_store.reset();
+      service_settings.wait_store.reset();
     } else {
       auto wait = duration_from_text(options.wait_store);
       if (!wait) return std::unexpected(std::move(wait).error().with_context("--wait-store"));
-      service_options.wait_store = *wait;
+      service_settings.wait_store = *wait;
     }
     return {};
   }();
   if (!parsed) return std::unexpected(terminal.fail_with(parsed.error()));
   auto loaded = load_all(options, terminal);
   if (!loaded) return std::unexpected(loaded.error());
-  service_options.loaded = *std::move(loaded);
-  return service_options;
+  service_settings.loaded = *std::move(loaded);
+  return service_settings;
 }
 
-Service::Service(Terminal& terminal, const Options& options, const ServiceOptions& service_options)
+Service::Service(Terminal& terminal, const ServiceOptions& options,
+                 const ServiceSettings& service_settings)
     : terminal_(terminal),
       service_log_(terminal, {.format = service_log_format(options.log),
                               .verbose = options.verbose,
                               .quiet = options.quiet,
                               .worker = worker_name()}),
-      lines_(store_flag(service_options.store)),
+      lines_(store_flag(service_settings.store)),
       notify_(options.notify),
-      store_flag_(store_flag(service_options.store)),
+      store_flag_(store_flag(service_settings.store)),
       logs_(!options.log.empty()),
-      grace_(service_options.grace),
-      wait_store_(service_options.wait_store) {}
+      grace_(service_settings.grace),
+      wait_store_(service_settings.wait_store) {}
 
-app::InstanceOptions Service::instance_options(const Options& options,
-                                               const ServiceOptions& service_options) {
-  const bool runs = service_options.loaded && service_options.workers > 0;
-  app::InstanceOptions site_options{.store = service_options.store};
+app::InstanceOptions Service::instance_options(const ServiceOptions& options,
+                                               const ServiceSettings& service_settings) {
+  const bool runs = service_settings.loaded && service_settings.workers > 0;
+  app::InstanceOptions site_options{.store = service_settings.store};
   site_options.mode = runs ? app::InstanceOptions::Mode::run : app::InstanceOptions::Mode::write;
   site_options.observer = this;
   site_options.descriptors = net::raise_descriptor_limit();
@@ -132,27 +133,26 @@ app::InstanceOptions Service::instance_options(const Options& options,
                                {"status", status}}});
   };
   starts_programs_ =
-      runs && std::ranges::any_of(service_options.loaded->file.tools, [](const auto& tool) {
+      runs && std::ranges::any_of(service_settings.loaded->file.tools, [](const auto& tool) {
         const Value& definition = tool.second.definition;
         return tool.second.kind == "command" || definition["connection"].find("command") != nullptr;
       });
   site_options.signing_key = options.signing_key;
-  site_options.tls_key = options.tls_key;
   site_options.runtime.worker = worker_name();
-  site_options.runtime.lease = service_options.lease;
-  site_options.runtime.leased_max = service_options.workers;
+  site_options.runtime.lease = service_settings.lease;
+  site_options.runtime.leased_max = service_settings.workers;
   site_options.runtime.may_claim = runs;
   site_options.runtime.capabilities = options.capabilities;
-  site_options.runtime.queues = service_options.limits;
+  site_options.runtime.queues = service_settings.limits;
   if (!options.fair_by.empty()) site_options.fair_by = options.fair_by;
   if (options.no_fair_by) site_options.fair_by = "";
   site_options.runtime.durability =
       options.durability == "split" ? runtime::Durability::split : runtime::Durability::fused;
-  if (service_options.loaded) {
-    site_options.agents = &service_options.loaded->file;
-    site_options.agents_folder = service_options.loaded->folder;
-    site_options.folders = service_options.loaded->folders;
-    for (const auto& [name, agent] : service_options.loaded->file.agents)
+  if (service_settings.loaded) {
+    site_options.agents = &service_settings.loaded->file;
+    site_options.agents_folder = service_settings.loaded->folder;
+    site_options.folders = service_settings.loaded->folders;
+    for (const auto& [name, agent] : service_settings.loaded->file.agents)
       site_options.runtime.agents.push_back(name);
   }
   return site_options;

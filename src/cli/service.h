@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "cli/job_lines.h"
 #include "cli/notifications.h"
-#include "cli/options.h"
+#include "cli/process_options.h"
 #include "cli/service_log.h"
 #include "cli/terminal.h"
 #include "runtime/runtime.h"
@@ -31,7 +31,7 @@ struct Address {
 Result<Address> address_of(const std::string& text);
 
 // The validated command line of serve or worker.
-struct ServiceOptions {
+struct ServiceSettings {
   app::StoreUrl store;
   std::size_t workers = 0;  // concurrent jobs
   std::vector<store::QueueLimit> limits;
@@ -40,16 +40,17 @@ struct ServiceOptions {
   std::optional<app::LoadedAgents> loaded;           // all files merged; nullopt = no files
 };
 // Returns the exit code after an error was printed.
-std::expected<ServiceOptions, int> parse_service_options(const Options& options,
-                                                         Terminal& terminal);
+std::expected<ServiceSettings, int> parse_service_settings(const ServiceOptions& options,
+                                                           Terminal& terminal);
 
 class Service final : public runtime::RuntimeObserver {
  public:
-  Service(Terminal& terminal, const Options& options, const ServiceOptions& service_options);
+  Service(Terminal& terminal, const ServiceOptions& options,
+          const ServiceSettings& service_settings);
 
-  // The options for the instance; borrows `service_options`.
-  app::InstanceOptions instance_options(const Options& options,
-                                        const ServiceOptions& service_options);
+  // The options for the instance; borrows `service_settings`.
+  app::InstanceOptions instance_options(const ServiceOptions& options,
+                                        const ServiceSettings& service_settings);
   // Opens the instance. Waits for a PostgreSQL server that is down, up to `wait_store`.
   Result<std::unique_ptr<app::Instance>> open(const app::InstanceOptions& site_options);
   // Runs until a signal or until the store stops. The first signal lets calls in flight finish and

@@ -11,7 +11,7 @@
 
 #include "agents/agents_file.h"
 #include "api/problem.h"
-#include "cli/commands.h"
+#include "cli/shared.h"
 #include "json/json.h"
 
 namespace ae::cli {
@@ -42,7 +42,7 @@ Result<std::string> read_all(const std::string& path) {
 
 }  // namespace
 
-Result<app::StoreUrl> store_of(const Options& options) {
+Result<app::StoreUrl> store_of(const CommonOptions& options) {
   return options.store.empty() ? app::find_store() : app::store_url(options.store);
 }
 
@@ -52,9 +52,9 @@ Value number_or_text(const std::string& text) {
 }
 
 std::expected<app::LoadedAgents, int> load_valid_agents(const std::string& path,
-                                                        const Options& options,
+                                                        const std::string& policies,
                                                         Terminal& terminal) {
-  auto loaded = app::load_agents(path, {.policies = options.policies});
+  auto loaded = app::load_agents(path, {.policies = policies});
   if (!loaded) return std::unexpected(terminal.fail_with(loaded.error()));
   for (const std::string& line : loaded->notices) terminal.note(safe(line));
   if (loaded->diagnostics.empty()) return std::move(*loaded);
@@ -65,11 +65,11 @@ std::expected<app::LoadedAgents, int> load_valid_agents(const std::string& path,
   return std::unexpected(terminal.fail_with(error, body));
 }
 
-void warn_of_idle_policies(const std::vector<agents::Policy>& policies,
+void warn_of_idle_policies(const std::string& path, const std::vector<agents::Policy>& policies,
                            const std::vector<const agents::AgentsFile*>& files,
-                           const Options& options, Terminal& terminal) {
+                           Terminal& terminal) {
   for (const agents::Note& idle : agents::unused_policies(policies, files)) {
-    terminal.warn(options.policies + ": " + idle.path + ": " + idle.message);
+    terminal.warn(path + ": " + idle.path + ": " + idle.message);
   }
 }
 
@@ -79,11 +79,27 @@ std::string worker_name() {
   return cut(std::string(host[0] ? host : "localhost"), 64) + ":" + std::to_string(::getpid());
 }
 
+Result<Value> labels_of(const std::vector<std::string>& texts) {
+  std::vector<Member> members;
+  for (const std::string& text : texts) {
+    const std::size_t at = text.find('=');
+    if (at == 0 || at == text.npos) {
+      return fail(Code::usage, "--label must be NAME=VALUE, not \"" + text + "\"");
+    }
+    const std::string name = text.substr(0, at);
+    if (std::ranges::find(members, name, &Member::first) != members.end()) {
+      return fail(Code::usage, "--label " + name + " is given twice");
+    }
+    members.emplace_back(name, text.substr(at + 1));
+  }
+  return Value::object(std::move(members));
+}
+
 constexpr std::size_t kQueueLimitMax = 100'000;
 
-Result<std::vector<store::QueueLimit>> queue_limits(const Options& options) {
+Result<std::vector<store::QueueLimit>> queue_limits(const std::vector<std::string>& texts) {
   std::vector<store::QueueLimit> limits;
-  for (const std::string& text : options.queue_limits) {
+  for (const std::string& text : texts) {
     const std::size_t at = text.rfind('=');
     const std::string queue = text.substr(0, at);
     std::size_t limit = 0;
@@ -170,7 +186,7 @@ Result<Value> json_argument(const std::string& text, const std::string& name) {
   return value;
 }
 
-Result<Value> answer_of(const Options& options, app::OpenMode mode, api::ApiRequest request) {
+Result<Value> answer_of(const CommonOptions& options, app::OpenMode mode, api::ApiRequest request) {
   AE_ASSIGN(const app::StoreUrl store, store_of(options));
   request.by = cli_actor();
   AE_ASSIGN(const auto client, app::ApiClient::open(store, mode));

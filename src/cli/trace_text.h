@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/time.h"
-#include "cli/commands.h"
+#include "cli/shared.h"
 #include "cli/text.h"
 #include "json/value.h"
 

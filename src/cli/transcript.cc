@@ -5,13 +5,24 @@
 #include <utility>
 #include <vector>
 
-#include "cli/commands.h"
 #include "cli/follow_retry.h"
+#include "cli/shared.h"
 #include "cli/transcript_text.h"
 #include "json/json.h"
 
 namespace ae::cli {
 namespace {
+
+struct TranscriptOptions : CommonOptions {
+  std::string id;
+  bool follow = false, verbose = false;
+};
+
+std::vector<Option> transcript_options(TranscriptOptions& o) {
+  return {{"ID", "", &o.id, "the job", kRequired},
+          {"-f,--follow", "", &o.follow, "follow until the job ends"},
+          {"-v,--verbose", "", &o.verbose, "on a terminal: show long values whole"}};
+}
 
 constexpr std::size_t kTranscriptPage = 10'000;   // entries per response
 constexpr std::size_t kTranscriptValueMax = 600;  // columns of a value on a terminal
@@ -19,7 +30,7 @@ constexpr std::string_view kTranscriptWait = "10s";
 
 class TranscriptPrinter {
  public:
-  TranscriptPrinter(const Options& options, Terminal& terminal)
+  TranscriptPrinter(const TranscriptOptions& options, Terminal& terminal)
       : options_(options),
         terminal_(terminal),
         text_({.paint = terminal.out(),
@@ -103,20 +114,28 @@ class TranscriptPrinter {
     }
   }
 
-  const Options& options_;
+  const TranscriptOptions& options_;
   Terminal& terminal_;
   TranscriptText text_;
   std::uint64_t after_ = 0;
   bool has_begun_ = false;
 };
 
-}  // namespace
-
-int transcript_command(const Options& options, Terminal& terminal) {
+int transcript_command(const TranscriptOptions& options, Terminal& terminal) {
   TranscriptPrinter transcription(options, terminal);
   const Status done = options.follow ? transcription.follow() : transcription.print_all();
   if (!done) return terminal.fail_with(done.error());
   return kDone;
 }
+
+}  // namespace
+
+extern const Command kTranscriptCommand{
+    .name = "transcript",
+    .group = Group::inspect,
+    .target = Target::store_or_server,
+    .summary = "show the prompts, answers and calls of a job",
+    .example = "aetheris transcript holiday",
+    .bind = bound_command<TranscriptOptions, transcript_options, transcript_command>};
 
 }  // namespace ae::cli

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "base/trace_context.h"
 #include "engine/confirm/confirm.h"
+#include "engine/state/action.h"
 #include "engine/state/view_values.h"
 #include "inspect/failure_location.h"
 #include "json/json.h"
@@ -56,24 +58,17 @@ Value budget_view(const Budget& budget) {
                         {"wall_until", or_null(budget.wall_until)}});
 }
 
-// The command that raises the exceeded limit: to twice its value, or to what the pending call
-// needs.
-Value raise_command(const State& state) {
-  const Budget& budget = state.budget;
-  if (!budget.exceeded) return {};
-  const Limit limit = budget.exceeded->limit;
-  const std::string command = "aetheris budget " + state.job.text + " --";
-  if (limit == Limit::wall) {
-    return budget.limits.wall ? Value(command + "wall " + ae::to_text(*budget.limits.wall * 2))
-                              : Value();
+// The new total of an exceeded limit: twice its value, or what the pending call needs. null: it
+// cannot be raised.
+Value raised_total(const Budget& budget, const ExceededLimit& exceeded) {
+  if (exceeded.limit == Limit::wall) {
+    return budget.limits.wall ? Value(ae::to_text(*budget.limits.wall * 2)) : Value();
   }
-  const auto& max = budget.limits.max_of(limit);
+  const auto& max = budget.limits.max_of(exceeded.limit);
   if (!max) return {};
   const std::uint64_t amount =
-      std::min(std::max(*max * 2, budget.used(limit) + budget.exceeded->requested), kBudgetMax);
-  std::string name(to_text(limit));
-  std::ranges::replace(name, '_', '-');
-  return command + name + " " + (limit == Limit::cost ? cost_text(amount) : std::to_string(amount));
+      std::min(std::max(*max * 2, budget.used(exceeded.limit) + exceeded.requested), kBudgetMax);
+  return exceeded.limit == Limit::cost ? Value(cost_text(amount)) : Value(std::to_string(amount));
 }
 
 Value failure_view(const std::optional<Failure>& failure) {
@@ -331,77 +326,39 @@ Value closed_waits_view(const State& state) {
 
 constexpr std::size_t kKeyShown = 12;  // digits of a key: enough to identify a call
 
-// Quotes one word of a shell command line.
-std::string shell_word(const std::string& text) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,@%+=";
-  if (!text.empty() && text.find_first_not_of(kPlain) == text.npos) return text;
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
+Value call_action(const State& state, const IdempotencyKey& key) {
+  std::vector<Member> arguments{{"call", key.text.substr(0, kKeyShown)},
+                                {"job_id", state.job.text}};
+  // Without `fail` after the end of the job.
+  return is_terminal(state.status)
+             ? action("resolve", std::move(arguments), {"happened", "not_happened"})
+             : action("resolve", std::move(arguments), {"happened", "not_happened", "fail"});
 }
 
-// The resolutions of a call as complete commands; the operator replaces RESULT.
-std::vector<Value> resolve_commands(const State& state, const IdempotencyKey& key) {
-  const std::string resolve =
-      "aetheris resolve " + state.job.text + " " + key.text.substr(0, kKeyShown);
-  return {Value(resolve + " happened RESULT"), Value(resolve + " not_happened"),
-          Value(resolve + " fail")};
-}
+Value resume_action(const State& state) { return action("resume", {{"job_id", state.job.text}}); }
 
-constexpr std::size_t kFieldsShown = 64;
-constexpr std::size_t kFieldNameShown = 64;  // bytes
-
-// Placeholder for a value that the user must choose: not valid JSON, so the unedited command is
-// rejected.
-std::string_view placeholder_for(std::string_view type) {
-  if (type == "integer") return "<integer>";
-  if (type == "number") return "<number>";
-  if (type == "boolean") return "<true or false>";
-  return type == "array" ? "<list>" : "<text>";
-}
-
-// Template of the required members of a form: {"n":<integer>,"who":<text>}. The schema comes from
-// an MCP server and may contain anything.
-std::string form_template(const Value& schema) {
-  if (!schema["required"].is_array()) return "{…}";
-  std::set<std::string_view> names;
-  std::string form;
-  for (const Value& name : schema["required"].items()) {
-    if (!name.is_string() || names.contains(name.as_string())) continue;
-    if (!form.empty()) form += ',';
-    if (names.size() == kFieldsShown || name.as_string().size() > kFieldNameShown) {
-      form += "…";
-      break;
+std::vector<Value> wait_actions(const State& state, const std::string& key, const Wait& wait) {
+  const Step& step = state.steps[wait.step];
+  if (std::string id = state.approval_id(wait); !id.empty()) {
+    id = state.job.text + "." + id;
+    std::vector<Member> approval{{"id", id}};
+    const Member* question = wait.question && step.call ? open_question(*step.call) : nullptr;
+    if (question && question->second.text("mode") == "form") {
+      approval.emplace_back("schema", question->second["schema"]);
     }
-    names.insert(name.as_string());
-    form.append(canonical(name)).append(":");
-    form.append(placeholder_for(schema["properties"][name.as_string()].text("type")));
+    return {action("approve", std::move(approval)), action("reject", {{"id", id}})};
   }
-  return "{" + (form.empty() ? "…" : form) + "}";
+  if (wait.type == WaitType::message) {
+    return {action("message", {{"channel", wait.channel}, {"job_id", state.job.text}})};
+  }
+  if (wait.type == WaitType::timer) return {};
+  return {action("signal", {{"correlation_key", key}, {"job_id", state.job.text}})};
 }
 
 Value wait_view(const State& state, const std::string& key, const Wait& wait) {
   const Step& step = state.steps[wait.step];
-  Value command;
-  std::vector<Value> commands;
-  if (const std::string id = state.approval_id(wait); !id.empty()) {
-    command = "aetheris approve " + state.job.text + "." + id;
-    const Member* question = wait.question && step.call ? open_question(*step.call) : nullptr;
-    if (question && question->second.text("mode") == "form") {
-      command = command.as_string() + " --arguments " +
-                shell_word(form_template(question->second["schema"]));
-    }
-    commands = {command, Value("aetheris reject " + state.job.text + "." + id)};
-  } else if (wait.type == WaitType::message) {
-    command = "aetheris message " + state.job.text + " " + shell_word(wait.channel) + " '{}'";
-  } else if (wait.type != WaitType::timer) {
-    command = "aetheris signal " + state.job.text + " " + shell_word(key) + " '{}'";
-  }
-  if (commands.empty() && !command.is_null()) commands.push_back(command);
-  return Value::object({{"channel", or_null(wait.channel)},
-                        {"command", command},
-                        {"commands", Value::array(std::move(commands))},
+  return Value::object({{"actions", Value::array(wait_actions(state, key, wait))},
+                        {"channel", or_null(wait.channel)},
                         {"correlation_key", key},
                         {"due_at", or_null(wait.due_at)},
                         {"expires_at", or_null(wait.expires_at)},
@@ -440,9 +397,8 @@ Value unknown_call_view(const State& state, const UnknownCall& call, const Wait*
   const bool ended = is_terminal(state.status);
   const auto noted = state.noted.find(call.invocation.text);
   const bool is_noted = noted != state.noted.end();
-  std::vector<Value> commands;
-  if (wait || (ended && !is_noted)) commands = resolve_commands(state, call.key);
-  if (ended && !commands.empty()) commands.pop_back();  // without `fail`: the job has ended
+  std::vector<Value> actions;
+  if (wait || (ended && !is_noted)) actions.push_back(call_action(state, call.key));
   const Instant since = wait    ? wait->opened_at
                         : ended ? state.updated_at
                                 : call.ended_at.value_or(state.updated_at);
@@ -450,8 +406,8 @@ Value unknown_call_view(const State& state, const UnknownCall& call, const Wait*
   if (call.try_no > 0 && (wait || ended)) {
     resolvable = to_text(call.checkable_at.value_or(since));
   }
-  return Value::object({{"arguments", call.arguments},
-                        {"commands", Value::array(std::move(commands))},
+  return Value::object({{"actions", Value::array(std::move(actions))},
+                        {"arguments", call.arguments},
                         {"compensates", or_null(call.compensates.text)},
                         {"external_key", or_null(call.external_key.text)},
                         {"given_up", !wait && call.given_up},
@@ -521,14 +477,13 @@ std::vector<std::uint32_t> escalated_steps(const State& state) {
   return {steps.begin(), steps.end()};
 }
 
-std::vector<Value> confirmation_commands(const State& state, std::uint32_t step) {
-  const std::string resolve =
-      "aetheris resolve " + state.job.text + " " + state.steps[step].id.text;
-  std::vector<Value> commands{Value(resolve + " accept"), Value(resolve + " fail")};
-  if (state.parked_reason == kVerifierUnreachable) {
-    commands.insert(commands.begin(), Value("aetheris resume " + state.job.text));
-  }
-  return commands;
+std::vector<Value> confirmation_actions(const State& state, std::uint32_t step) {
+  std::vector<Value> actions;
+  if (state.parked_reason == kVerifierUnreachable) actions.push_back(resume_action(state));
+  actions.push_back(action("resolve",
+                           {{"call", state.steps[step].id.text}, {"job_id", state.job.text}},
+                           {"accept", "fail"}));
+  return actions;
 }
 
 // One request per step, with all resources that it changed.
@@ -545,10 +500,10 @@ Value confirmation_view(const State& state, std::uint32_t index) {
                                        {"verdict", change.escalated->verdict},
                                        {"version", or_null(change.version)}}));
   }
-  return Value::object({{"answer", "decision"},
+  return Value::object({{"actions", Value::array(confirmation_actions(state, index))},
+                        {"answer", "decision"},
                         {"arguments", Value()},
                         {"arguments_hash", Value()},
-                        {"commands", Value::array(confirmation_commands(state, index))},
                         {"correlation_key", Value()},
                         {"editable", false},
                         {"expires_at", Value()},
@@ -571,21 +526,21 @@ Value confirmation_view(const State& state, std::uint32_t index) {
 
 Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
   if (state.status != JobStatus::parked) return {};
-  Value command;  // null: this version has no command for it
+  Value unpark;  // null: this version has no action for it
   if (const auto escalated = escalated_steps(state); !escalated.empty()) {
-    command = confirmation_commands(state, escalated.front()).front();
+    unpark = confirmation_actions(state, escalated.front()).front();
   }
   if (state.parked_until == "resolve" && !in_doubt.empty() &&
-      in_doubt.front()["commands"].size() > 0) {
-    command = in_doubt.front()["commands"].items()[0];
+      in_doubt.front()["actions"].size() > 0) {
+    unpark = in_doubt.front()["actions"].items()[0];
   } else if (state.awaits_budget()) {
-    command = raise_command(state);
+    unpark = state.budget.exceeded ? raise_action(state, {&*state.budget.exceeded, 1}) : Value();
   } else if (state.is_paused()) {
-    command = "aetheris resume " + state.job.text;
+    unpark = resume_action(state);
   } else if (state.awaits_version()) {  // with a file that offers the job's version
-    command = "aetheris run FILE --job-id " + state.job.text;
+    unpark = action("run", {{"job_id", state.job.text}});
   }
-  return Value::object({{"command", command},
+  return Value::object({{"action", unpark},
                         {"reason", state.parked_reason},
                         {"since", or_null(state.parked_since)},
                         {"until", state.parked_until}});
@@ -738,6 +693,18 @@ Value state_view(const State& state) {
        {"tries_started", number(state.tries_started)},
        {"updated_at", to_text(state.updated_at)},
        {"waits", Value::array(std::move(waits))}});
+}
+
+Value raise_action(const State& state, std::span<const ExceededLimit> exceeded) {
+  std::vector<Value> limits;
+  for (const ExceededLimit& one : exceeded) {
+    const Value total = raised_total(state.budget, one);
+    if (total.is_null()) continue;
+    limits.push_back(Value::object({{"limit", to_text(one.limit)}, {"total", total}}));
+  }
+  if (limits.empty()) return {};
+  return action("budget",
+                {{"job_id", state.job.text}, {"limits", Value::array(std::move(limits))}});
 }
 
 std::vector<Value> approvals_view(const State& state) {

@@ -10,11 +10,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "engine/state/state.h"
 #include "json/value.h"
+#include "plan/budget.h"
 
 namespace ae::engine {
 
@@ -22,11 +24,11 @@ Value state_view(const State& state);
 
 // {id, agent, status, input, result, error{code, message, committed, node_id, item, turn, tool,
 //  model, field, expression, reads_input, reads_kept, summary, tries}, waiting, waits[{wait_type,
-//  correlation_key, channel, reason, opened_at, expires_at, due_at, node_id, step_id, command,
-//  commands[]}], in_doubt[{idempotency_key, invocation_id, external_key, tool, node_id, step_id,
-//  item, arguments, try, reason, said, since, resolvable_at, given_up, compensates, commands[],
+//  correlation_key, channel, reason, opened_at, expires_at, due_at, node_id, step_id, actions[]}],
+//  in_doubt[{idempotency_key, invocation_id, external_key, tool, node_id, step_id,
+//  item, arguments, try, reason, said, since, resolvable_at, given_up, compensates, actions[],
 //  noted{resolution, by, at, note, result}}], settling[{idempotency_key, tool, node_id, step_id,
-//  item, until}], confirmations[], changes[], parked{reason, until, since, command}, pausing,
+//  item, until}], confirmations[], changes[], parked{reason, until, since, action}, pausing,
 //  ending{kind, code, message, node_id, by}, attempt, attempt_id, deadline, not_before, next_due,
 //  created_at, updated_at, compensated[{node_id, step_id, item?}], uncompensated[], labels,
 //  trace_id, budget{limits{tokens, cost_micros, model_calls, tool_calls, wall, soft}, spent,
@@ -39,17 +41,21 @@ Value state_view(const State& state);
 // those that were given up, and after the end of the job all whose outcome stayed unknown.
 // `settling` are calls with an unknown outcome whose requests may still take effect; at `until`
 // their probes run. `confirmations` are as in approvals_view. `attempt` counts claims from 1;
-// `attempt_id` is null before the first. A `command` is the CLI command that resolves the entry.
-// `needs_version` is always null here.
+// `attempt_id` is null before the first. Actions (engine/state/action.h) resolve the entry; the action
+// of a parked job is null if this version has none. `needs_version` is always null here.
 Value job_view(const State& state);
 
 // [{id, job_id, node_id, item, turn, turn_call, step_id, kind: call | wait | question |
 //   confirmation, tool, tool_version, arguments, arguments_hash, editable, reason, question,
 //   labels, answer: decision | data, correlation_key, opened_at, expires_at}], in the order of the
 //   steps.
-// A confirmation also has `resources` and `commands`. The id is `<job id>.<16 hex digits>`: of the
+// A confirmation also has `resources` and `actions`. The id is `<job id>.<16 hex digits>`: of the
 // request for exactly this call, or of the step; it needs no escaping in a URL.
 std::vector<Value> approvals_view(const State& state);
+
+// The action that raises each of these limits: to twice its value, or to what the pending call
+// needs. null: none can be raised.
+Value raise_action(const State& state, std::span<const ExceededLimit> exceeded);
 
 // The names of StepPhase.
 std::string_view to_text(StepPhase phase);

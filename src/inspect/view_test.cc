@@ -54,7 +54,9 @@ AE_TEST("job_view/a waiting job names its wait and what answers it") {
   EXPECT_EQ(view["waiting"]["correlation_key"], "k");
   EXPECT_EQ(view["waiting"]["node_id"], "w");
   EXPECT_EQ(view["waiting"]["expires_at"], "2026-01-01T01:00:00.000000Z");
-  EXPECT_EQ(view["waiting"]["command"], "aetheris signal job-1 k '{}'");
+  EXPECT_EQ(view["waiting"]["actions"],
+            json("[{'act':'signal','arguments':{'correlation_key':'k','job_id':'job-1'},"
+                 "'choices':[]}]"));
   EXPECT_EQ(view["waits"].size(), 1u);
   EXPECT_EQ(view["in_doubt"].size(), 0u);
 }
@@ -73,28 +75,23 @@ AE_TEST("job_view/a parked job names the call, when it can be answered, and how"
   EXPECT_EQ(doubt["resolvable_at"], "2026-01-01T00:01:00.000000Z");
   EXPECT_EQ(view["parked"]["reason"], "invocation_in_doubt");
   EXPECT_EQ(view["parked"]["until"], "resolve");
-  const std::string resolve = "aetheris resolve job-1 " + job.sent[0].key.substr(0, 12);
-  EXPECT_EQ(view["parked"]["command"], resolve + " happened RESULT");
-  EXPECT_EQ(doubt["commands"],
-            Value::array({Value(resolve + " happened RESULT"), Value(resolve + " not_happened"),
-                          Value(resolve + " fail")}));
+  ASSERT_EQ(doubt["actions"].size(), 1u);
+  const Value& resolve = doubt["actions"].items()[0];
+  EXPECT_EQ(view["parked"]["action"], resolve);
+  EXPECT_EQ(resolve["act"], "resolve");
+  EXPECT_EQ(resolve["arguments"]["call"], Value(job.sent[0].key.substr(0, 12)));
+  EXPECT_EQ(resolve["choices"], json("['happened','not_happened','fail']"));
 }
 
-AE_TEST("job_view/a key of any text is one word of the command that answers it") {
-  JobFixture job(R"([{'id':'w', 'kind':'wait', 'wait':{'type':'signal','key':'a b; $HOME `'}}])");
-  EXPECT_EQ(job_view(job.claim().state)["waiting"]["command"],
-            "aetheris signal job-1 'a b; $HOME `' '{}'");
-}
-
-AE_TEST("job_view/a park that nothing of this version lifts names no command") {
+AE_TEST("job_view/a park that nothing of this version lifts names no action") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   job.claim();
   job.state.status = JobStatus::parked;
   job.state.parked_reason = "execution_version_mismatch";
   job.state.parked_until = "another_day";
-  EXPECT_TRUE(job_view(job.state)["parked"]["command"].is_null());
+  EXPECT_TRUE(job_view(job.state)["parked"]["action"].is_null());
   job.state.parked_until = "version";
-  EXPECT_EQ(job_view(job.state)["parked"]["command"], "aetheris run FILE --job-id job-1");
+  EXPECT_EQ(job_view(job.state)["parked"]["action"]["act"], "run");
 }
 
 AE_TEST("job_view/a paused job says how it goes on, and what is asked is answered by its id") {
@@ -103,10 +100,13 @@ AE_TEST("job_view/a paused job says how it goes on, and what is asked is answere
       " {'id':'m','kind':'wait','wait':{'type':'message','channel':'c'}}]");
   job.claim().pause();
   const Value view = job_view(job.state);
-  EXPECT_EQ(view["parked"]["command"], "aetheris resume job-1");
+  EXPECT_EQ(view["parked"]["action"]["act"], "resume");
   const std::string id = "job-1." + job.step("w").id.text;
-  EXPECT_EQ(view["waits"].items()[0]["command"], "aetheris approve " + id);
-  EXPECT_EQ(view["waits"].items()[1]["command"], "aetheris message job-1 c '{}'");
+  const Value& approve = view["waits"].items()[0]["actions"].items()[0];
+  EXPECT_EQ(approve["act"], "approve");
+  EXPECT_EQ(approve["arguments"], Value::object({{"id", id}}));
+  EXPECT_EQ(view["waits"].items()[1]["actions"],
+            json("[{'act':'message','arguments':{'channel':'c','job_id':'job-1'},'choices':[]}]"));
   ASSERT_EQ(approvals_view(job.state).size(), 1u);
   EXPECT_EQ(approvals_view(job.state)[0]["id"], id);
   EXPECT_EQ(approvals_view(job.state)[0]["kind"], "wait");
@@ -117,9 +117,8 @@ AE_TEST("job_view/a failed job has its error, and what stayed unknown") {
   const Value view = job_view(job.claim().unknown("a").state);
   EXPECT_EQ(view["error"]["code"], "invocation_in_doubt");
   ASSERT_EQ(view["in_doubt"].size(), 1u);
-  const std::string resolve = "aetheris resolve job-1 " + job.sent[0].key.substr(0, 12);
-  EXPECT_EQ(view["in_doubt"].items()[0]["commands"],
-            Value::array({Value(resolve + " happened RESULT"), Value(resolve + " not_happened")}));
+  EXPECT_EQ(view["in_doubt"].items()[0]["actions"].items()[0]["choices"],
+            json("['happened','not_happened']"));
   EXPECT_EQ(view["in_doubt"].items()[0]["resolvable_at"],
             Value(to_text(job.step("a").call->deadline + 30s)));
   EXPECT_EQ(view["in_doubt"].items()[0]["noted"], Value());

@@ -740,10 +740,10 @@ void check_visible(SimWorld& world, const engine::PlanSource& plans) {
     const Value view = engine::job_view(all->state);
     bool visible = false;
     for (const Value& wait : view["waits"].items()) {
-      visible = visible || wait["command"].is_string() || wait["due_at"].is_string();
+      visible = visible || wait["actions"].size() > 0 || wait["due_at"].is_string();
     }
     const Value& parked = view["parked"];
-    visible = visible || (!parked.text("reason").empty() && parked["command"].is_string());
+    visible = visible || (!parked.text("reason").empty() && parked["action"].is_object());
     const bool blocked = engine::is_blocked(all->state.status);
     if (!blocked || !visible) {
       world.report().violate(kRule, job, "it is " + observed.status + ": " + canonical(view),

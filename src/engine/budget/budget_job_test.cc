@@ -107,8 +107,10 @@ AE_TEST("budget/each limit parks the job before the call that it has no room for
     EXPECT_EQ(decision.kind, "budget");
     EXPECT_EQ(decision.state, "exceeded");
     EXPECT_EQ(decision.payload.value.text("limit"), one.limit);
-    EXPECT_TRUE(job_view(job.state)["parked"].text("command").starts_with("aetheris budget job-1 "))
-        << canonical(job_view(job.state)["parked"]);
+    const Value raise = job_view(job.state)["parked"]["action"];
+    EXPECT_EQ(raise["act"], "budget");
+    ASSERT_EQ(raise["arguments"]["limits"].size(), 1u) << canonical(raise);
+    EXPECT_EQ(raise["arguments"]["limits"].items()[0]["limit"], Value(one.limit));
     expect_verified(job);
   }
 }

@@ -3,6 +3,7 @@
 
 #include "engine/confirm/confirm.h"
 #include "engine/heart/request.h"
+#include "engine/state/action.h"
 
 namespace ae::engine {
 namespace {
@@ -91,7 +92,7 @@ Result<AppliedRequest> apply_confirmation_answer(const State& state, const Contr
   applied.answer = Value::object(
       {{"node_id", state.node_of(step).id}, {"resolution", resolution}, {"step_id", step.id.text}});
   if (last && resolution == "accept" && !state.awaits_confirmation()) {
-    applied.answer = applied.answer.with("next", "aetheris resume " + state.job.text);
+    applied.answer = applied.answer.with("next", action("resume", {{"job_id", state.job.text}}));
   }
   return applied;
 }

@@ -591,7 +591,7 @@ AE_TEST("note/an ended job takes what a person found out, and its end stays") {
   const Value view = job_view(job.state)["in_doubt"].items()[0];
   EXPECT_EQ(view["noted"]["resolution"], Value("happened"));
   EXPECT_EQ(view["noted"]["by"], Value("ann"));
-  EXPECT_EQ(view["commands"], json("[]"));
+  EXPECT_EQ(view["actions"], json("[]"));
   EXPECT_EQ(job_view(job.state)["error"]["code"], Value("invocation_in_doubt"));
   expect_proved(job);
 }
@@ -715,9 +715,10 @@ AE_TEST("ending/a job that waits shows a call that was given up, and parks for n
   const Value doubt = doubt_of(job);
   EXPECT_EQ(doubt["given_up"], Value(true));
   EXPECT_EQ(doubt["idempotency_key"], Value(job.sent[0].key));
-  EXPECT_EQ(doubt["commands"], json("[]"));
+  EXPECT_EQ(doubt["actions"], json("[]"));
   job.pause();
-  EXPECT_EQ(job_view(job.state)["parked"]["command"], Value("aetheris resume job-1"));
+  EXPECT_EQ(job_view(job.state)["parked"]["action"],
+            json("{'act':'resume','arguments':{'job_id':'job-1'},'choices':[]}"));
   job.resume().signal("k");
   EXPECT_EQ(listed(job), std::set{job.sent[0].key});
 }
@@ -733,7 +734,7 @@ AE_TEST("ending/a call in doubt comes before one that was given up") {
   EXPECT_EQ(view["in_doubt"].items()[0]["node_id"], Value("b"));
   EXPECT_EQ(view["in_doubt"].items()[0]["given_up"], Value(false));
   EXPECT_EQ(view["in_doubt"].items()[1]["node_id"], Value("a"));
-  EXPECT_EQ(view["parked"]["command"], view["in_doubt"].items()[0]["commands"].items()[0]);
+  EXPECT_EQ(view["parked"]["action"], view["in_doubt"].items()[0]["actions"].items()[0]);
 }
 
 AE_TEST("note/a late result of a call that was given up is noted while the job goes on") {

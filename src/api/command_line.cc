@@ -1,0 +1,152 @@
+#include "api/command_line.h"
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "json/json.h"
+
+namespace ae::api {
+namespace {
+
+constexpr std::size_t kFieldsShown = 64;
+constexpr std::size_t kFieldNameShown = 64;  // bytes
+
+// Quotes one word of a shell command line.
+std::string shell_word(std::string_view text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,@%+=";
+  if (!text.empty() && text.find_first_not_of(kPlain) == text.npos) return std::string(text);
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+// Placeholder for a value that the user must choose: not valid JSON, so the unedited command is
+// rejected.
+std::string_view placeholder_for(std::string_view type) {
+  if (type == "integer") return "<integer>";
+  if (type == "number") return "<number>";
+  if (type == "boolean") return "<true or false>";
+  return type == "array" ? "<list>" : "<text>";
+}
+
+// Template of the required members of a form: {"n":<integer>,"who":<text>}. The schema comes from
+// an MCP server and may contain anything.
+std::string form_template(const Value& schema) {
+  if (!schema["required"].is_array()) return "{…}";
+  std::set<std::string_view> names;
+  std::string form;
+  for (const Value& name : schema["required"].items()) {
+    if (!name.is_string() || names.contains(name.as_string())) continue;
+    if (!form.empty()) form += ',';
+    if (names.size() == kFieldsShown || name.as_string().size() > kFieldNameShown) {
+      form += "…";
+      break;
+    }
+    names.insert(name.as_string());
+    form.append(canonical(name)).append(":");
+    form.append(placeholder_for(schema["properties"][name.as_string()].text("type")));
+  }
+  return "{" + (form.empty() ? "…" : form) + "}";
+}
+
+// " --tokens 200 --cost 5"
+std::string limit_options(const Value& limits) {
+  std::string options;
+  for (const Value& one : limits.items()) {
+    std::string name(one.text("limit"));
+    std::ranges::replace(name, '_', '-');
+    options.append(" --").append(name).append(" ").append(one.text("total"));
+  }
+  return options;
+}
+
+// The command without the choice.
+std::string words_of(std::string_view act, const Value& arguments) {
+  const std::string job(arguments.text("job_id"));
+  if (act == "approve") {
+    const Value* const form = arguments.find("schema");
+    return "aetheris approve " + std::string(arguments.text("id")) +
+           (form ? " --arguments " + shell_word(form_template(*form)) : "");
+  }
+  if (act == "reject") return "aetheris reject " + std::string(arguments.text("id"));
+  if (act == "message") {
+    return "aetheris message " + job + " " + shell_word(arguments.text("channel")) + " '{}'";
+  }
+  if (act == "signal") {
+    return "aetheris signal " + job + " " + shell_word(arguments.text("correlation_key")) + " '{}'";
+  }
+  if (act == "resolve")
+    return "aetheris resolve " + job + " " + std::string(arguments.text("call"));
+  if (act == "budget") return "aetheris budget " + job + limit_options(arguments["limits"]);
+  if (act == "run") return "aetheris run FILE --job-id " + job;
+  return "aetheris " + std::string(act) + " " + job;
+}
+
+Value without(const Value& object, std::string_view name) {
+  std::vector<Member> members;
+  for (const Member& member : object.members()) {
+    if (member.first != name) members.push_back(member);
+  }
+  return Value::object(std::move(members));
+}
+
+Value wait_with_commands(const Value& wait) {
+  const Value shown = with_commands(wait);
+  const Value& commands = shown["commands"];
+  return shown.with("command", commands.size() > 0 ? commands.items()[0] : Value());
+}
+
+Value list_with_commands(const Value& list, Value (*convert)(const Value&)) {
+  std::vector<Value> entries;
+  for (const Value& entry : list.items()) entries.push_back(convert(entry));
+  return Value::array(std::move(entries));
+}
+
+}  // namespace
+
+std::vector<std::string> command_lines(const Value& action) {
+  if (!action.is_object()) return {};
+  const std::string words = words_of(action.text("act"), action["arguments"]);
+  if (action["choices"].size() == 0) return {words};
+  std::vector<std::string> lines;
+  for (const Value& choice : action["choices"].items()) {
+    const std::string& name = choice.as_string();
+    lines.push_back(words + " " + name + (name == "happened" ? " RESULT" : ""));
+  }
+  return lines;
+}
+
+std::string command_line(const Value& action) {
+  const std::vector<std::string> lines = command_lines(action);
+  return lines.empty() ? std::string() : lines.front();
+}
+
+Value with_commands(const Value& entry) {
+  const Value* const actions = entry.find("actions");
+  if (actions == nullptr) return entry;
+  std::vector<Value> commands;
+  for (const Value& action : actions->items()) {
+    for (std::string& line : command_lines(action)) commands.emplace_back(std::move(line));
+  }
+  return without(entry, "actions").with("commands", Value::array(std::move(commands)));
+}
+
+Value with_all_commands(const Value& view) {
+  Value shown =
+      view.with("waits", list_with_commands(view["waits"], wait_with_commands))
+          .with("in_doubt", list_with_commands(view["in_doubt"], with_commands))
+          .with("confirmations", list_with_commands(view["confirmations"], with_commands));
+  if (view["waiting"].is_object()) {
+    shown = shown.with("waiting", wait_with_commands(view["waiting"]));
+  }
+  if (!view["parked"].is_object()) return shown;
+  const std::string unpark = command_line(view["parked"]["action"]);
+  return shown.with(
+      "parked",
+      without(view["parked"], "action").with("command", unpark.empty() ? Value() : Value(unpark)));
+}
+
+}  // namespace ae::api

@@ -1,0 +1,118 @@
+// Actions as commands, as a table; and the commands of forms, whose schemas come from MCP servers.
+#include "api/command_line.h"
+
+#include <string>
+#include <string_view>
+
+#include "engine/state/action.h"
+#include "json/json.h"
+#include "testing/test.h"
+
+namespace ae::api {
+namespace {
+
+using engine::action;
+
+AE_TEST("command_line/each action is a command with all its words") {
+  const struct {
+    Value action;
+    std::vector<std::string> lines;
+  } cases[] = {
+      {Value(), {}},
+      {action("approve", {{"id", "j.0a"}}), {"aetheris approve j.0a"}},
+      {action("reject", {{"id", "j.0a"}}), {"aetheris reject j.0a"}},
+      {action("message", {{"channel", "c"}, {"job_id", "j"}}), {"aetheris message j c '{}'"}},
+      {action("signal", {{"correlation_key", "k"}, {"job_id", "j"}}), {"aetheris signal j k '{}'"}},
+      {action("resolve", {{"call", "5d0c"}, {"job_id", "j"}}, {"happened", "not_happened", "fail"}),
+       {"aetheris resolve j 5d0c happened RESULT", "aetheris resolve j 5d0c not_happened",
+        "aetheris resolve j 5d0c fail"}},
+      {action("resolve", {{"call", "a/0"}, {"job_id", "j"}}, {"accept", "fail"}),
+       {"aetheris resolve j a/0 accept", "aetheris resolve j a/0 fail"}},
+      {action("resume", {{"job_id", "j"}}), {"aetheris resume j"}},
+      {action("run", {{"job_id", "j"}}), {"aetheris run FILE --job-id j"}},
+  };
+  for (const auto& one : cases) {
+    EXPECT_EQ(command_lines(one.action), one.lines) << canonical(one.action);
+  }
+}
+
+AE_TEST("command_line/a budget is raised in the order of its limits") {
+  const auto limit = [](const char* name, const char* total) {
+    return Value::object({{"limit", name}, {"total", total}});
+  };
+  const Value limits = Value::array({limit("tool_calls", "4"), limit("cost", "0.5")});
+  EXPECT_EQ(command_line(action("budget", {{"job_id", "j"}, {"limits", limits}})),
+            "aetheris budget j --tool-calls 4 --cost 0.5");
+}
+
+AE_TEST("command_line/a key of any text is one word") {
+  EXPECT_EQ(command_line(action("signal", {{"correlation_key", "a b; $HOME `"}, {"job_id", "j"}})),
+            "aetheris signal j 'a b; $HOME `' '{}'");
+  EXPECT_EQ(command_line(action("message", {{"channel", "it's"}, {"job_id", "j"}})),
+            "aetheris message j 'it'\\''s' '{}'");
+}
+
+std::string form_of(const Value& schema) {
+  const std::string command = command_line(action("approve", {{"id", "j.0a"}, {"schema", schema}}));
+  constexpr std::string_view kHead = "aetheris approve j.0a --arguments ";
+  EXPECT_TRUE(command.starts_with(kHead)) << command;
+  return command.substr(kHead.size());
+}
+
+AE_TEST("command_line/a form names its required fields, and chooses no value for them") {
+  const struct {
+    std::string_view schema, form;
+  } cases[] = {
+      {R"({"type":"object","required":["n","s","e","b","d","f","l","n","what"],"properties":{
+           "n":{"type":"integer"},"s":{"type":"string"},"e":{"type":"string","enum":["x","y"]},
+           "b":{"type":"boolean"},"d":{"type":"string","default":"usual"},"f":{"type":"number"},
+           "l":{"type":"array"}}})",
+       R"('{"n":<integer>,"s":<text>,"e":<text>,"b":<true or false>,"d":<text>,"f":<number>,)"
+       R"("l":<list>,"what":<text>}')"},
+      {R"({"type":"object","required":["a b"],"properties":{"a b":{"type":"integer"}}})",
+       R"('{"a b":<integer>}')"},
+      {R"({"type":"object","properties":{"n":{"type":"integer"}}})", "'{…}'"},
+      {R"({"type":"object","required":[],"properties":{}})", "'{…}'"},
+      {"null", "'{…}'"},
+  };
+  for (const auto& one : cases) {
+    const auto schema = parse_json(std::string(one.schema));
+    ASSERT_TRUE(schema) << one.schema;
+    const std::string form = form_of(*schema);
+    EXPECT_EQ(form, one.form);
+    EXPECT_FALSE(parse_json(form.substr(1, form.size() - 2))) << "the unedited command is rejected";
+  }
+}
+
+AE_TEST("command_line/of a form with thousands of fields the first ones are named") {
+  std::vector<Value> names;
+  for (int i = 0; i < 4'000; ++i) names.emplace_back("field-" + std::to_string(i));
+  const std::string form = form_of(Value::object({{"required", Value::array(std::move(names))}}));
+  EXPECT_TRUE(form.ends_with(R"("field-63":<text>,…}')")) << form;
+  const Value long_name(std::string(3'000, 'x'));
+  EXPECT_EQ(form_of(Value::object({{"required", Value::array({Value("a"), long_name})}})),
+            R"('{"a":<text>,…}')");
+}
+
+AE_TEST("command_line/a view has its commands in the place of its actions") {
+  const Value wait = Value::object(
+      {{"actions",
+        Value::array({action("approve", {{"id", "j.0a"}}), action("reject", {{"id", "j.0a"}})})}});
+  const Value timer = Value::object({{"actions", Value::array({})}});
+  const Value view =
+      Value::object({{"confirmations", Value::array({})},
+                     {"in_doubt", Value::array({})},
+                     {"parked", Value::object({{"action", action("resume", {{"job_id", "j"}})}})},
+                     {"waiting", wait},
+                     {"waits", Value::array({wait, timer})}});
+  const std::string shown =
+      R"({"command":"aetheris approve j.0a","commands":["aetheris approve j.0a",)"
+      R"("aetheris reject j.0a"]})";
+  EXPECT_EQ(canonical(with_all_commands(view)),
+            R"({"confirmations":[],"in_doubt":[],"parked":{"command":"aetheris resume j"},)"
+            R"("waiting":)" +
+                shown + R"(,"waits":[)" + shown + R"(,{"command":null,"commands":[]}]})");
+}
+
+}  // namespace
+}  // namespace ae::api

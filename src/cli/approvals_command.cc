@@ -1,0 +1,155 @@
+// approvals: lists open approvals and questions.
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/job_reads.h"
+#include "cli/phrases.h"
+#include "cli/shared.h"
+#include "json/json.h"
+
+namespace ae::cli {
+namespace {
+
+// Indented JSON over several lines, safe on a terminal (safe_json).
+std::string indented_json(const Value& value) {
+  std::string text = safe_json(pretty(value));
+  while (text.ends_with('\n')) text.pop_back();
+  for (std::size_t at = 0; (at = text.find('\n', at)) != text.npos; at += 3) {
+    text.replace(at, 1, "\n  ");
+  }
+  return text;
+}
+
+// The request that would be sent, as prepared by the tool.
+std::string sends_text(const Value& sends) {
+  std::string text;
+  const auto line = [&](const char* what, const std::string& value) {
+    text.append("  ").append(what).append(value).append("\n");
+  };
+  if (sends["error"].is_string()) line("not sendable: ", safe(sends.text("error")));
+  if (sends["url"].is_string()) {
+    line("sends:     ", safe(sends.text("method")) + " " + safe(sends.text("url")));
+  }
+  if (sends["headers"].is_object()) {
+    for (const auto& [name, value] : sends["headers"].members()) {
+      line("           ", safe(name) + ": " + safe(value.is_string() ? value.as_string() : ""));
+    }
+  }
+  if (sends["argv"].is_array()) line("runs:      ", safe_json(canonical(sends["argv"])));
+  if (sends["stdin"].is_string()) line("           stdin ", safe(sends.text("stdin")));
+  if (sends["env"].is_object()) line("           env ", safe_json(canonical(sends["env"])));
+  if (sends["cwd"].is_string()) line("           in ", safe(sends.text("cwd")));
+  if (sends["server"].is_string()) {
+    line("sends:     ", "tools/call " + safe(sends.text("tool")) + " to the MCP server " +
+                            safe(sends.text("server")));
+  }
+  return text;
+}
+
+// The details of a call to approve: the exact arguments and the reason.
+std::string call_text(const Value& approval) {
+  std::string text;
+  if (approval["reason"].is_string())
+    text += "  reason:    " + safe(approval.text("reason")) + "\n";
+  if (approval["labels"].is_object() && approval["labels"].size() > 0) {
+    text += "  job:       " + safe_json(canonical(approval["labels"])) + "\n";
+  }
+  text += "  arguments: " + indented_json(approval["arguments"]) + "\n";
+  text += "  args hash: " + safe(approval.text("arguments_hash")) + "\n";
+  return text + sends_text(approval["sends"]);
+}
+
+// The question of a tool during its call. Its text comes from the server.
+std::string question_text(const Value& approval) {
+  const Value& question = approval["question"];
+  std::string text = "  question:  " + safe(question.text("message")) + "\n";
+  if (question["url"].is_string()) text += "  address:   " + safe(question.text("url")) + "\n";
+  if (question["schema"].is_object())
+    text += "  answer:    " + indented_json(question["schema"]) + "\n";
+  return text;
+}
+
+}  // namespace
+
+std::string approval_text(const Value& approval) {
+  const std::string id = safe(approval.text("id"));
+  std::string what = "node " + place_text(approval) + " of job " + safe(approval.text("job_id"));
+  const bool call = approval.text("kind") == "call";
+  const bool question = approval.text("kind") == "question";
+  if (call) {
+    what += " waits for approval of the " + call_of(approval.text("tool"));
+  } else if (question) {
+    what += ": the " + call_of(approval.text("tool")) + " asks a question";
+  } else if (approval.text("kind") == "confirmation") {
+    what += " needs a decision on" + resources_text(approval["resources"]);
+  } else {
+    what += approval.text("answer") == "data" ? " asks for data (" : " asks (";
+    what += safe(approval.text("correlation_key")) + ")";
+  }
+  std::string text = id;
+  text.append("\n  ").append(what).append("\n");
+  if (approval["expires_at"].is_string()) {
+    text += "  expires:   " + short_time(approval.text("expires_at")) + "\n";
+  }
+  if (call) text += call_text(approval);
+  if (question) text += question_text(approval);
+  return text;
+}
+
+namespace {
+
+struct ApprovalsOptions : CommonOptions {
+  std::string limit, cursor;
+};
+
+std::vector<Option> approvals_options(ApprovalsOptions& o) {
+  return {{"--limit", "N", &o.limit, "maximum number of entries (default 100)"},
+          {"--cursor", "CURSOR", &o.cursor, "continue after this cursor"}};
+}
+
+int approvals_command(const ApprovalsOptions& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  auto page = [&]() -> Result<Value> {
+    auto client = open_to_read(*store, {});
+    if (!client) return std::unexpected(client.error());
+    return full_page(**client, {"api", "approvals"},
+                     {{"limit", options.limit}, {"cursor", options.cursor}}, "approvals",
+                     options.limit);
+  }();
+  if (!page) return terminal.fail_with(page.error());
+  if (terminal.json()) {
+    terminal.print_json(*page);
+    return kDone;
+  }
+  if ((*page)["approvals"].size() == 0) terminal.note("no pending approvals");
+  for (const Value& approval : (*page)["approvals"].items()) {
+    const std::string id = safe(approval.text("id"));
+    const bool form =
+        approval.text("kind") == "question" && approval["question"].text("mode") == "form";
+    std::string text = approval_text(approval);
+    for (const std::string_view answer : {"approve ", "reject "}) {
+      const bool fills_in = form && answer == "approve ";
+      text.append("  aetheris ").append(answer).append(id).append(store_flag(*store));
+      text.append(fills_in ? " --arguments '{…}'\n" : "\n");
+    }
+    terminal.print(text);
+  }
+  if ((*page)["next_cursor"].is_string()) {
+    terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
+  }
+  return kDone;
+}
+
+}  // namespace
+
+extern const Command kApprovalsCommand{
+    .name = "approvals",
+    .group = Group::respond,
+    .target = Target::store_or_server,
+    .summary = "list pending approvals and questions",
+    .example = "aetheris approvals",
+    .bind = bound_command<ApprovalsOptions, approvals_options, approvals_command>};
+
+}  // namespace ae::cli

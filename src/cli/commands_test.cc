@@ -1,0 +1,114 @@
+// The list of commands is consistent, and a command line selects one of them.
+#include "cli/commands.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cli/parse.h"
+#include "testing/test.h"
+
+namespace ae::cli {
+namespace {
+
+// "-f,--follow" → "-f", "--follow"
+std::vector<std::string> names_of(const Option& option) {
+  std::vector<std::string> names;
+  for (std::size_t from = 0; from <= option.names.size();) {
+    const std::size_t end = std::min(option.names.find(',', from), option.names.size());
+    names.push_back(option.names.substr(from, end - from));
+    from = end + 1;
+  }
+  return names;
+}
+
+Parsed parsed(std::vector<std::string> words) {
+  words.insert(words.begin(), "aetheris");
+  std::vector<char*> argv;
+  argv.reserve(words.size());
+  for (std::string& word : words) argv.push_back(word.data());
+  return parse(static_cast<int>(argv.size()), argv.data());
+}
+
+AE_TEST("commands/each has a name of its own, a summary, and an example of itself") {
+  std::set<std::string_view> names;
+  for (const Command* command : commands()) {
+    EXPECT_TRUE(names.insert(command->name).second) << command->name;
+    EXPECT_FALSE(command->summary.empty()) << command->name;
+    EXPECT_NE(command->example.find("aetheris " + std::string(command->name)),
+              std::string_view::npos)
+        << command->example;
+    EXPECT_EQ(find_command(command->name), command);
+  }
+  EXPECT_EQ(find_command("unknown"), nullptr);
+}
+
+AE_TEST("commands/an option has a name of its own, a meaning, and a value unless it is a flag") {
+  for (const Command* command : commands()) {
+    const auto bound = command->bind();
+    std::set<std::string> names{"-h", "--help"};
+    for (const Option& option : declare_common(bound->common())) names.insert(option.names);
+    const std::vector<Option> options = bound->options();
+    for (const Option& option : options) {
+      const std::string where = std::string(command->name) + " " + option.names;
+      for (const std::string& name : names_of(option)) {
+        EXPECT_TRUE(names.insert(name).second) << where;
+      }
+      EXPECT_FALSE(option.meaning.empty()) << where;
+      EXPECT_EQ(option.value.empty(), option.is_flag() || option.is_argument()) << where;
+    }
+    for (const Option& option : options) {
+      std::vector<std::string> others = option.rules.excludes;
+      if (!option.rules.needs.empty()) others.push_back(option.rules.needs);
+      for (const std::string& other : others) {
+        EXPECT_TRUE(names.contains(other)) << command->name << " " << option.names << ": " << other;
+      }
+    }
+  }
+}
+
+AE_TEST("commands/a required argument is not behind one that may be missing") {
+  for (const Command* command : commands()) {
+    const auto bound = command->bind();
+    bool optional = false;
+    for (const Option& option : bound->options()) {
+      if (!option.is_argument()) continue;
+      EXPECT_FALSE(optional && option.rules.is_required) << command->name << " " << option.names;
+      optional = optional || !option.rules.is_required;
+    }
+  }
+}
+
+AE_TEST("parse/a command line selects its command; --store is accepted before and behind it") {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--store", "memory:", "job", "a"},
+        std::vector<std::string>{"job", "a", "--store=memory:"}}) {
+    const Parsed result = parsed(words);
+    ASSERT_NE(result.command, nullptr) << (result.error ? result.error->message : "");
+    EXPECT_EQ(result.command->name, "job");
+    EXPECT_EQ(result.bound->common().store, "memory:");
+    EXPECT_TRUE(result.bound->common().store_given);
+  }
+}
+
+AE_TEST("parse/a rule of an option is a usage error with the command's usage") {
+  const std::vector<std::vector<std::string>> lines = {{"run", "a.yaml", "--job-id", ""},
+                                                       {"run", "a.yaml", "--priority", "1001"},
+                                                       {"run", "a.yaml", "--queue", "a b"},
+                                                       {"run", "a.yaml", "--durability", "both"},
+                                                       {"events", "a", "--said"},
+                                                       {"jobs", "--stuck", "--agent", "a"},
+                                                       {"serve", "--fair-by", "a", "--no-fair-by"},
+                                                       {"fork", "a"}};
+  for (const std::vector<std::string>& words : lines) {
+    const Parsed result = parsed(words);
+    ASSERT_TRUE(result.error) << words[0] << " " << words.back();
+    EXPECT_EQ(result.command, nullptr);
+    EXPECT_EQ(result.error->code, Code::usage);
+    EXPECT_TRUE(result.usage.starts_with("usage: aetheris " + words[0])) << result.usage;
+  }
+}
+
+}  // namespace
+}  // namespace ae::cli

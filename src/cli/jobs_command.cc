@@ -1,0 +1,245 @@
+// jobs: lists jobs, and those that need an operator.
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "app/api_client.h"
+#include "base/time.h"
+#include "cli/job_reads.h"
+#include "cli/phrases.h"
+#include "cli/shared.h"
+#include "cli/trace_text.h"
+
+namespace ae::cli {
+namespace {
+
+struct JobsOptions : CommonOptions {
+  std::string status, agent, limit, cursor, older_than;
+  std::vector<std::string> labels;
+  bool stuck = false, in_doubt = false;
+};
+
+std::vector<Option> jobs_options(JobsOptions& o) {
+  return {
+      {"--status", "STATUS", &o.status, "queued running waiting parked completed failed cancelled"},
+      {"--agent", "NAME", &o.agent, "only jobs of this agent"},
+      {"--label", "NAME=VALUE", &o.labels, "NAME=VALUE; all must match"},
+      {"--limit", "N", &o.limit, "maximum number of entries (default 100)"},
+      {"--cursor", "ID", &o.cursor, "continue after this job or cursor"},
+      {"--stuck",
+       "",
+       &o.stuck,
+       "only jobs that need an operator, with the command to run",
+       {.excludes = {"--status", "--agent", "--label", "--in-doubt"}}},
+      {"--older-than",
+       "DURATION",
+       &o.older_than,
+       "with --stuck: minimum time without progress (default 5m); parked jobs always",
+       {.needs = "--stuck"}},
+      {"--in-doubt",
+       "",
+       &o.in_doubt,
+       "only jobs with calls whose outcome is unknown",
+       {.excludes = {"--status", "--agent", "--label"}}}};
+}
+
+// Why the job is stalled, and the commands that help. One line each, below its row.
+std::string stuck_text(const Value& job, const std::string& flag, std::size_t columns) {
+  std::string text;
+  const auto commands = [&](const Value& list, const AnswerTo& to) {
+    if (!list.is_array()) return;
+    for (const Value& command : list.items()) {
+      if (!command.is_string()) continue;
+      text += "    " + safe(command.as_string()) + flag + "\n";
+      const std::string note = answer_note(command.as_string(), to);
+      if (!note.empty()) text += "        (" + note + ")\n";
+    }
+  };
+  if (const Value& stuck = job["stuck"]; stuck.is_object()) {
+    const bool parked = stuck.text("reason") == "parked";
+    const std::string_view message = stuck.text("message");
+    const std::string since = " since " + short_time(stuck.text("since"));
+    text += "  ";
+    if (parked) {
+      text += "parked" + since + ": " + parked_text(Value::object({{"reason", message}})) + "\n";
+    } else {
+      text += safe(stuck.text("reason")) + ": " + safe(message) + "," + since + "\n";
+    }
+    const bool confirms = stuck["commands"].is_array() &&
+                          std::ranges::any_of(stuck["commands"].items(), [](const Value& one) {
+                            return one.is_string() && one.as_string().ends_with(" accept");
+                          });
+    commands(stuck["commands"], {.confirms = confirms});
+  }
+  if (!job["in_doubt"].is_array()) return text;
+  const std::string_view status = job.text("status");
+  const bool ended = status == "completed" || status == "failed" || status == "cancelled";
+  for (const Value& doubt : job["in_doubt"].items()) {
+    text += "  node " + place_text(doubt) + ": " + unknown_outcome_text(doubt) + ", since " +
+            short_time(doubt.text("since")) + "\n";
+    for (const std::string& line : call_lines(doubt, columns)) text += "    " + line + "\n";
+    if (doubt["given_up"] == Value(true)) {
+      text += "    given up: no longer waited for\n";
+    }
+    if (const std::string noted = noted_text(doubt); !noted.empty()) text += "    " + noted + "\n";
+    commands(doubt["commands"], {.doubt = doubt, .ended = ended});
+  }
+  return text;
+}
+
+// The head of a list of jobs, and a row with details for each.
+std::string stuck_list(const Value& jobs, const std::string& flag, const Paint& paint,
+                       std::size_t columns) {
+  Table table({"ID", "STATUS", "AGENT"});
+  for (const Value& job : jobs.items()) {
+    const std::string status(job.text("status"));
+    table.row({{std::string(job.text("id"))},
+               {status, status_tint(status)},
+               {std::string(job.text("agent"))}});
+  }
+  const std::string rows = table.text(paint, 0);
+  std::size_t at = rows.find('\n') + 1;
+  std::string text = rows.substr(0, at);
+  for (const Value& job : jobs.items()) {
+    const std::size_t end = rows.find('\n', at) + 1;
+    text += rows.substr(at, end - at) + stuck_text(job, flag, columns);
+    at = end;
+  }
+  return text;
+}
+
+constexpr std::size_t kReasonsRead = 20;  // jobs of a list whose state is read
+
+// The time from creation to end, for a job that has ended.
+std::string job_duration_text(const Value& job) {
+  const std::string_view status = job.text("status");
+  if (status != "completed" && status != "failed" && status != "cancelled") return "";
+  const auto from = instant_from_text(job.text("created_at"));
+  const auto to = instant_from_text(job.text("updated_at"));
+  return from && to ? duration_shown(*to - *from) : "";
+}
+
+// Why a job failed or does not continue; "" if it needs no action.
+std::string reason_of(const Value& job) {
+  if (const Value& error = job["error"]; error.is_object()) {
+    const std::string_view summary = error.text("summary");
+    return safe(error.text("code")) + ": " +
+           first_line(summary.empty() ? error.text("message") : summary);
+  }
+  if (job["parked"].is_object()) return park_reason(job["parked"], job["in_doubt"]);
+  if (job["unattended"].is_object()) return first_line(job["unattended"].text("message"));
+  return job["waits"].size() > 0 ? wait_sentence(job["waits"].items()[0]) : std::string();
+}
+
+// The reasons of the first jobs in a list that have one, by id; rows do not contain them.
+std::map<std::string, std::string, std::less<>> reasons_of(const Value& jobs,
+                                                           const CommonOptions& options) {
+  // Jobs that need an operator are read first.
+  constexpr std::pair<std::string_view, std::string_view> kRounds[] = {{"failed", "parked"},
+                                                                       {"waiting", "queued"}};
+  std::map<std::string, std::string, std::less<>> reasons;
+  const auto store = store_of(options);
+  std::unique_ptr<app::ApiClient> client;
+  std::size_t read = 0;
+  for (const auto& [one, other] : kRounds) {
+    for (const Value& job : jobs.items()) {
+      if (job.text("status") != one && job.text("status") != other) continue;
+      if (read++ == kReasonsRead) return reasons;
+      if (!client) {
+        auto opened = store ? open_to_read(*store, {}) : std::unexpected(store.error());
+        if (!opened) return reasons;
+        client = *std::move(opened);
+      }
+      const std::string id(job.text("id"));
+      const auto whole = get(*client, {"api", "jobs", id}, {});
+      if (!whole) continue;
+      if (std::string reason = reason_of(*whole); !reason.empty()) reasons[id] = std::move(reason);
+    }
+  }
+  return reasons;
+}
+
+int jobs_command(const JobsOptions& options, Terminal& terminal) {
+  auto page = [&]() -> Result<Value> {
+    AE_ASSIGN(const app::StoreUrl store, store_of(options));
+    auto client = open_to_read(store, {});
+    if (!client) return std::unexpected(client.error());
+    api::QueryPairs query{{"status", options.status},
+                          {"agent", options.agent},
+                          {"limit", options.limit},
+                          {"cursor", options.cursor}};
+    for (const std::string& label : options.labels) {
+      if (const std::size_t at = label.find_first_of(":="); at == 0 || at == label.npos) {
+        return fail(Code::usage, "--label must be NAME=VALUE, not \"" + label.substr(0, 80) + "\"");
+      }
+      query.emplace_back("label", label);
+    }
+    if (options.stuck) {
+      query.emplace_back("stuck", "true");
+      query.emplace_back("older_than", options.older_than);
+    }
+    if (options.in_doubt) query.emplace_back("in_doubt", "true");
+    if (!options.stuck && !options.in_doubt)
+      return get(**client, {"api", "jobs"}, std::move(query));
+    return full_page(**client, {"api", "jobs"}, std::move(query), "jobs", options.limit);
+  }();
+  if (!page) return terminal.fail_with(page.error());
+  if (terminal.json()) {
+    terminal.print_json(*page);
+    return kDone;
+  }
+  if ((*page)["jobs"].size() == 0) {
+    terminal.note(options.stuck      ? "no stuck jobs"
+                  : options.in_doubt ? "no calls with an unknown outcome"
+                                     : "no jobs");
+    return kDone;
+  }
+  if (options.stuck || options.in_doubt) {
+    const auto store = store_of(options);
+    const std::string flag = store ? store_flag(*store) : "";
+    terminal.print(
+        stuck_list((*page)["jobs"], flag, terminal.out(), argument_columns(terminal, Stream::out)));
+    if ((*page)["next_cursor"].is_string()) {
+      terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
+    }
+    return kDone;
+  }
+  const auto reasons = reasons_of((*page)["jobs"], options);
+  std::vector<std::string> head{"ID", "STATUS", "AGENT", "CREATED", "DURATION", "LABELS"};
+  if (!reasons.empty()) head.emplace_back("REASON");
+  Table table(std::move(head));
+  for (const Value& job : (*page)["jobs"].items()) {
+    const std::string status(job.text("status"));
+    const auto reason = reasons.find(job.text("id"));
+    std::vector<Table::Cell> cells{
+        {std::string(job.text("id"))},    {status, status_tint(status)},
+        {std::string(job.text("agent"))}, {short_time(job.text("created_at"))},
+        {job_duration_text(job)},         {labels_text(job["labels"])}};
+    if (!reasons.empty()) {
+      cells.push_back({reason == reasons.end() ? std::string() : reason->second,
+                       status == "failed" ? Tint::bad : Tint::none});
+    }
+    table.row(std::move(cells));
+  }
+  terminal.print(table.text(terminal.out(), terminal.width()));
+  if ((*page)["next_cursor"].is_string()) {
+    terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
+  }
+  return kDone;
+}
+
+}  // namespace
+
+extern const Command kJobsCommand{.name = "jobs",
+                                  .group = Group::inspect,
+                                  .target = Target::store_or_server,
+                                  .summary = "list jobs, newest first",
+                                  .example = "aetheris jobs --status waiting",
+                                  .bind = bound_command<JobsOptions, jobs_options, jobs_command>};
+
+}  // namespace ae::cli

@@ -1,0 +1,201 @@
+// trace, replay, verify: show the steps of a job, its state at an event, and whether its log is
+// intact.
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "app/key_file.h"
+#include "cli/job_reads.h"
+#include "cli/phrases.h"
+#include "cli/shared.h"
+#include "cli/trace_text.h"
+#include "json/json.h"
+
+namespace ae::cli {
+namespace {
+
+struct TraceOptions : CommonOptions {
+  std::string id;
+  bool verbose = false;
+};
+
+std::vector<Option> trace_options(TraceOptions& o) {
+  return {{"ID", "", &o.id, "the job", kRequired},
+          {"-v,--verbose", "", &o.verbose, "with call ids and invocation ids"}};
+}
+
+struct ReplayOptions : CommonOptions {
+  std::string id, at;
+};
+
+std::vector<Option> replay_options(ReplayOptions& o) {
+  return {{"ID", "", &o.id, "the job", kRequired},
+          {"--at", "SEQ", &o.at, "at this event (default: the last)"}};
+}
+
+struct VerifyOptions : CommonOptions {
+  std::string id;
+  std::vector<std::string> keys;  // trusted signing keys
+};
+
+std::vector<Option> verify_options(VerifyOptions& o) {
+  return {{"ID", "", &o.id, "the job", kRequired},
+          {"--key", "KEY", &o.keys,
+           "a trusted signing key: a file or 64 hex digits (default: AETHERIS_SIGNING_KEY); "
+           "repeatable"}};
+}
+
+int trace_command(const TraceOptions& options, Terminal& terminal) {
+  const auto trace = get_job_view(options, options.id, "trace");
+  if (!trace) return terminal.fail_with(trace.error());
+  if (terminal.json()) {
+    terminal.print_json(*trace);
+    return kDone;
+  }
+  const auto store = store_of(options);
+  const bool failed = trace->text("status") == "failed";
+  const RetryChain known = failed && store ? find_retries(*store, options.id) : RetryChain{};
+  terminal.print(trace_text(*trace, {.paint = terminal.out(),
+                                     .width = terminal.width(),
+                                     .verbose = options.verbose,
+                                     .store_flag = store ? store_flag(*store) : std::string(),
+                                     .retry_chain = known}));
+  return kDone;
+}
+
+// A step's phase in words; --json has the stored one.
+std::string_view phase_words(std::string_view phase) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"blocked", "not started"},     {"calling", "running"},
+      {"settled", "call ended"},      {"backoff", "waiting to retry"},
+      {"redo", "to be sent again"},   {"in_doubt", "outcome unknown"},
+      {"probing", "probe running"},   {"committed", "call succeeded"},
+      {"asking", "needs approval"},   {"questioned", "needs an answer"},
+      {"mapping", "running items"},   {"looping", "running turns"},
+      {"recorded", "value recorded"}, {"refused", "given up"}};
+  const auto* const found =
+      std::ranges::find(kWords, phase, &std::pair<std::string_view, std::string_view>::first);
+  return found == std::end(kWords) ? phase : found->second;
+}
+
+// A summary of the state at an event; --json has all of it.
+std::string state_text(const Value& state, const Paint& paint) {
+  std::string text = paint(Tint::bold, safe(state.text("id"))) + "  " + safe(state.text("agent")) +
+                     "  " + paint(status_tint(state.text("status")), safe(state.text("status"))) +
+                     "\n";
+  const auto line = [&](const char* name, const Value& value) {
+    if (value.is_null() || value == Value("") || (value.is_object() && value.members().empty())) {
+      return;
+    }
+    text += "  " + paint(Tint::dim, pad(name, 12)) +
+            (value.is_string() ? safe(value.as_string()) : safe_json(canonical(value))) + "\n";
+  };
+  const auto time = [&](const char* name, const Value& at) {
+    if (at.is_string()) line(name, short_time(at.as_string()));
+  };
+  time("created", state["job"]["created_at"]);
+  line("labels", labels_text(state["job"]["labels"]));
+  line("event", state["at"]);
+  time("updated", state["updated_at"]);
+  for (const char* name : {"epoch", "input", "result"}) line(name, state[name]);
+  if (const Value& error = state["error"]; error.is_object()) {
+    text += "  " + paint(Tint::dim, pad("error", 12)) + safe(error.text("code")) + ": " +
+            message_text(error.text("message"), std::string(14, ' ')) + "\n";
+  }
+  time("deadline", state["deadline"]);
+  if (state["parked"]["reason"].is_string()) line("parked", state["parked"]["reason"]);
+  for (std::size_t i = 0; i < state["waits"].size(); ++i) {
+    line(i == 0 ? "waits" : "", wait_sentence(state["waits"].items()[i]));
+  }
+  if (state["steps"].is_array() && state["steps"].size() > 0) {
+    Table table({"NODE", "STATE"});
+    for (const Value& step : state["steps"].items()) {
+      const std::string_view status = step["failure"].is_object() ? "failed"
+                                      : step["skipped"] == Value(true)
+                                          ? "skipped"
+                                          : phase_words(step.text("phase"));
+      table.row({{place_text(step)}, {std::string(status)}});
+    }
+    text += table.text(paint, 0);
+  }
+  return text + paint(Tint::dim, "all fields: --json") + "\n";
+}
+
+int replay_command(const ReplayOptions& options, Terminal& terminal) {
+  const auto state = get_job_view(options, options.id, "replay", {{"at", options.at}});
+  if (!state) return terminal.fail_with(state.error());
+  if (terminal.json()) {
+    terminal.print_json(*state);
+  } else {
+    terminal.print(state_text(*state, terminal.out()));
+  }
+  return kDone;
+}
+
+int verify_command(const VerifyOptions& options, Terminal& terminal) {
+  const auto proof = [&]() -> Result<Value> {
+    std::vector<std::string> keys = options.keys;
+    const char* own = std::getenv("AETHERIS_SIGNING_KEY");
+    if (keys.empty() && own != nullptr && *own != '\0') keys.emplace_back(own);
+    api::QueryPairs query;
+    for (const std::string& text : keys) {
+      AE_ASSIGN(const PublicKey key, app::read_public_key(text));
+      query.emplace_back("key", key.hex());
+    }
+    return get_job_view(options, options.id, "verify", std::move(query));
+  }();
+  if (!proof) return terminal.fail_with(proof.error());
+  const bool ok = (*proof)["ok"] == Value(true);
+  if (terminal.json()) {
+    terminal.print_json(*proof);
+    return ok ? kDone : kUnverified;
+  }
+  const Paint& paint = terminal.out();
+  std::string text = (ok ? paint(Tint::good, "verified") : paint(Tint::bad, "NOT verified")) +
+                     "  job " + safe(options.id) + ", " +
+                     head_text(proof->text("head"), (*proof)["signature"].is_object()) + "\n";
+  if ((*proof)["proofs"].is_object()) {
+    for (const auto& [name, result] : (*proof)["proofs"].members()) {
+      const bool good = result["ok"] == Value(true);
+      text += "  " + (good ? paint(Tint::good, "ok  ") : paint(Tint::bad, "BAD ")) +
+              pad(safe(name), 18) + proof_text(result.text("detail")) + "\n";
+    }
+  }
+  for (const Value& name : (*proof)["redacted"].items()) {
+    text += "  redacted  event " + std::to_string(name["seq"].as_int()) + ", " +
+            safe(name.text("field")) + "\n";
+  }
+  terminal.print(text);
+  return ok ? kDone : kUnverified;
+}
+
+}  // namespace
+
+extern const Command kTraceCommand{
+    .name = "trace",
+    .group = Group::inspect,
+    .target = Target::store_or_server,
+    .summary = "show the steps of a job",
+    .example = "aetheris trace holiday",
+    .bind = bound_command<TraceOptions, trace_options, trace_command>};
+
+extern const Command kReplayCommand{
+    .name = "replay",
+    .group = Group::inspect,
+    .target = Target::store_or_server,
+    .summary = "show a job's state at an event; read-only",
+    .example = "aetheris replay holiday --at 5",
+    .bind = bound_command<ReplayOptions, replay_options, replay_command>};
+
+extern const Command kVerifyCommand{
+    .name = "verify",
+    .group = Group::inspect,
+    .target = Target::store_or_server,
+    .summary = "verify a job's log",
+    .example = "aetheris verify holiday --key ada.pub",
+    .bind = bound_command<VerifyOptions, verify_options, verify_command>};
+
+}  // namespace ae::cli

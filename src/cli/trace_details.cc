@@ -1,0 +1,452 @@
+#include "cli/trace_details.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "base/counted.h"
+#include "base/time.h"
+#include "cli/phrases.h"
+#include "cli/shared.h"
+#include "cli/trace_fields.h"
+#include "json/json.h"
+
+namespace ae::cli {
+namespace {
+
+constexpr std::size_t kErrorLines = 10;  // per try
+
+}  // namespace
+
+StatusMark mark_of(std::string_view status) {
+  if (status == "done") return {"✓", Tint::good};
+  if (status == "failed") return {"✗", Tint::bad};
+  if (status == "skipped") return {"-", Tint::dim};
+  if (status == "running") return {"▸", Tint::accent};
+  if (status == "waiting") return {"…", Tint::warn};
+  if (status == "backoff") return {"↻", Tint::warn};
+  if (status == "in_doubt") return {"?", Tint::bad};
+  return {"·", Tint::dim};  // pending, not_run
+}
+
+TraceDetails::TraceDetails(const Value& trace, const TraceStyle& style, std::string& out)
+    : trace_(trace), style_(style), out_(out) {
+  lost_ = std::ranges::any_of(items_of(trace["attempts"]),
+                              [](const Value& attempt) { return attempt.text("ended") == "lost"; });
+}
+
+std::string TraceDetails::word_of(const Value& node, const std::string& status) const {
+  std::string word = why_of(node, status);
+  const bool part = node["item"].is_integer() || node["turn"].is_integer();
+  if (part || !node["dropped_by"].is_integer()) return word;
+  if (!word.empty()) word += ", ";
+  word += "dropped by plan ";
+  return word += std::to_string(natural_of(node["dropped_by"]));
+}
+
+// Recorded by an attempt before the last one that was lost: a suspension for a timer or approval
+// loses nothing.
+bool TraceDetails::replayed(const Value& node) const {
+  if (node["replayed"] != Value(true)) return false;
+  bool after = false;
+  for (const Value& attempt : items_of(trace_["attempts"])) {
+    after = after || attempt.text("attempt_id") == node.text("executed_by");
+    if (after && attempt.text("ended") == "lost") return true;
+  }
+  return false;
+}
+
+// The status text of a step, unless it is simply done.
+std::string TraceDetails::why_of(const Value& node, const std::string& status) const {
+  if (node["imported"] == Value(true)) return "imported";
+  if (status == "done") return replayed(node) ? "replayed" : "";
+  if (status == "in_doubt") return "outcome unknown";
+  if (status == "not_run") return "not run";
+  if (node["items"].size() > 0 && status == "running") {
+    std::size_t done = 0;
+    for (const Value& item : items_of(node["items"])) done += item.text("status") == "done";
+    return std::to_string(done) + " of " + std::to_string(node["items"].size()) + " begun done";
+  }
+  return status == "pending" ? "" : status;
+}
+
+void TraceDetails::detail(const std::string& trunk, Tint tint, const std::string& text) {
+  const char* indent = "";
+  for (const std::string& line : message_lines(text)) {
+    put(Line().add(Tint::dim, trunk + indent).add(tint, line));
+    indent = "  ";
+  }
+}
+
+void TraceDetails::details(const Value& node, const std::string& status, const std::string& trunk) {
+  const bool plain = node["item"].is_integer() || node["turn"].is_integer();
+  if (node["effect"].is_object() && !(plain && status == "done" && !style_.verbose)) {
+    effect(node, trunk);
+  }
+  if (!style_.verbose && !node["turn"].is_integer()) applied_items(node, trunk);
+  if (node["model"].text("answered") != "") model(node["model"], trunk);
+  for (const Value& change : items_of(node["changes"])) this->change(change, trunk);
+  put_tries(node, trunk);
+  for (const Value& wait : items_of(node["waits"])) this->wait(node, wait, trunk);
+  for (const Value& probe : items_of(node["probes"])) put_side_call(probe, "probe: ", trunk);
+  if (node["compensation"].is_object()) put_side_call(node["compensation"], "undo: ", trunk);
+  if (status == "failed" && node["error"].is_object()) {
+    const std::string code(node["error"].text("code"));
+    const auto all = items_of(node["tries"]);
+    // The error of a try is printed beside it. A different one is printed once, here or in the
+    // foot.
+    const Value& last_try_error = all.empty() ? Value() : all.back()["error"];
+    const Value& end = trace_["error"];
+    const bool at_foot = end.text("code") == code &&
+                         end.text("message") == node["error"].text("message") &&
+                         (last_try_error.text("code") == code || !end.text("summary").empty());
+    const bool is_shown =
+        at_foot || (last_try_error.text("code") == code &&
+                    last_try_error.text("message") == node["error"].text("message"));
+    if (!is_shown) wrapped(trunk, code, node["error"].text("message"));
+  }
+}
+
+// A call that belongs to the step's call, such as a probe.
+void TraceDetails::put_side_call(const Value& side, const char* what, const std::string& trunk) {
+  const std::string status(side.text("status"));
+  const StatusMark mark = mark_of(status);
+  put(Line()
+          .add(Tint::dim, trunk)
+          .add(mark.tint, std::string(mark.sign) + " ")
+          .add(what + std::string(side.text("tool")))
+          .add(Tint::dim, "  " + span_text(side["duration_us"]))
+          .add(mark.tint, status == "done" ? "" : "  " + word_of(side, status)));
+  details(side, status, trunk + "  ");
+}
+
+// Prints tries and decisions in their order.
+void TraceDetails::put_tries(const Value& node, const std::string& trunk) {
+  const auto tries = items_of(node["tries"]);
+  const auto decisions = items_of(node["decisions"]);
+  const bool plain = tries.size() == 1 && tries[0].text("outcome") == "success" &&
+                     tries[0]["caught_up"] != Value(true);
+  std::size_t next = 0;
+  const auto decisions_before = [&](std::size_t seq) {
+    for (; next < decisions.size() && natural_of(decisions[next]["seq"]) < seq; ++next) {
+      decision(decisions[next], trunk);
+    }
+  };
+  for (const Value& one : tries) {
+    decisions_before(natural_of(one["seq"]));
+    if (!plain) this->put_try(one, trunk);
+  }
+  decisions_before(std::size_t(-1));
+}
+
+// Errors are wrapped at blanks, never cut.
+void TraceDetails::wrapped(const std::string& trunk, const std::string& code,
+                           std::string_view message) {
+  bool first = true;
+  for (const std::string& line :
+       message_lines(code + (message.empty() ? "" : ": " + std::string(message)))) {
+    wrapped_line(first ? trunk : trunk + "  ", first ? code : "", line);
+    first = false;
+  }
+}
+
+void TraceDetails::wrapped_line(const std::string& trunk, const std::string& code,
+                                std::string rest) {
+  const std::size_t room = style_.width == 0                     ? std::string::npos
+                           : style_.width > width_of(trunk) + 20 ? style_.width - width_of(trunk)
+                                                                 : 20;
+  bool first = true;
+  while (!rest.empty()) {
+    std::string part = rest;
+    if (width_of(rest) > room) {
+      part = cut(rest, room);
+      part.resize(part.size() - std::string_view("…").size());
+      if (const std::size_t blank = part.rfind(' '); blank != part.npos && blank > 0) {
+        part.resize(blank);
+      }
+    }
+    rest.erase(0, part.size());
+    rest.erase(
+        0, rest.find_first_not_of(' ') == rest.npos ? rest.size() : rest.find_first_not_of(' '));
+    const std::size_t head = first ? std::min(code.size(), part.size()) : 0;
+    out_ += style_.paint(Tint::dim, trunk) + style_.paint(Tint::bad, part.substr(0, head)) +
+            part.substr(head) + "\n";
+    first = false;
+  }
+}
+
+// A summary of the effects of a map's items; each item has its own only with --verbose.
+void TraceDetails::applied_items(const Value& node, const std::string& trunk) {
+  std::string kind;
+  std::size_t applied = 0, unknown = 0, undone = 0;
+  for (const Value& item : items_of(node["items"])) {
+    const std::string_view of_item = item["effect"].text("effect_class");
+    if (!item["item"].is_integer() || of_item.empty() || of_item == "read") continue;
+    kind = of_item;
+    const std::string_view world = item.text("world");
+    applied += world == "changed";
+    unknown += world == "unknown";
+    undone += world == "rolled_back";
+  }
+  if (kind.empty()) return;
+  std::string text = counted(applied, "item") + " applied";
+  if (unknown > 0) text += ", " + std::to_string(unknown) + " unknown";
+  if (undone > 0) text += ", " + std::to_string(undone) + " compensated";
+  put(Line().add(Tint::dim, trunk + "effect: " + kind + " · ").add(text));
+}
+
+void TraceDetails::effect(const Value& node, const std::string& trunk) {
+  const Value& effect = node["effect"];
+  const std::string world(node.text("world"));
+  Line line;
+  const std::string kind(effect.text("effect_class"));
+  const std::string head = trunk + "effect: " + kind + (kind == "read" ? "" : " · ");
+  const std::string state = kind == "read"         ? ""
+                            : world == "unknown"   ? "outcome unknown"
+                            : world == "changed"   ? "applied"
+                            : world == "unchanged" ? "not applied"
+                                                   : world;
+  line.add(Tint::dim, head);
+  line.add(world == "unknown" ? Tint::bad : world == "changed" ? Tint::none : Tint::dim, state);
+  std::string below;
+  if (kind != "read" && effect["external_id"].is_string()) {
+    const std::string id = "external id: " + safe(effect.text("external_id"));
+    const bool put_side_call = fits(width_of(head + state + " · " + id));
+    if (put_side_call) line.add(Tint::dim, " · " + id);
+    // Never cut: operators search the service for it.
+    if (!put_side_call) below = style_.paint(Tint::dim, trunk + id) + "\n";
+  }
+  if (style_.verbose) {
+    const std::string call(effect.text("idempotency_key").substr(0, kTraceKeyShown));
+    const std::string ids =
+        "call " + call + " · invocation " + std::string(effect.text("invocation_id"));
+    below += style_.paint(Tint::dim, trunk + safe(ids)) + "\n";
+  }
+  put(line);
+  out_ += below;
+}
+
+// The cost, if the agents file has prices.
+std::string TraceDetails::cost_of(const Value& usage) {
+  if (natural_of(usage["cost_micros"]) == 0) return {};
+  std::string text = ", cost " + amount_text(natural_of(usage["cost_micros"]));
+  if (const std::size_t rest = natural_of(usage["unpriced_calls"]); rest > 0) {
+    text += " and " + counted(rest, "answer") + " without a price";
+  }
+  return text;
+}
+
+// The model that answered, and its usage.
+void TraceDetails::model(const Value& model, const std::string& trunk) {
+  const std::string answered(model.text("answered"));
+  const std::string unstarted_call(model.text("asked"));
+  std::string text = "model " + answered + " (" + std::string(model.text("provider"));
+  text += unstarted_call == answered ? ")" : ", requested as " + unstarted_call + ")";
+  if (const Value& usage = model["usage"]; usage.is_object()) {
+    text += ", " + std::to_string(natural_of(usage["input_tokens"])) + " + " +
+            std::to_string(natural_of(usage["output_tokens"])) + " tokens (input + output)" +
+            cost_of(usage);
+  }
+  detail(trunk, Tint::dim, text);
+}
+
+// The number of the attempt, if one was lost.
+std::string TraceDetails::attempt_of(std::string_view id) const {
+  const auto attempts = items_of(trace_["attempts"]);
+  if (!lost_) return {};
+  for (std::size_t i = 0; i < attempts.size(); ++i) {
+    if (attempts[i].text("attempt_id") == id) return ", attempt " + std::to_string(i + 1);
+  }
+  return {};
+}
+
+void TraceDetails::put_try(const Value& one, const std::string& trunk) {
+  const std::string outcome(one.text("outcome"));
+  const bool good = outcome == "success";
+  const bool is_unknown = !good && outcome != "failure";
+  Line line;
+  line.add(Tint::dim, trunk + "try " + std::to_string(natural_of(one["try"])) + "  ");
+  if (outcome.empty()) {
+    line.add(Tint::warn, "in flight since " + short_time(one.text("started_at")));
+    if (one["progress"].is_object()) {
+      line.add("  " + canonical(one["progress"]["report"]));
+      line.add(Tint::dim, " at " + short_time(one["progress"].text("at")));
+    }
+  } else {
+    line.add(good         ? Tint::good
+             : is_unknown ? Tint::warn
+                          : Tint::bad,
+             outcome == "unknown" ? "outcome unknown" : outcome);
+    if (outcome == "failure" && one["definite"] != Value(true)) {
+      line.add(" (may have taken effect)");
+    }
+  }
+  const Value& error = one["error"];
+  std::vector<std::string> error_lines;
+  if (!error.text("code").empty()) {
+    error_lines = message_lines(error_shown(error.text("code"), error.text("message")));
+  }
+  if (!error_lines.empty()) line.add("  error: " + error_lines[0]);
+  if (one["caught_up"] == Value(true)) line.add(Tint::accent, "  recovered from its record");
+  const std::string took = outcome.empty() ? "" : span_text(one["duration_us"]);
+  line.add(Tint::dim, (took.empty() ? "" : "  " + took) + attempt_of(one.text("attempt")));
+  put(line);
+  for (std::size_t i = 1; i < error_lines.size(); ++i) {
+    if (i == kErrorLines && error_lines.size() > kErrorLines + 1) {
+      put(Line().add(Tint::dim,
+                     trunk + "       … " + counted(error_lines.size() - i, "more line")));
+      break;
+    }
+    put(Line().add(Tint::dim, trunk).add("       " + error_lines[i]));
+  }
+}
+
+// An external change of the call, and its last verification.
+void TraceDetails::change(const Value& change, const std::string& trunk) {
+  const std::string verdict(change.text("verdict"));
+  const Value& detail = change["detail"];
+  Line line;
+  line.add(Tint::dim, trunk + std::string(change.text("operation")) + " " +
+                          std::string(change.text("resource_type")) + " " +
+                          std::string(change.text("resource_id")));
+  if (!verdict.empty()) {
+    const Tint tint = verdict == "match"         ? Tint::good
+                      : verdict == "unconfirmed" ? Tint::warn
+                                                 : Tint::bad;
+    line.add("  ").add(tint, verdict);
+  }
+  if (verdict == "mismatch") {
+    line.add(Tint::dim, "  recorded " + std::string(detail.text("expected")) + ", now " +
+                            std::string(detail.text("observed")));
+  }
+  if (!detail.text("reason").empty()) {
+    line.add(Tint::dim, "  " + first_line(detail.text("reason")));
+  }
+  put(line);
+}
+
+void TraceDetails::decision(const Value& decision, const std::string& trunk) {
+  const std::string_view kind = decision.text("kind");
+  if (kind == "confirmation" && decision.text("state") == "requested") {
+    return detail(trunk, Tint::warn,
+                  "confirmation requested: is the changed resource as it should be?");
+  }
+  const std::string by(decision.text("by"));
+  const std::string reason(decision.text("reason"));
+  if (kind == "branch") {
+    if (decision["payload"] == Value(false)) detail(trunk, Tint::dim, "when: false");
+    return;
+  }
+  if (kind == "retry") {
+    const auto at = instant_of(decision["at"]);
+    const auto next = instant_of(decision["not_before"]);
+    const std::string pause = at && next ? " after " + span_text(*next - *at) : "";
+    return detail(trunk, Tint::dim, "↻ retry" + pause + (reason.empty() ? "" : ": " + reason));
+  }
+  if (kind == "tool_choice") return put_choice(decision["payload"], trunk);
+  std::string text = decided(kind, decision.text("state", kind));
+  if (!by.empty()) text += " by " + by;
+  if (!reason.empty()) text += ": \"" + reason + "\"";
+  detail(trunk, Tint::accent, text);
+  if (decision.text("state") != "edited") return;
+  // The edited arguments. Never cut.
+  out_ += style_.paint(Tint::dim, trunk + "  to ") +
+          safe_json(canonical(decision["payload"]["arguments"])) + "\n";
+}
+
+// "approval requested", "approved", "resolved as happened"
+std::string TraceDetails::decided(std::string_view kind, std::string_view state) {
+  const std::string word(state);
+  if (kind == "in_doubt") return "resolved as " + word;
+  return state == "requested" || state == "checked" ? std::string(kind) + " " + word : word;
+}
+
+// What a model chose in a turn. For hidden turns only rejections.
+void TraceDetails::put_choice(const Value& choice, const std::string& trunk) {
+  const std::size_t turn = natural_of(choice["turn"]);
+  const std::string head = "turn " + std::to_string(turn + 1);
+  if (choice["repair"].is_string()) {
+    return detail(trunk, Tint::warn,
+                  head + ": answer rejected: " + std::string(choice.text("repair")));
+  }
+  std::string names;
+  bool refused = false;
+  for (const Value& call : items_of(choice["calls"])) {
+    names.append(names.empty() ? " calls " : ", ").append(call.text("name"));
+    if (!call["refused"].is_object()) continue;
+    refused = true;
+    names.append(" (refused: ").append(call["refused"].text("code")).append(")");
+  }
+  if (!refused && turn >= kTracePartsShown) return;
+  detail(trunk, refused ? Tint::warn : Tint::dim,
+         head + (names.empty() ? " calls no tool" : names));
+}
+
+// The error message of a step's last try.
+std::string_view TraceDetails::last_error(const Value& node) {
+  const auto tries = items_of(node["tries"]);
+  return tries.empty() ? std::string_view() : tries.back()["error"].text("message");
+}
+
+void TraceDetails::wait(const Value& node, const Value& wait, const std::string& trunk) {
+  const std::string key(wait.text("correlation_key"));
+  const std::string type(wait.text("wait_type"));
+  const bool doubt = key.starts_with("resolve/");
+  const bool open = !wait["completed_at"].is_string();
+  const bool ended = trace_["ended_at"].is_string();
+  if (!open) {
+    if (doubt) return;  // its decision is printed
+    std::string text = type == "timer" ? "timer" : type + " " + key;
+    text += ": " + std::string(wait.text("outcome"));
+    if (wait["by"].is_string()) text += " by " + std::string(wait.text("by"));
+    const auto from = instant_of(wait["opened_at"]);
+    const auto to = instant_of(wait["completed_at"]);
+    if (from && to) text += " after " + span_text(*to - *from);
+    if (!wait["payload"].is_null()) text += "  " + canonical(wait["payload"]);
+    return detail(trunk, Tint::dim, text);
+  }
+  if (ended) return;
+  const std::string id(trace_.text("id"));
+  if (doubt) {
+    const std::string reason(wait.text("reason"));
+    const bool undo = node.text("role") == "compensation";
+    detail(
+        trunk, Tint::warn,
+        (undo ? "it is unknown whether the step is undone" : "the outcome of the call is unknown") +
+            cause_of(reason, last_error(node)));
+    const std::string resolve = "aetheris resolve " + id + " " + key.substr(8, kTraceKeyShown);
+    command(trunk, "answer: ", resolve + " happened RESULT");
+    command(trunk, "    or: ", resolve + " not_happened");
+    return command(trunk, "    or: ", resolve + " fail");
+  }
+  if (type == "timer") {
+    return detail(trunk, Tint::warn, "until " + short_time(wait.text("due_at")));
+  }
+  const std::string approval(wait.text("approval")), channel(wait.text("channel"));
+  std::string text = "waiting for ";
+  if (key.starts_with("approval/")) {
+    text += "approval of the call";
+  } else {
+    text += type + (channel.empty() ? " with key " + key : " on channel " + channel);
+  }
+  text += " since " + short_time(wait.text("opened_at"));
+  if (wait["expires_at"].is_string()) text += ", until " + short_time(wait.text("expires_at"));
+  detail(trunk, Tint::warn, text);
+  if (!approval.empty()) {
+    command(trunk, "answer: ", "aetheris approve " + approval);
+    return command(trunk, "    or: ", "aetheris reject " + approval);
+  }
+  const std::string to = channel.empty() ? "signal " + id + " " + quoted(key)
+                                         : "message " + id + " " + quoted(channel);
+  command(trunk, "answer: ", "aetheris " + to + " '{}'");
+}
+
+// Never cut: made to be copied.
+void TraceDetails::command(const std::string& trunk, const std::string& how,
+                           const std::string& words) {
+  out_ += style_.paint(Tint::dim, trunk + how) +
+          style_.paint(Tint::bold, safe(words + style_.store_flag)) + "\n";
+}
+
+}  // namespace ae::cli
