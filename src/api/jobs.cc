@@ -461,14 +461,14 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
                    });
   };
   wait(ctx, job, most,
-       [this, ctx, alive = std::weak_ptr(alive_), job, most, refuse_unreadable,
+       [this, ctx, alive = alive_.watch(), job, most, refuse_unreadable,
         read_job = std::move(read_job)](const std::shared_ptr<LongPoll>& long_poll) {
          if (most.count() == 0 || long_poll->last) return read_job(long_poll);
          // The row has the status: the log, which may be long, is read once, at the end of the wait.
          store_.load(
              job, store::kFirstCommit,
              [ctx, alive, read_job, long_poll, refuse_unreadable](Result<store::LoadedJob> loaded) {
-               if (!alive.lock()) return;
+               if (!alive) return;
                if (!loaded) return refuse_unreadable(ctx, *long_poll, loaded.error());
                if (!is_idle_status(loaded->row.status)) return long_poll->keep_waiting();
                read_job(long_poll);
