@@ -390,6 +390,10 @@ Value advance_to(const Value& file, const std::vector<Event>& events) {
 std::string lost(const Value& then, const Value& now, const std::string& path = "") {
   if (then.is_object() && now.is_object()) {
     for (const auto& [name, value] : then.members()) {
+      // Views of earlier versions had command lines; now they have actions, and api/command_line.h
+      // writes the commands.
+      const bool is_command = name == "command" || name == "commands";
+      if (is_command && now["actions"].size() > 0) continue;
       if (auto where = lost(value, now[name], path + "." + name); !where.empty()) return where;
     }
     return {};
