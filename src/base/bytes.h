@@ -13,19 +13,27 @@
 
 namespace ae {
 
-inline void put_byte(std::uint8_t byte, std::string& out) { out += static_cast<char>(byte); }
+// `Out` is a std::string or a ByteBuffer (base/byte_buffer.h).
+template <class Out>
+void put_byte(std::uint8_t byte, Out& out) {
+  out += static_cast<char>(byte);
+}
 
-inline void put_big_endian64(std::uint64_t value, std::string& out) {
+// REQUIRES: `out` has room for 8 bytes.
+inline void write_big_endian64(std::uint64_t value, char* out) {
+  for (int i = 8; i-- > 0; value >>= 8) out[i] = static_cast<char>(value);
+}
+
+template <class Out>
+void put_big_endian64(std::uint64_t value, Out& out) {
   char bytes[8];
-  for (char& byte : bytes) {
-    byte = static_cast<char>(value >> 56);
-    value <<= 8;
-  }
+  write_big_endian64(value, bytes);
   out.append(bytes, sizeof bytes);
 }
 
 // Seven bits per byte, lowest first; the top bit means that more bytes follow.
-inline void put_varint(std::uint64_t value, std::string& out) {
+template <class Out>
+void put_varint(std::uint64_t value, Out& out) {
   for (; value >= 0x80; value >>= 7) out += static_cast<char>((value & 0x7F) | 0x80);
   out += static_cast<char>(value);
 }
@@ -38,7 +46,8 @@ inline std::int64_t un_zig_zag(std::uint64_t value) {
   return static_cast<std::int64_t>(value >> 1) ^ -static_cast<std::int64_t>(value & 1);
 }
 
-inline void put_text(std::string_view text, std::string& out) {
+template <class Out>
+void put_text(std::string_view text, Out& out) {
   put_varint(text.size(), out);
   out += text;
 }

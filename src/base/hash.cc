@@ -1,12 +1,17 @@
-// SHA-256 by OpenSSL. The algorithm is fetched once per process, because fetching is slow in
-// OpenSSL 3, and each thread keeps one context for one-shot hashes.
+// SHA-256 by OpenSSL. One-shot hashes use its low-level functions, which OpenSSL 3 calls deprecated
+// and keeps: for the short texts of a log, a digest context costs as much as the hash. Incremental
+// hashes use a context; its algorithm is fetched once per process, because fetching is slow.
 #include "base/hash.h"
 
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/evp.h>
+#include <openssl/sha.h>
 
+#include <cstring>
 #include <memory>
 
 #include "base/error.h"
+#include "base/fixed_text.h"
 
 namespace ae {
 namespace {
@@ -32,9 +37,6 @@ void start(EVP_MD_CTX* context) {
   AE_CHECK(EVP_DigestInit_ex2(context, algorithm(), nullptr) == 1);
 }
 
-// Starts the next hash with a context that has its algorithm: cheaper than `start`.
-void restart(EVP_MD_CTX* context) { AE_CHECK(EVP_DigestInit_ex2(context, nullptr, nullptr) == 1); }
-
 Hash end(EVP_MD_CTX* context) {
   Hash hash;
   unsigned size = 0;
@@ -54,28 +56,42 @@ constexpr auto kDigitOf = [] {
 
 int digit(char c) { return kDigitOf[static_cast<unsigned char>(c)]; }
 
-// False if a character is not a lower-case hex digit. REQUIRES: `out` has room for hex.size() / 2.
-bool read_hex(std::string_view hex, char* out) {
-  for (std::size_t i = 0; i < hex.size(); i += 2) {
-    const int high = digit(hex[i]);
-    const int low = digit(hex[i + 1]);
-    if (high < 0 || low < 0) return false;
-    *out++ = static_cast<char>(high << 4 | low);
-  }
-  return true;
-}
+// The two digits of each byte.
+constexpr auto kDigitsOf = [] {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::array<std::array<char, 2>, 256> table{};
+  for (std::size_t byte = 0; byte < table.size(); ++byte)
+    table[byte] = {kDigits[byte >> 4], kDigits[byte & 15]};
+  return table;
+}();
 
 }  // namespace
 
+void write_hex(std::string_view bytes, char* out) {
+  for (const char c : bytes) {
+    std::memcpy(out, kDigitsOf[static_cast<unsigned char>(c)].data(), 2);
+    out += 2;
+  }
+}
+
+bool read_hex(std::string_view hex, char* out) {
+  int all = 0;  // negative if a digit is
+  for (std::size_t i = 0; i < hex.size(); i += 2) {
+    const int high = digit(hex[i]);
+    const int low = digit(hex[i + 1]);
+    all |= high | low;
+    *out++ = static_cast<char>(high << 4 | low);
+  }
+  return all >= 0;
+}
+
 Hash sha256(std::string_view bytes) {
-  thread_local const Context context = [] {
-    Context made = new_context();
-    start(made.get());
-    return made;
-  }();
-  restart(context.get());
-  AE_CHECK(EVP_DigestUpdate(context.get(), bytes.data(), bytes.size()) == 1);
-  return end(context.get());
+  SHA256_CTX context;
+  Hash hash;
+  AE_CHECK(SHA256_Init(&context) == 1);
+  AE_CHECK(SHA256_Update(&context, bytes.data(), bytes.size()) == 1);
+  AE_CHECK(SHA256_Final(hash.bytes.data(), &context) == 1);
+  return hash;
 }
 
 Sha256::Sha256() {
@@ -93,20 +109,14 @@ void Sha256::add(std::string_view bytes) {
 Hash Sha256::finish() { return end(static_cast<EVP_MD_CTX*>(context_)); }
 
 void append_hex(std::string_view bytes, std::string& out) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
   const std::size_t start = out.size();
   out.resize(start + bytes.size() * 2);
-  char* at = out.data() + start;
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    *at++ = kDigits[byte >> 4];
-    *at++ = kDigits[byte & 15];
-  }
+  write_hex(bytes, out.data() + start);
 }
 
 std::string to_hex(std::string_view bytes) {
-  std::string hex;
-  append_hex(bytes, hex);
+  std::string hex(2 * bytes.size(), '\0');
+  write_hex(bytes, hex.data());
   return hex;
 }
 

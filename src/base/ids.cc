@@ -3,6 +3,8 @@
 
 #include <initializer_list>
 
+#include "base/fixed_text.h"
+
 namespace ae {
 namespace {
 
@@ -41,16 +43,19 @@ bool has_dash_at(std::size_t i) { return i == 8 || i == 13 || i == 18 || i == 23
 
 }  // namespace
 
+void write_text(const Uuid& uuid, char* out) {
+  const char* const bytes = reinterpret_cast<const char*>(uuid.bytes.data());
+  write_hex({bytes, 4}, out);
+  write_hex({bytes + 4, 2}, out + 9);
+  write_hex({bytes + 6, 2}, out + 14);
+  write_hex({bytes + 8, 2}, out + 19);
+  write_hex({bytes + 10, 6}, out + 24);
+  for (const std::size_t dash : {8U, 13U, 18U, 23U}) out[dash] = '-';
+}
+
 void append_text(const Uuid& uuid, std::string& out) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
   std::array<char, kUuidTextSize> text;
-  text.fill('-');
-  std::size_t i = 0;
-  for (const std::uint8_t byte : uuid.bytes) {
-    if (has_dash_at(i)) ++i;
-    text[i++] = kDigits[byte >> 4];
-    text[i++] = kDigits[byte & 15];
-  }
+  write_text(uuid, text.data());
   out.append(text.data(), text.size());
 }
 

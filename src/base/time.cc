@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstring>
 #include <optional>
 
+#include "base/fixed_text.h"
 #include "base/utf8.h"
 
 namespace ae {
@@ -92,20 +94,26 @@ constexpr auto kUnits = std::to_array<Unit>({
 
 }  // namespace
 
-std::string to_text(Instant instant) {
+void write_text(Instant instant, char* out) {
   instant = std::clamp(instant, kInstantMin, kInstantMax);
   const std::chrono::sys_time<Duration> time{Duration(instant.us)};
   const Days day = std::chrono::floor<std::chrono::days>(time);
   const std::chrono::year_month_day date(day);
   const std::int64_t us = (time - day).count();
-  std::string text = "0000-00-00T00:00:00.000000Z";
-  write_digits(text.data(), 4, static_cast<int>(date.year()));
-  write_digits(text.data() + 5, 2, static_cast<unsigned>(date.month()));
-  write_digits(text.data() + 8, 2, static_cast<unsigned>(date.day()));
-  write_digits(text.data() + 11, 2, us / (3600 * kUsPerSecond));
-  write_digits(text.data() + 14, 2, us / (60 * kUsPerSecond) % 60);
-  write_digits(text.data() + 17, 2, us / kUsPerSecond % 60);
-  write_digits(text.data() + 20, 6, us % kUsPerSecond);
+  constexpr std::string_view kShape = "0000-00-00T00:00:00.000000Z";
+  std::memcpy(out, kShape.data(), kInstantTextSize);
+  write_digits(out, 4, static_cast<int>(date.year()));
+  write_digits(out + 5, 2, static_cast<unsigned>(date.month()));
+  write_digits(out + 8, 2, static_cast<unsigned>(date.day()));
+  write_digits(out + 11, 2, us / (3600 * kUsPerSecond));
+  write_digits(out + 14, 2, us / (60 * kUsPerSecond) % 60);
+  write_digits(out + 17, 2, us / kUsPerSecond % 60);
+  write_digits(out + 20, 6, us % kUsPerSecond);
+}
+
+std::string to_text(Instant instant) {
+  std::string text(kInstantTextSize, '\0');
+  write_text(instant, text.data());
   return text;
 }
 

@@ -75,13 +75,14 @@ bool is_state(std::string_view text) {
   return keys.size() <= kMembersMax;
 }
 
-// The first `size` hex digits of a hash. About one in 2^64 would be all zeros, which means "no id",
+// The first `size` hex digits of a hash; `size` is even. About one in 2^64 would be all zeros, which means "no id",
 // so it is changed.
 std::string hash_digits(std::string_view what, std::string_view text, std::size_t size) {
-  std::string bytes(what);
-  bytes += '\0';
-  bytes += text;
-  std::string id = to_hex(sha256(bytes)).substr(0, size);
+  std::string bytes;
+  bytes.reserve(what.size() + 1 + text.size());
+  bytes.append(what).append(1, '\0').append(text);
+  const Hash hash = sha256(bytes);
+  std::string id = to_hex({reinterpret_cast<const char*>(hash.bytes.data()), size / 2});
   if (is_zero(id)) id.back() = '1';
   return id;
 }
@@ -128,10 +129,9 @@ TraceContext trace_of(const JobId& job, std::string_view traceparent, std::strin
 }
 
 std::string span_id_of(const JobId& job, const InvocationId& invocation, std::uint32_t try_no) {
-  std::string call = job.text;
-  call += '\0';
-  call += invocation.text;
-  call += '\0';
+  std::string call;
+  call.reserve(job.text.size() + invocation.text.size() + 16);
+  call.append(job.text).append(1, '\0').append(invocation.text).append(1, '\0');
   call += std::to_string(try_no);
   return hash_digits("aetheris.span.v1", call, 16);
 }

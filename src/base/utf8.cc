@@ -1,6 +1,7 @@
-// UTF-8, hand-written: ASCII eight bytes at a time, everything else sequence by sequence.
+// UTF-8, hand-written: ASCII 32 or eight bytes at a time, everything else sequence by sequence.
 #include "base/utf8.h"
 
+#include <array>
 #include <cstring>
 
 namespace ae {
@@ -29,22 +30,33 @@ std::size_t utf8_sequence(std::string_view s, std::size_t i) noexcept {
   return 0;
 }
 
+// The end of the ASCII from `i` on, in steps of 8 · Words bytes and then of 8.
+template <std::size_t Words>
+std::size_t skip_ascii(std::string_view s, std::size_t i) noexcept {
+  constexpr std::uint64_t kTops = 0x8080808080808080u;
+  for (std::array<std::uint64_t, Words> block; s.size() - i >= sizeof block; i += sizeof block) {
+    std::memcpy(block.data(), s.data() + i, sizeof block);
+    std::uint64_t all = 0;
+    for (const std::uint64_t word : block) all |= word;
+    if ((all & kTops) != 0) break;
+  }
+  if constexpr (Words > 1) return skip_ascii<1>(s, i);
+  return i;
+}
+
 }  // namespace
 
 std::size_t valid_utf8_prefix(std::string_view s) noexcept {
   std::size_t i = 0;
   while (i < s.size()) {
-    std::uint64_t eight = 0;
-    if (s.size() - i >= sizeof eight) {
-      std::memcpy(&eight, s.data() + i, sizeof eight);
-      if ((eight & 0x8080808080808080u) == 0) {
-        i += sizeof eight;
-        continue;
-      }
+    const std::size_t ascii = skip_ascii<4>(s, i);
+    if (ascii == i) {
+      const std::size_t length = utf8_sequence(s, i);
+      if (length == 0) return i;
+      i += length;
+    } else {
+      i = ascii;
     }
-    const std::size_t length = utf8_sequence(s, i);
-    if (length == 0) return i;
-    i += length;
   }
   return i;
 }

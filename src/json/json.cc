@@ -6,6 +6,7 @@
 
 #include "base/ascii.h"
 #include "base/utf8.h"
+#include "json/canonical_buffer.h"
 
 #include <algorithm>
 #include <array>
@@ -348,19 +349,103 @@ class Reader {
   Value done_;
 };
 
-void write(const Value& value, std::size_t depth, std::string& out) {
+// Adds bytes that the caller sets.
+char* extend(std::string& out, std::size_t count) {
+  const std::size_t end = out.size() + count;  // g++ 12 passes a larger number to the function
+  out.resize_and_overwrite(end, [end](char*, std::size_t) { return end; });
+  return out.data() + (end - count);
+}
+char* extend(ByteBuffer& out, std::size_t count) { return out.extend(count); }
+
+// The character after the backslash for a character that needs an escape; 'u' for \u00xx, 0 if none
+// is needed.
+constexpr auto kEscapeOf = [] {
+  std::array<char, 256> table{};
+  for (std::size_t c = 0; c < 0x20; ++c) table[c] = 'u';
+  table['\b'] = 'b';
+  table['\t'] = 't';
+  table['\n'] = 'n';
+  table['\f'] = 'f';
+  table['\r'] = 'r';
+  table['"'] = '"';
+  table['\\'] = '\\';
+  return table;
+}();
+
+// The number of bytes at the front that need no escape.
+std::size_t unescaped_prefix(std::string_view text) {
+  std::size_t i = unescaped_prefix_bound(text);
+  while (i < text.size() && kEscapeOf[static_cast<unsigned char>(text[i])] == 0) ++i;
+  return i;
+}
+
+// REQUIRES: `to` has room for the escaped text. Returns its end.
+char* write_escaped(std::string_view text, char* to) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const char escape = kEscapeOf[byte];
+    if (escape == 0) {
+      *to++ = c;
+      continue;
+    }
+    *to++ = '\\';
+    *to++ = escape;
+    if (escape != 'u') continue;
+    *to++ = '0';
+    *to++ = '0';
+    *to++ = kDigits[byte >> 4];
+    *to++ = kDigits[byte & 15];
+  }
+  return to;
+}
+
+template <class Out>
+void write_string(std::string_view text, Out& out) {
+  const std::size_t plain = unescaped_prefix(text);
+  std::size_t size = text.size();
+  for (const char c : text.substr(plain)) {
+    const char escape = kEscapeOf[static_cast<unsigned char>(c)];
+    size += escape == 0 ? 0 : escape == 'u' ? 5 : 1;
+  }
+  char* to = extend(out, size + 2);
+  *to++ = '"';
+  if (plain > 0) std::memcpy(to, text.data(), plain);
+  to = write_escaped(text.substr(plain), to + plain);
+  *to = '"';
+}
+
+// REQUIRES: it is exact as a JSON number.
+template <class Out>
+void write_integer(std::int64_t number, Out& out) {
+  std::array<char, 20> text;
+  char* const end = std::to_chars(text.data(), text.data() + text.size(), number).ptr;
+  out.append(text.data(), static_cast<std::size_t>(end - text.data()));
+}
+
+void write_number(double number, std::string& out) { write_canonical_number(number, out); }
+void write_number(double number, ByteBuffer& out) {
+  if (std::fabs(number) <= kExactMax && number == std::trunc(number))
+    return write_integer(static_cast<std::int64_t>(number), out);
+  std::string text;
+  write_canonical_number(number, text);
+  out += text;
+}
+
+template <class Out>
+void write(const Value& value, std::size_t depth, Out& out) {
   switch (value.kind()) {
     case Value::Kind::null:
-      out += "null";
+      out += std::string_view("null");
       return;
     case Value::Kind::boolean:
-      out += value.as_bool() ? "true" : "false";
+      out += std::string_view(value.as_bool() ? "true" : "false");
       return;
     case Value::Kind::number:
-      write_canonical_number(value.as_number(), out);
+      write_number(value.as_number(), out);
       return;
     case Value::Kind::string:
-      write_canonical_string(value.as_string(), out);
+      write_string(value.as_string(), out);
       return;
     case Value::Kind::array: {
       AE_CHECK(depth < kJsonDepthMax, "a value nested too deep to be written");
@@ -369,7 +454,7 @@ void write(const Value& value, std::size_t depth, std::string& out) {
         out += std::exchange(before, ',');
         write(item, depth + 1, out);
       }
-      out += before == '[' ? "[]" : "]";
+      out += std::string_view(before == '[' ? "[]" : "]");
       return;
     }
     case Value::Kind::object: {
@@ -377,11 +462,11 @@ void write(const Value& value, std::size_t depth, std::string& out) {
       char before = '{';
       for (const auto& [key, member] : value.members()) {
         out += std::exchange(before, ',');
-        write_canonical_string(key, out);
+        write_string(key, out);
         out += ':';
         write(member, depth + 1, out);
       }
-      out += before == '{' ? "{}" : "}";
+      out += std::string_view(before == '{' ? "{}" : "}");
       return;
     }
   }
@@ -418,28 +503,6 @@ void write_pretty(const Value& value, std::size_t depth, std::string& out) {
   out += object ? '}' : ']';
 }
 
-// The character after the backslash for a character that needs an escape; 'u' for \u00xx, 0 if none
-// is needed.
-constexpr auto kEscapeOf = [] {
-  std::array<char, 256> table{};
-  for (std::size_t c = 0; c < 0x20; ++c) table[c] = 'u';
-  table['\b'] = 'b';
-  table['\t'] = 't';
-  table['\n'] = 'n';
-  table['\f'] = 'f';
-  table['\r'] = 'r';
-  table['"'] = '"';
-  table['\\'] = '\\';
-  return table;
-}();
-
-// The number of bytes at the front that need no escape.
-std::size_t unescaped_prefix(std::string_view text) {
-  std::size_t i = unescaped_prefix_bound(text);
-  while (i < text.size() && kEscapeOf[static_cast<unsigned char>(text[i])] == 0) ++i;
-  return i;
-}
-
 }  // namespace
 
 Result<Value> parse_json(std::string_view text, const JsonLimits& limits) {
@@ -455,40 +518,8 @@ Result<Value> parse_canonical(std::string_view text, const JsonLimits& limits) {
   return value;
 }
 
-void write_canonical_string(std::string_view text, std::string& out) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  const std::size_t plain = unescaped_prefix(text);
-  std::size_t size = text.size();
-  for (const char c : text.substr(plain)) {
-    const char escape = kEscapeOf[static_cast<unsigned char>(c)];
-    size += escape == 0 ? 0 : escape == 'u' ? 5 : 1;
-  }
-  const std::size_t at = out.size();
-  const std::size_t end = at + size + 2;  // g++ 12 passes a larger number to the function
-  out.resize_and_overwrite(end, [&](char* begin, std::size_t) {
-    char* to = begin + at;
-    *to++ = '"';
-    std::memcpy(to, text.data(), plain);
-    to += plain;
-    for (const char c : text.substr(plain)) {
-      const auto byte = static_cast<unsigned char>(c);
-      const char escape = kEscapeOf[byte];
-      if (escape == 0) {
-        *to++ = c;
-        continue;
-      }
-      *to++ = '\\';
-      *to++ = escape;
-      if (escape != 'u') continue;
-      *to++ = '0';
-      *to++ = '0';
-      *to++ = kDigits[byte >> 4];
-      *to++ = kDigits[byte & 15];
-    }
-    *to = '"';
-    return end;
-  });
-}
+void write_canonical_string(std::string_view text, std::string& out) { write_string(text, out); }
+void write_canonical_string(std::string_view text, ByteBuffer& out) { write_string(text, out); }
 
 bool has_escapes(std::string_view text) noexcept { return unescaped_prefix(text) != text.size(); }
 
@@ -496,13 +527,11 @@ bool has_escapes(std::string_view text) noexcept { return unescaped_prefix(text)
 // 1e-6 to below 1e21, otherwise with an exponent.
 void write_canonical_number(double number, std::string& out) {
   AE_CHECK(std::isfinite(number));
+  if (std::fabs(number) <= kExactMax && number == std::trunc(number))
+    return write_integer(static_cast<std::int64_t>(number), out);
   std::array<char, 40> text;
   char* const begin = text.data();
   char* const end = begin + text.size();
-  if (std::fabs(number) <= kExactMax && number == std::trunc(number)) {
-    out.append(begin, std::to_chars(begin, end, static_cast<std::int64_t>(number)).ptr);
-    return;
-  }
   if (number < 0) out += '-';
   const char* const last =
       std::to_chars(begin, end, std::fabs(number), std::chars_format::scientific).ptr;
@@ -533,11 +562,21 @@ void write_canonical_number(double number, std::string& out) {
   }
 }
 
-void write_canonical(const Value& value, std::string& out) {
+void write_canonical_integer(std::int64_t number, ByteBuffer& out) { write_integer(number, out); }
+
+namespace {
+
+template <class Out>
+void write_checked(const Value& value, Out& out) {
   // Such a text does not fit in memory: the code that made the value did not check a limit.
   AE_CHECK(value.extent().bytes < Value::kExtentMax, "a value too large to be written");
   write(value, 0, out);
 }
+
+}  // namespace
+
+void write_canonical(const Value& value, std::string& out) { write_checked(value, out); }
+void write_canonical(const Value& value, ByteBuffer& out) { write_checked(value, out); }
 
 std::string canonical(const Value& value) {
   std::string out;

@@ -7,10 +7,12 @@
 // value has length 2^64−1 and no bytes. Stored: never changes. Threads: one user at a time.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "base/byte_buffer.h"
 #include "log/event.h"
 
 namespace ae {
@@ -22,21 +24,22 @@ class EventHasher {
 
   // Starts an event; then append payload' to `text()`.
   void begin(const Event& event);
-  std::string& text() { return text_; }
+  ByteBuffer& text() { return text_; }
   // The bytes appended since `begin`.
-  std::string_view payload() const { return std::string_view(text_).substr(payload_); }
+  std::string_view payload() const { return text_.view(payload_, text_.size()); }
   Hash finish();
 
  private:
-  std::string job_;   // f(job_id)
-  std::string tail_;  // f(created_at) ‖ f(attempt_id)
-  std::string text_;  // all hashed bytes of the current event
+  // What the events share, with the places of what differs: domain ‖ prev ‖ f(job_id) ‖ f(seq) ‖
+  // f(id), and f(schema) ‖ f(created_at) ‖ f(attempt_id) ‖ length of payload'.
+  std::string head_, tail_;
+  ByteBuffer text_;  // all hashed bytes of the current event
   std::size_t payload_ = 0;
 };
 
 // SHA256(salt ‖ canonical(value)): represents a value field in the chain.
 Hash commitment(std::string_view salt_and_canonical_value);
 // Appends {"$sha256":"…"}.
-void write_commitment(const Hash& commitment, std::string& out);
+void write_commitment(const Hash& commitment, ByteBuffer& out);
 
 }  // namespace ae

@@ -7,15 +7,20 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
+#include "base/byte_buffer.h"
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/fixed_text.h"
 #include "base/hash.h"
 #include "base/ids.h"
 #include "base/time.h"
-#include "json/json.h"
+#include "json/canonical_buffer.h"
+#include "json/value.h"
 #include "log/event_type.h"
 #include "log/sealed_form.h"
 #include "log/words.h"
@@ -34,29 +39,40 @@ inline bool in_range(Instant t) { return t >= kInstantMin && t <= kInstantMax; }
 
 // ---- canonical text
 
-inline void write_canonical_field(const std::string& text, std::string& out) {
-  write_canonical_string(text, out);
+// REQUIRES: `text` has no character that JSON escapes.
+inline void write_plain_string(std::string_view text, ByteBuffer& out) {
+  char* at = out.extend(text.size() + 2);
+  *at++ = '"';
+  std::memcpy(at, text.data(), text.size());
+  at[text.size()] = '"';
 }
-inline void write_canonical_field(std::int64_t number, std::string& out) {
-  write_canonical(Value(number), out);
-}
-inline void write_canonical_field(bool flag, std::string& out) { out += flag ? "true" : "false"; }
-inline void write_canonical_field(Instant instant, std::string& out) {
-  out += '"';
-  out += to_text(instant);
-  out += '"';
-}
-inline void write_canonical_field(const Hash& hash, std::string& out) {
-  out += '"';
-  append_hex(bytes_of(hash), out);
-  out += '"';
-}
-inline void write_canonical_field(const Value& value, std::string& out) {
-  write_canonical(value, out);
-}
-template <class Tag>
-void write_canonical_field(const Id<Tag>& id, std::string& out) {
-  write_canonical_string(id.text, out);
+
+// The text of an id or a hash whose bytes are stored: `put_field` and `read_field` make sure that
+// it is hex.
+template <FieldKind Kind>
+constexpr bool kIsHex = Kind == FieldKind::id8 || Kind == FieldKind::hash32;
+
+template <FieldKind Kind, class T>
+void write_canonical_field(const T& member, ByteBuffer& out) {
+  if constexpr (std::is_same_v<T, Hash>) {
+    char* const at = out.extend(2 * kHashSize + 2);
+    at[0] = at[2 * kHashSize + 1] = '"';
+    write_hex(bytes_of(member), at + 1);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    kIsHex<Kind> ? write_plain_string(member, out) : write_canonical_string(member, out);
+  } else if constexpr (Kind == FieldKind::integer) {
+    write_canonical_integer(member, out);
+  } else if constexpr (Kind == FieldKind::boolean) {
+    out += std::string_view(member ? "true" : "false");
+  } else if constexpr (Kind == FieldKind::instant) {
+    char* const at = out.extend(kInstantTextSize + 2);
+    at[0] = at[kInstantTextSize + 1] = '"';
+    write_text(member, at + 1);
+  } else if constexpr (Kind == FieldKind::json) {
+    write_canonical(member, out);
+  } else {
+    kIsHex<Kind> ? write_plain_string(member.text, out) : write_canonical_string(member.text, out);
+  }
 }
 
 // ---- stored bytes
@@ -67,13 +83,13 @@ constexpr bool is_exact_integer(std::int64_t n) {
   return n >= -kMax && n <= kMax;
 }
 
-inline void put_hex(std::string_view hex, std::size_t size, std::string& out) {
-  AE_CHECK(hex.size() == 2 * size && append_bytes_of_hex(hex, out),
+inline void put_hex(std::string_view hex, std::size_t size, ByteBuffer& out) {
+  AE_CHECK(hex.size() == 2 * size && read_hex(hex, out.extend(size)),
            "an id or a hash of an event is not hex");
 }
 
 template <FieldKind Kind, class T>
-void put_field(const T& member, std::string& out) {
+void put_field(const T& member, ByteBuffer& out) {
   if constexpr (Kind == FieldKind::text) {
     put_text(member, out);
   } else if constexpr (Kind == FieldKind::word) {

@@ -289,7 +289,7 @@ class BodyReader {
   }
 
   template <class E>
-  Status write_payload(const E& typed, std::string& out) const {
+  Status write_payload(const E& typed, ByteBuffer& out) const {
     char before = '{';
     visit_fields(typed, [&](auto field, const auto& member) {
       const PayloadMember& part = parts_[field.number()];
@@ -297,12 +297,12 @@ class BodyReader {
       out += std::exchange(before, ',');
       out += '"';
       out += field.name();
-      out += "\":";
+      out += std::string_view("\":");
       constexpr FieldKind kKind = field.kind();
       if constexpr (kKind == FieldKind::error) {
-        out += R"({"code":)";
+        out += std::string_view(R"({"code":)");
         write_canonical_string(content_of(member).code, out);
-        out += R"(,"message":)";
+        out += std::string_view(R"(,"message":)");
         write_commitment(part.commitment, out);
         out += '}';
       } else if constexpr (kKind == FieldKind::value) {
@@ -310,10 +310,10 @@ class BodyReader {
       } else if constexpr (kKind == FieldKind::json) {
         out += part.text;
       } else {
-        write_canonical_field(content_of(member), out);
+        write_canonical_field<kKind>(content_of(member), out);
       }
     });
-    out += before == '{' ? "{}" : "}";
+    out += std::string_view(before == '{' ? "{}" : "}");
     return {};
   }
 
@@ -396,7 +396,7 @@ class BodyReader {
     return {};
   }
 
-  static void write_named_payload(const std::vector<NamedMember>& parts, std::string& out) {
+  static void write_named_payload(const std::vector<NamedMember>& parts, ByteBuffer& out) {
     char before = '{';
     for (const NamedMember& part : parts) {
       out += std::exchange(before, ',');
@@ -408,7 +408,7 @@ class BodyReader {
         out += part.text;
       }
     }
-    out += before == '{' ? "{}" : "}";
+    out += std::string_view(before == '{' ? "{}" : "}");
   }
 
   // ---- contents

@@ -34,11 +34,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstring>
 #include <utility>
 
+#include "base/byte_buffer.h"
 #include "base/bytes.h"
 #include "base/utf8.h"
-#include "json/json.h"
+#include "json/canonical_buffer.h"
 #include "log/chain.h"
 #include "log/events.h"
 #include "log/field_codec.h"
@@ -53,29 +56,27 @@ namespace {
 class Salts {
  public:
   Salts(std::uint64_t seed_a, std::uint64_t seed_b) {
-    put_big_endian64(seed_a, seed_);
-    put_big_endian64(seed_b, seed_);
+    write_big_endian64(seed_a, hashed_.data());
+    write_big_endian64(seed_b, hashed_.data() + 8);
   }
   // Valid until the next call.
   std::string_view next() {
     if (used_ % 2 == 0) {
-      std::string text = seed_;
-      put_big_endian64(used_ / 2, text);
-      pair_ = sha256(text);
+      write_big_endian64(used_ / 2, hashed_.data() + 16);
+      pair_ = sha256({hashed_.data(), hashed_.size()});
     }
     const char* const bytes = reinterpret_cast<const char*>(pair_.bytes.data());
     return {bytes + (used_++ % 2) * kSaltSize, kSaltSize};
   }
 
  private:
-  std::string seed_;
+  std::array<char, 24> hashed_;  // seed ‖ number of the pair
   std::uint64_t used_ = 0;
   Hash pair_;
 };
 
 // One field of the current event, kept until its number is written.
 struct Slot {
-  bool present = false;
   FieldKind kind{};
   std::uint8_t form = 0;              // of an external key
   const Value* value = nullptr;       // json, value, the message of an error
@@ -94,7 +95,10 @@ class Sealer {
       : input_(input),
         limits_(limits),
         salts_(input.salt_seed_a, input.salt_seed_b),
-        hasher_(input.job, input.created_at, input.attempt_id) {
+        hasher_(input.job, input.created_at, input.attempt_id),
+        values_(1024),
+        stored_(512),
+        body_(1024) {
     sealed_.first_seq = input.first_seq;
     sealed_.last_seq = input.first_seq + count - 1;
     sealed_.created_at = input.created_at;
@@ -125,7 +129,7 @@ class Sealer {
 
     put_byte(static_cast<std::uint8_t>(event.type), sealed_.bytes);
     put_byte(event.schema, sealed_.bytes);
-    put_text(body_, sealed_.bytes);
+    put_text(body_.view(), sealed_.bytes);
     return {};
   }
 
@@ -138,9 +142,6 @@ class Sealer {
   void put_header(std::size_t count) {
     std::string& out = sealed_.bytes;
     out.reserve(256 * count);
-    body_.reserve(1024);
-    values_.reserve(1024);
-    stored_.reserve(512);
     put_byte(kSealedVersion, out);
     out.append(reinterpret_cast<const char*>(input_.first_id.bytes.data()),
                input_.first_id.bytes.size());
@@ -178,25 +179,32 @@ class Sealer {
   // Appends payload' to the hashed text, in the order of names, and fills a slot for each field.
   template <class E>
   Status write_payload(const E& event) {
-    slots_ = {};
-    std::string& out = hasher_.text();
+    present_ = 0;
+    ByteBuffer& out = hasher_.text();
     char before = '{';
     Status status;
     visit_fields(event, [&](auto field, const auto& member) {
       if (!is_present(field, member) || !status) return;
-      out += std::exchange(before, ',');
-      out += '"';
-      out += field.name();
-      out += "\":";
-      Slot& slot = slots_[field.number()];
-      slot.present = true;
-      slot.kind = field.kind();
+      write_name(std::exchange(before, ','), field.name(), out);
+      present_ |= 1U << field.number();
+      Slot& slot = slots_[field.number()] = {.kind = field.kind()};
       write_field(event, field, content_of(member), slot, out);
       const std::size_t size = slot.end - slot.begin;
       if (size > limits_.value_max) status = too_large(field.name(), size);
     });
-    out += before == '{' ? "{}" : "}";
+    out += std::string_view(before == '{' ? "{}" : "}");
     return status;
+  }
+
+  // The name of a member, after a brace or a comma.
+  static void write_name(char before, std::string_view name, ByteBuffer& out) {
+    char* at = out.extend(name.size() + 4);
+    *at++ = before;
+    *at++ = '"';
+    std::memcpy(at, name.data(), name.size());
+    at += name.size();
+    *at++ = '"';
+    *at = ':';
   }
 
   std::unexpected<Error> too_large(std::string_view field, std::size_t size) const {
@@ -206,21 +214,21 @@ class Sealer {
   }
 
   template <class E, class Field, class T>
-  void write_field(const E& event, Field field, const T& member, Slot& slot, std::string& out) {
+  void write_field(const E& event, Field field, const T& member, Slot& slot, ByteBuffer& out) {
     constexpr FieldKind kKind = Field::kind();
     if constexpr (kKind == FieldKind::value) {
       write_value(slot, field.name(), member.value, out);
     } else if constexpr (kKind == FieldKind::error) {
       AE_CHECK(member.message.value.is_string(), field.name());
       slot.code = &member.code;
-      out += R"({"code":)";
+      out += std::string_view(R"({"code":)");
       write_canonical_string(member.code, out);
-      out += R"(,"message":)";
+      out += std::string_view(R"(,"message":)");
       write_value(slot, std::string(field.name()) + ".message", member.message.value, out);
       out += '}';
     } else {
       slot.begin = out.size();
-      write_canonical_field(member, out);
+      write_canonical_field<kKind>(member, out);
       slot.end = out.size();
       slot.stored_begin = stored_.size();
       if constexpr (kKind == FieldKind::external_key) {
@@ -232,14 +240,14 @@ class Sealer {
         // A narrative event is stored by its canonical text; its fields are checked all the same.
         const std::size_t size = stored_.size();
         put_field<kKind>(member, stored_);
-        if constexpr (is_narrative(E::kType)) stored_.resize(size);
+        if constexpr (is_narrative(E::kType)) stored_.truncate(size);
       }
       slot.stored_end = stored_.size();
     }
   }
 
   // Appends salt ‖ canonical text to `values_`, and the hash of both to the hashed text.
-  void write_value(Slot& slot, std::string_view name, const Value& value, std::string& out) {
+  void write_value(Slot& slot, std::string_view name, const Value& value, ByteBuffer& out) {
     const std::string_view salt = salts_.next();
     salts_json_.emplace_back(name, to_hex(salt));
     slot.value = &value;
@@ -247,33 +255,40 @@ class Sealer {
     slot.begin = values_.size();
     write_canonical(value, values_);
     slot.end = values_.size();
-    write_commitment(commitment(std::string_view(values_).substr(slot.begin - kSaltSize)), out);
+    write_commitment(commitment(values_.view(slot.begin - kSaltSize, slot.end)), out);
   }
 
-  std::string_view value_text(const Slot& slot) const {
-    return std::string_view(values_).substr(slot.begin, slot.end - slot.begin);
-  }
+  std::string_view value_text(const Slot& slot) const { return values_.view(slot.begin, slot.end); }
   std::string_view value_salt(const Slot& slot) const {
-    return std::string_view(values_).substr(slot.begin - kSaltSize, kSaltSize);
+    return values_.view(slot.begin - kSaltSize, slot.begin);
+  }
+
+  // visit(slot, number) for each field of the event, by rising number.
+  template <class Visit>
+  void for_each_slot(Visit&& visit) const {
+    for (std::uint32_t left = present_; left != 0; left &= left - 1) {
+      const auto number = static_cast<std::uint8_t>(std::countr_zero(left));
+      visit(slots_[number], number);
+    }
   }
 
   bool is_utf8_apart_from_salts() const {
-    return std::ranges::all_of(slots_, [this](const Slot& slot) {
-      return !slot.present || !slot.holds_value() || is_utf8(value_text(slot));
+    bool good = true;
+    for_each_slot([&](const Slot& slot, std::uint8_t) {
+      good = good && (!slot.holds_value() || is_utf8(value_text(slot)));
     });
+    return good;
   }
 
   template <class E>
   void put_numbered_body(const E& event) {
-    for (std::uint8_t number = 1; number < slots_.size(); ++number) {
-      const Slot& slot = slots_[number];
-      if (!slot.present) continue;
+    for_each_slot([&](const Slot& slot, std::uint8_t number) {
       if constexpr (std::is_same_v<E, ToolInvocationStarted>) {
         if (slot.value == &event.arguments.value && calls_model(event) && put_request(slot, number))
-          continue;
+          return;
       }
       put_slot(slot, number);
-    }
+    });
   }
 
   void put_head(std::uint8_t form, std::uint8_t number) {
@@ -302,7 +317,7 @@ class Sealer {
     put_head(content ? form_of(slot) : slot.form, number);
     if (slot.code != nullptr) put_text(*slot.code, body_);
     if (content) return put_content(slot);
-    body_.append(stored_, slot.stored_begin, slot.stored_end - slot.stored_begin);
+    body_ += stored_.view(slot.stored_begin, slot.stored_end);
   }
 
   template <class E>
@@ -310,8 +325,8 @@ class Sealer {
     put_text(event_name(E::kType), body_);
     visit_fields(event, [&](auto field, const auto&) {
       static_assert(field.kind() != FieldKind::error, "a narrative event has no error fields");
+      if ((present_ >> field.number() & 1U) == 0) return;
       const Slot& slot = slots_[field.number()];
-      if (!slot.present) return;
       put_text(field.name(), body_);
       const std::uint8_t form = form_of(slot);
       put_byte(slot.holds_value() ? form | kNamedValue : form, body_);
@@ -329,9 +344,7 @@ class Sealer {
   // The canonical text, inline or as a blob; preceded by the salt of a value.
   void put_content(const Slot& slot) {
     const std::string_view text =
-        slot.holds_value()
-            ? value_text(slot)
-            : std::string_view(hasher_.text()).substr(slot.begin, slot.end - slot.begin);
+        slot.holds_value() ? value_text(slot) : hasher_.text().view(slot.begin, slot.end);
     if (slot.holds_value()) body_ += value_salt(slot);
     form_of(slot) == kInline ? put_text(text, body_) : put_blob(text);
   }
@@ -351,10 +364,11 @@ class Sealer {
   EventHasher hasher_;
   SealedBatch sealed_;
   // Of the current event; kept to reuse their memory.
-  std::array<Slot, kFieldNumberMax + 1> slots_{};
-  std::string values_;  // salt ‖ canonical text of each value field
-  std::string stored_;  // the bytes of the other fields
-  std::string body_;
+  std::array<Slot, kFieldNumberMax + 1> slots_;
+  std::uint32_t present_ = 0;  // bit n: field n is present, and its slot is set
+  ByteBuffer values_;          // salt ‖ canonical text of each value field
+  ByteBuffer stored_;          // the bytes of the other fields
+  ByteBuffer body_;
   std::vector<Member> salts_json_;
 };
 

@@ -72,16 +72,31 @@ inline std::string derived_external_key(std::uint8_t form, const JobId& job, std
   return attempt_external_key(job, id, attempt.value_or(AttemptId())).text;
 }
 
+inline constexpr std::string_view kExternalKeyPrefix = "aetheris:";  // base/ids.cc
+
+// Is this the external key of the job and the step that ends with `last`?
+inline bool is_external_key(std::string_view key, std::string_view job, std::string_view step,
+                            std::string_view last) {
+  const auto skip = [&key](std::string_view part) {
+    if (!key.starts_with(part)) return false;
+    key.remove_prefix(part.size());
+    return true;
+  };
+  return skip(kExternalKeyPrefix) && skip(job) && skip(":") && skip(step) && skip(":") &&
+         key == last;
+}
+
 // The form to store a key in: the first of the schema's forms that derives it, or kKeyAsText.
 inline std::uint8_t external_key_form(std::uint8_t schema, std::string_view key, const JobId& job,
                                       std::string_view step, std::string_view idempotency_key,
                                       const std::optional<AttemptId>& attempt) {
-  const auto stands_for = [&](std::uint8_t form) {
-    return derived_external_key(form, job, step, idempotency_key, attempt) == key;
+  const auto ends_with = [&](std::string_view last) {
+    return is_external_key(key, job.text, step, last);
   };
-  if (schema >= 2 && stands_for(kKeyFromStep)) return kKeyFromStep;
-  if (schema >= 2 && stands_for(kKeyFromIdempotencyKey)) return kKeyFromIdempotencyKey;
-  return stands_for(kKeyFromAttempt) ? kKeyFromAttempt : kKeyAsText;
+  if (schema >= 2 && ends_with("0")) return kKeyFromStep;
+  if (schema >= 2 && ends_with(idempotency_key.substr(0, 16))) return kKeyFromIdempotencyKey;
+  const std::string_view attempt_text = attempt ? std::string_view(attempt->text) : "";
+  return ends_with(attempt_text.empty() ? "0" : attempt_text) ? kKeyFromAttempt : kKeyAsText;
 }
 
 }  // namespace ae

@@ -85,6 +85,8 @@ Result<PolicyDecision> evaluate_policy(const State& state, const ToolPolicy& too
                                     std::string(missing) + "`",
                           .expires = {}};
   }
+  if (tool.rules.empty() && !tool.may_require_approval())
+    return PolicyDecision{.expires = tool.approval_expires};
   const PolicyScope scope(state, args, work);
   AE_ASSIGN(const PolicyRule* rule, matching_rule(state, tool, scope));
   PolicyDecision decision;
