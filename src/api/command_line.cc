@@ -114,7 +114,9 @@ std::vector<std::string> command_lines(const Value& action) {
   std::vector<std::string> lines;
   for (const Value& choice : action["choices"].items()) {
     const std::string& name = choice.as_string();
-    lines.push_back(words + " " + name + (name == "happened" ? " RESULT" : ""));
+    std::string& line = lines.emplace_back(words);
+    line.append(" ").append(name);
+    if (name == "happened") line += " RESULT";
   }
   return lines;
 }
