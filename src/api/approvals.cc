@@ -1,8 +1,7 @@
 // Approvals: the open requests to users, over all jobs, and their answers.
 //
-// The list reads the jobs that have not ended, page by page and newest first: the waiting ones,
-// then the others. A store keeps no list of open requests; ended jobs are not read. After kLogsMax
-// logs it responds with what it has found.
+// The list reads the logs of the jobs whose rows have such a request (store/pending.h), page by page
+// and newest first. After kLogsMax logs it responds with what it has found.
 #include <algorithm>
 #include <deque>
 #include <utility>
@@ -17,15 +16,14 @@ namespace {
 
 constexpr std::size_t kApprovalsDefault = 100;
 constexpr std::size_t kRowsAtOnce = 100;
-// A job with a wait may also be running (another branch), queued (backoff) or parked (paused).
-constexpr std::string_view kOpenStatuses[] = {"waiting", "running", "queued", "parked"};
+constexpr store::PendingKinds kAnswered = store::pending::call | store::pending::wait |
+                                          store::pending::question | store::pending::confirmation;
 
 }  // namespace
 
-// A walk over the jobs that can have open requests.
+// A walk over the jobs that may have open requests.
 struct Api::ApprovalWalk {
-  std::size_t status = 0;  // index into kOpenStatuses
-  std::string after;       // the last job that was read
+  std::string after;  // the last job that was read
   std::size_t wanted = kApprovalsDefault;
   std::size_t logs = 0;  // number of logs read
   std::deque<store::JobRow> rows;
@@ -78,15 +76,7 @@ void Api::approvals(ContextPtr ctx) {
   const auto params = [&]() -> Status {
     AE_TRY(ctx->query.check_names({"cursor", "limit"}));
     AE_ASSIGN(walk->wanted, ctx->query.limit(kApprovalsDefault, kJobsMax));
-    const std::string* cursor = ctx->query.find("cursor");
-    if (!cursor) return {};
-    const std::size_t colon = cursor->find(':');
-    const auto status = std::ranges::find(kOpenStatuses, cursor->substr(0, colon));
-    if (colon == cursor->npos || status == std::end(kOpenStatuses)) {
-      return fail(Code::input_invalid, "\"cursor\" must be one that a response returned");
-    }
-    walk->status = static_cast<std::size_t>(status - std::begin(kOpenStatuses));
-    walk->after = cursor->substr(colon + 1);
+    if (const std::string* cursor = ctx->query.find("cursor")) walk->after = *cursor;
     return {};
   }();
   if (!params) return ctx->refuse(params.error());
@@ -95,7 +85,7 @@ void Api::approvals(ContextPtr ctx) {
 
 void Api::read_next_page(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
   store::Filter filter;
-  filter.status = kOpenStatuses[walk->status];
+  filter.pending = kAnswered;
   apply_cursor(walk->after, filter);
   filter.limit = kRowsAtOnce;
   store_.query(std::move(filter), [this, alive = alive_.watch(), ctx,
@@ -115,9 +105,8 @@ void Api::read_next_log(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
     return answer_approvals(ctx, *walk);
   }
   if (walk->rows.empty() && walk->last_page) {
-    walk->status++;
     walk->after.clear();
-    if (walk->status == std::size(kOpenStatuses)) return answer_approvals(ctx, *walk);
+    return answer_approvals(ctx, *walk);
   }
   if (walk->rows.empty()) return read_next_page(std::move(ctx), std::move(walk));
   const JobId job = walk->rows.front().id;
@@ -139,12 +128,9 @@ void Api::read_next_log(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
 }
 
 void Api::answer_approvals(const ContextPtr& ctx, ApprovalWalk& walk) {
-  Value next;
-  if (walk.status < std::size(kOpenStatuses)) {
-    next = std::string(kOpenStatuses[walk.status]) + ":" + walk.after;
-  }
-  ctx->answer(200, Value::object({{"approvals", Value::array(std::move(walk.found))},
-                                  {"next_cursor", next}}));
+  ctx->answer(200,
+              Value::object({{"approvals", Value::array(std::move(walk.found))},
+                             {"next_cursor", walk.after.empty() ? Value() : Value(walk.after)}}));
 }
 
 // The id is `<job id>.<16 hex digits>` (inspect/view.h).

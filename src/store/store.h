@@ -33,6 +33,7 @@
 #include "base/time.h"
 #include "log/seal.h"
 #include "store/audit.h"
+#include "store/pending.h"
 
 namespace ae::store {
 
@@ -81,6 +82,7 @@ struct RowState {
   // Earliest timer, expiry or deadline: `list_due` returns the job from then on, unless it is
   // leased.
   std::optional<Instant> wake_at;
+  PendingKinds pending = 0;  // what an operator is asked for
 };
 
 // A recorded effect (first commit of a split step; late results). Key: (job, invocation, try);
@@ -228,6 +230,7 @@ struct JobRow {
   std::uint64_t last_seq = 0;
   Hash head;  // hash of the last event
   std::optional<Instant> not_before, wake_at;
+  PendingKinds pending = 0;
   std::optional<Fence> claim;  // live or expired
   std::string claim_worker;
   std::optional<Instant> lease_until;
@@ -266,6 +269,7 @@ struct Filter {
   // Number of the job `after`: also valid when that job has been deleted.
   std::optional<std::uint64_t> after_number;
   std::optional<Instant> updated_before;  // last write was before this
+  PendingKinds pending = 0;               // jobs that may have one of these open; 0 = any job
   std::size_t limit = 100;
 };
 

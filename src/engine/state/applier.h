@@ -187,6 +187,7 @@ class Applier {
   Status approval_denied(const DecisionRecorded& event, Step* step);
   Status arguments_edited(const Erasable& payload, Step& step);
   Status approval_answered(const DecisionRecorded& event, Step* step);
+  std::uint32_t* open_count(const Wait& wait);
   Status request_opened(Step& step, Wait& wait);
   void await_answers(Step& step, const Erasable& result);
   bool is_question(const Step& step) const;

@@ -283,6 +283,13 @@ struct Wait {
   std::uint64_t opened_seq = 0;  // waits for one channel are served in this order
 };
 
+// Open waits, by what an operator is asked for.
+struct OpenRequests {
+  std::uint32_t calls = 0;      // approvals of calls
+  std::uint32_t waits = 0;      // human waits
+  std::uint32_t questions = 0;  // of tools, in the middle of their calls
+};
+
 struct ClosedWait {
   WaitType type = WaitType::signal;
   std::string outcome;
@@ -398,10 +405,13 @@ class State {
   std::set<std::uint32_t> calling;    // steps with an open try
   std::uint32_t open_tries = 0;       // including tries of calls with an open resolve wait
   std::uint64_t tries_started = 0;    // of all steps
+  // A try ended without a certain result, or an operator was asked for the outcome of a call.
+  bool had_unknown_outcome = false;
   std::uint32_t nodes_left = 0;
   std::uint64_t map_items = 0;  // of all started maps, in any state
 
   std::map<std::string, Wait> waits;  // open, by correlation key
+  OpenRequests open_requests;         // a count of `waits`
   std::map<std::string, ClosedWait> closed_waits;
   // Undelivered messages, by channel.
   std::map<std::string, std::deque<BufferedMessage>> pending_messages;

@@ -295,6 +295,7 @@ void MemoryDisk::Data::append(Job& job, const SealedBatch& sealed, const RowStat
   row.status = state.status;
   row.not_before = state.not_before;
   row.wake_at = state.wake_at;
+  row.pending = state.pending;
 }
 
 // The Source of ClaimOrder.
@@ -593,6 +594,7 @@ void MemoryStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> 
       return (filter.status.empty() || row.status == filter.status) &&
              (filter.agent.empty() || row.agent == filter.agent) &&
              (!filter.updated_before || row.updated_at < *filter.updated_before) &&
+             (filter.pending == 0 || (row.pending & filter.pending) != 0) &&
              std::ranges::all_of(filter.labels,
                                  [&](const auto& label) { return contains(row.labels, label); });
     };

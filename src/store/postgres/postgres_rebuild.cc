@@ -272,6 +272,7 @@ Status PostgresRebuild::Impl::reconcile_head(const Projection& expected, Instant
                   text_column("status", expected.row.status),
                   time_column("not_before", expected.row.not_before),
                   time_column("wake_at", expected.row.wake_at),
+                  integer_column("pending", std::int64_t{expected.row.pending}),
                   text_column("queue", expected.queue)}};
   // An ended job may keep a key of an earlier fairness label.
   const bool keeps_fairness_key = !head.empty() && has_ended(expected.row.status) &&

@@ -9,7 +9,8 @@ namespace ae::store::postgres {
 namespace {
 
 bool same(const RowState& a, const RowState& b) {
-  return a.status == b.status && a.not_before == b.not_before && a.wake_at == b.wake_at;
+  return a.status == b.status && a.not_before == b.not_before && a.wake_at == b.wake_at &&
+         a.pending == b.pending;
 }
 
 }  // namespace

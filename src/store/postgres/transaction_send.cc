@@ -25,15 +25,17 @@ constexpr Statement kPutLabels{
 constexpr Statement kPutHeads{
     "put_heads",
     "INSERT INTO heads(job, last_seq, updated_at, head, priority, epoch, not_before, wake_at, "
-    "lease_until, ripe_at, ready, status, attempt, worker, queue, turn, kind) "
+    "lease_until, ripe_at, ready, status, attempt, worker, queue, turn, kind, pending) "
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], "
     "$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::boolean[], "
-    "$12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::bytea[]) "
+    "$12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::bytea[], "
+    "$18::bigint[]) "
     "ON CONFLICT (job) DO UPDATE SET last_seq = excluded.last_seq, "
     "updated_at = excluded.updated_at, head = excluded.head, epoch = excluded.epoch, "
     "not_before = excluded.not_before, wake_at = excluded.wake_at, "
     "lease_until = excluded.lease_until, ripe_at = excluded.ripe_at, ready = excluded.ready, "
-    "status = excluded.status, attempt = excluded.attempt, worker = excluded.worker"};
+    "status = excluded.status, attempt = excluded.attempt, worker = excluded.worker, "
+    "pending = excluded.pending"};
 constexpr Statement kPutCommits{
     "put_commits",
     "INSERT INTO commits(job, first_seq, last_seq, blobs, body) "
@@ -160,13 +162,13 @@ struct HeadColumns {
       priority{Type::integer}, epoch{Type::integer}, not_before{Type::integer},
       wake_at{Type::integer}, lease_until{Type::integer}, ripe_at{Type::integer},
       ready{Type::boolean}, status{Type::text}, attempt{Type::text}, worker{Type::text},
-      queue{Type::text}, fairness_key{Type::text}, kind{Type::bytes};
+      queue{Type::text}, fairness_key{Type::text}, kind{Type::bytes}, pending{Type::integer};
 
   Params params() const {
     Params all;
     for (const Column* column : {&job, &last_seq, &updated_at, &head, &priority, &epoch,
                                  &not_before, &wake_at, &lease_until, &ripe_at, &ready, &status,
-                                 &attempt, &worker, &queue, &fairness_key, &kind}) {
+                                 &attempt, &worker, &queue, &fairness_key, &kind, &pending}) {
       all.add(*column);
     }
     return all;
@@ -187,6 +189,7 @@ void Transaction::send_heads(Connection& connection, std::size_t& statements) {
     to.epoch.add(job.epoch);
     to.not_before.add(job.row.not_before);
     to.wake_at.add(job.row.wake_at);
+    to.pending.add(std::uint64_t{job.row.pending});
     to.lease_until.add(job.lease_until);
     to.ripe_at.add(job.ripe_at);
     to.ready.add(job.ready);

@@ -17,7 +17,7 @@ using Type = Column::Type;
 #define ROW_COLUMNS                                                                             \
   "SELECT j.number, j.job_id, j.agent, h.status, j.idempotency_key, j.priority, j.created_at, " \
   "h.updated_at, h.last_seq, h.head, h.not_before, h.wake_at, h.epoch, h.attempt, h.worker, "   \
-  "h.lease_until, array_to_string(j.capabilities, E'\\n'), h.queue "                            \
+  "h.lease_until, array_to_string(j.capabilities, E'\\n'), h.queue, h.pending "                 \
   "FROM jobs j JOIN heads h ON h.job = j.number "
 #define JOB_NUMBER "(SELECT number FROM jobs WHERE job_id = $1::text)"
 #define TIME                      \
@@ -114,6 +114,7 @@ JobRow row_of(const Rows& rows, int i) {
   job.lease_until = rows.maybe_instant(i, 15);
   job.capabilities = lines(rows.bytes(i, 16));
   job.queue = rows.text(i, 17);
+  job.pending = static_cast<PendingKinds>(rows.count(i, 18));
   return job;
 }
 
@@ -289,6 +290,10 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
   }
   if (!filter.agent.empty()) sql += " AND j.agent = " + next(filter.agent, "text");
   if (filter.updated_before) sql += " AND h.updated_at < " + next(*filter.updated_before, "bigint");
+  if (filter.pending != 0) {  // the first condition is for the index
+    sql += " AND h.pending <> 0 AND h.pending & " +
+           next(std::uint64_t{filter.pending | pending::not_computed}, "bigint") + " <> 0";
+  }
   for (const auto& [key, value] : filter.labels) {
     sql += " AND j.number IN (SELECT job FROM labels WHERE key = " + next(key, "text");
     sql += " AND value = " + next(value, "text") + ")";

@@ -18,7 +18,7 @@ constexpr std::int64_t kMissing = -1;  // no commit has this number
 constexpr std::string_view kRow =
     "SELECT jobs.id, job_id, agent, status, idempotency_key, priority, created_at, updated_at, "
     "last_seq, head, not_before, wake_at, epoch, attempt, worker, lease_until, last_commit, "
-    "capabilities, queue "
+    "capabilities, queue, pending "
     "FROM jobs JOIN heads ON heads.job = jobs.id ";
 
 // A read transaction that ends with the scope.
@@ -109,6 +109,7 @@ Sql<JobRow> ReadStatements::read_row(Statement& row) {
   job.lease_until = row.maybe_instant(15);
   job.capabilities = lines(row.text(17));
   job.queue = row.text(18);
+  job.pending = static_cast<PendingKinds>(row.count(19));
   Rows label(labels_, id);
   for (;;) {
     AE_ASSIGN(const bool found, label.next());
@@ -348,6 +349,10 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
   if (!filter.agent.empty()) equals("agent", filter.agent);
   if (filter.updated_before) {
     sql += " AND updated_at < " + std::to_string(filter.updated_before->us);
+  }
+  if (filter.pending != 0) {  // the first condition is for the index
+    sql += " AND pending <> 0 AND pending & " +
+           std::to_string(filter.pending | pending::not_computed) + " <> 0";
   }
   for (const auto& [key, value] : filter.labels) {
     sql += " AND jobs.id IN (SELECT labels.job FROM labels WHERE true";

@@ -305,7 +305,8 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
                   text_column("turn", fairness_key), time_column("created_at", expected.created_at),
                   text_column("status", expected.row.status),
                   time_column("not_before", expected.row.not_before),
-                  time_column("wake_at", expected.row.wake_at)}};
+                  time_column("wake_at", expected.row.wake_at),
+                  integer_column("pending", std::int64_t{expected.row.pending})}};
   if (expected.request_hash) {
     job.columns.push_back(hash_column("request_hash", *expected.request_hash));
   }
