@@ -1,4 +1,5 @@
-// approvals: lists open approvals and questions.
+// approvals: lists open approvals and questions; requests: lists everything that an operator is
+// asked for.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -142,6 +143,66 @@ int approvals_command(const ApprovalsOptions& options, Terminal& terminal) {
   return kDone;
 }
 
+struct RequestsOptions : ApprovalsOptions {
+  std::string kind, job;
+};
+
+std::vector<Option> requests_options(RequestsOptions& o) {
+  std::vector<Option> options = approvals_options(o);
+  options.push_back(
+      {"--kind", "KIND", &o.kind, "call wait question confirmation unknown_outcome budget"});
+  options.push_back({"--job",
+                     "ID",
+                     &o.job,
+                     "only the requests of this job",
+                     {.excludes = {"--limit", "--cursor"}}});
+  return options;
+}
+
+// Approvals in the words of their list; an unknown outcome and a budget in one line.
+std::string request_text(const Value& request) {
+  const std::string_view kind = request.text("kind");
+  const Value& detail = request["detail"];
+  if (kind != "unknown_outcome" && kind != "budget") return approval_text(detail);
+  std::string text = safe(request.text("id")) + "\n  ";
+  const std::string job = "job " + safe(request.text("job_id"));
+  if (kind == "budget") {
+    return text + job + ": its budget of " + safe(detail.text("limit")) + " is used up\n";
+  }
+  return text + "node " + place_text(request) + " of " + job + ": the outcome of the " +
+         call_of(request.text("tool")) + " is unknown: " + safe(request.text("reason")) + "\n";
+}
+
+int requests_command(const RequestsOptions& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  auto page = [&]() -> Result<Value> {
+    auto client = open_to_read(*store, {});
+    if (!client) return std::unexpected(client.error());
+    api::QueryPairs query{
+        {"kind", options.kind}, {"limit", options.limit}, {"cursor", options.cursor}};
+    if (!options.job.empty()) query = {{"kind", options.kind}, {"job", options.job}};
+    return full_page(**client, {"api", "requests"}, std::move(query), "requests", options.limit);
+  }();
+  if (!page) return terminal.fail_with(page.error());
+  if (terminal.json()) {
+    terminal.print_json(*page);
+    return kDone;
+  }
+  if ((*page)["requests"].size() == 0) terminal.note("no open requests");
+  for (const Value& request : (*page)["requests"].items()) {
+    std::string text = request_text(request);
+    for (const Value& command : request["commands"].items()) {
+      text += "  " + safe(command.as_string()) + store_flag(*store) + "\n";
+    }
+    terminal.print(text);
+  }
+  if ((*page)["next_cursor"].is_string()) {
+    terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
+  }
+  return kDone;
+}
+
 }  // namespace
 
 extern const Command kApprovalsCommand{
@@ -151,5 +212,13 @@ extern const Command kApprovalsCommand{
     .summary = "list pending approvals and questions",
     .example = "aetheris approvals",
     .bind = bound_command<ApprovalsOptions, approvals_options, approvals_command>};
+
+extern const Command kRequestsCommand{
+    .name = "requests",
+    .group = Group::respond,
+    .target = Target::store_or_server,
+    .summary = "list everything that an operator is asked for",
+    .example = "aetheris requests --kind unknown_outcome",
+    .bind = bound_command<RequestsOptions, requests_options, requests_command>};
 
 }  // namespace ae::cli

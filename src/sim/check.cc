@@ -8,6 +8,7 @@
 #include <span>
 
 #include "engine/heart/recorded_value.h"
+#include "inspect/requests_view.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "json/json.h"
@@ -207,6 +208,24 @@ void row_is_a_copy(const JobEvidence& e, Checker& checker) {
   checker.fail_if(e.loaded.row.last_seq != e.events.back().seq, "the row's last_seq differs");
   checker.fail_if(!is_terminal(e.state.status) && e.loaded.row.wake_at != e.state.next_due(),
                   "the row's wake_at is not the next due instant of the log");
+}
+
+// Lists of requests read only the jobs whose rows have the kind.
+void row_has_open_requests(const JobEvidence& e, Checker& checker) {
+  constexpr std::pair<std::string_view, store::PendingKinds> kKinds[] = {
+      {"call", store::pending::call},
+      {"wait", store::pending::wait},
+      {"question", store::pending::question},
+      {"confirmation", store::pending::confirmation},
+      {"unknown_outcome", store::pending::unknown_outcome},
+      {"budget", store::pending::budget}};
+  for (const Value& request : engine::requests_view(e.state)) {
+    for (const auto& [name, kind] : kKinds) {
+      if (request.text("kind") != name) continue;
+      checker.fail_if((e.loaded.row.pending & kind) == 0,
+                      "the row does not have the open request " + canonical(request));
+    }
+  }
 }
 
 void end_is_final(const JobEvidence& e, Checker& checker) {
@@ -569,6 +588,7 @@ constexpr Rule kRules[] = {
     {"L1 a log has no gap", log_is_gapless},
     {"L2 an event id occurs once", ids_are_unique},
     {"L3 the row is a copy of the log", row_is_a_copy},
+    {"L4 the row has the kind of each open request", row_has_open_requests},
     {"L4 an end is unique and final", end_is_final},
     {"L6 the log verifies: chain, states, ledger, replay", log_verifies},
     {"D2 no effect without a declaration", trace_ids_are_stable},
