@@ -31,6 +31,7 @@ struct Job {
   std::map<Slot, std::string> effects;
   std::map<Slot, LedgerRow> ledger;
   std::map<std::uint64_t, InboxEntry> inbox;
+  std::map<std::string, std::string> replies;  // by id of the entry
   std::optional<std::string> signed_head;
   std::optional<Checkpoint> checkpoint;
 };
@@ -215,6 +216,10 @@ Result<CommitResult> MemoryDisk::Data::commit(const Batch& batch, BatchFailpoint
   }
   for (const auto& [invocation, try_no] : batch.ledger_erase) {
     job->ledger.erase(Slot(invocation.text, try_no));
+  }
+  for (const InboxReply& one : batch.inbox_replies) {
+    const auto entry = job->inbox.find(one.number);
+    if (entry != job->inbox.end()) job->replies[entry->second.id] = one.reply;
   }
   for (const std::uint64_t number : batch.inbox_consumed) job->inbox.erase(number);
   if (batch.signed_head) job->signed_head = batch.signed_head;
@@ -439,6 +444,7 @@ void MemoryStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void
         found->inbox, [&](const auto& other) { return other.second.id == entry.id; });
     if (!waits) {
       entry.number = ++data_.last_inbox;
+      found->replies.erase(entry.id);
       found->inbox.emplace(entry.number, std::move(entry));
     }
     if (auto error = hit_after_failpoint("signal.after_inbox"))
@@ -576,6 +582,21 @@ void MemoryStore::load(JobId id, std::uint64_t from_seq, async::Done<Result<Load
     for (const auto& [slot, row] : job->ledger) loaded.ledger.push_back(row);
     for (const auto& [number, entry] : job->inbox) loaded.inbox.push_back(entry);
     return loaded;
+  };
+  answer(std::move(done), run());
+}
+
+void MemoryStore::read_inbox_entry(JobId job, std::string id,
+                                   async::Done<Result<InboxEntryState>> done) {
+  const auto run = [&]() -> Result<InboxEntryState> {
+    const Job* found = data_.find(job);
+    if (found == nullptr) return std::unexpected(job_not_found(job));
+    InboxEntryState state;
+    state.pending =
+        std::ranges::any_of(found->inbox, [&](const auto& entry) { return entry.second.id == id; });
+    if (const auto reply = found->replies.find(id); reply != found->replies.end())
+      state.reply = reply->second;
+    return state;
   };
   answer(std::move(done), run());
 }

@@ -65,6 +65,20 @@ constexpr Statement kEraseLedger{
 constexpr Statement kDeleteInbox{"take_inbox",
                                  "DELETE FROM inbox i USING unnest($1::bigint[], $2::bigint[]) "
                                  "AS w(job, number) WHERE i.job = w.job AND i.number = w.number"};
+// Of entries that are still there: sent before kDeleteInbox.
+constexpr Statement kPutReplies{
+    "put_replies",
+    "INSERT INTO inbox_replies(number, job, id, reply) "
+    "SELECT i.number, i.job, i.id, w.reply "
+    "FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS w(job, number, reply) "
+    "JOIN inbox i ON i.job = w.job AND i.number = w.number "
+    "ON CONFLICT (job, id) DO UPDATE SET number = excluded.number, reply = excluded.reply"};
+constexpr Statement kDropOldReplies{"drop_old_replies",
+                                    "DELETE FROM inbox_replies WHERE number <= $1::bigint"};
+constexpr Statement kDeleteReplies{
+    "delete_replies",
+    "DELETE FROM inbox_replies r USING unnest($1::bigint[], $2::text[]) AS w(job, id) "
+    "WHERE r.job = w.job AND r.id = w.id"};
 constexpr Statement kPutInbox{
     "put_inbox",
     "INSERT INTO inbox(job, number, id, act) "
@@ -275,6 +289,22 @@ void Transaction::send_effects(Connection& connection, std::size_t& statements) 
 }
 
 void Transaction::send_inbox(Connection& connection, std::size_t& statements) {
+  if (!inbox_replies_.empty()) {
+    Column jobs(Type::integer), numbers(Type::integer), replies(Type::bytes);
+    std::uint64_t newest = 0;
+    for (const auto& [job, one] : inbox_replies_) {
+      jobs.add(job);
+      numbers.add(one->number);
+      replies.add(std::string_view(one->reply));
+      newest = std::max(newest, one->number);
+    }
+    connection.add(kPutReplies, Params().add(jobs).add(numbers).add(replies));
+    ++statements;
+    if (newest > kInboxRepliesMax) {
+      connection.add(kDropOldReplies, Params().add(newest - kInboxRepliesMax));
+      ++statements;
+    }
+  }
   if (!newly_served_.empty()) {
     Column jobs(Type::integer), numbers(Type::integer);
     for (const auto& [job, number] : newly_served_) {
@@ -294,7 +324,8 @@ void Transaction::send_inbox(Connection& connection, std::size_t& statements) {
   }
   if (jobs.empty()) return;
   connection.add(kPutInbox, Params().add(jobs).add(ids).add(requests));
-  ++statements;
+  connection.add(kDeleteReplies, Params().add(jobs).add(ids));
+  statements += 2;
 }
 
 void Transaction::send_audit(Connection& connection, std::size_t& statements) {

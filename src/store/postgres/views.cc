@@ -40,6 +40,11 @@ constexpr Statement kEffects{"load_effects",
 constexpr Statement kLedger{
     "load_ledger", "SELECT invocation, try, state, record FROM ledger WHERE job = " JOB_NUMBER
                    " ORDER BY invocation, try"};
+constexpr Statement kInboxEntry{
+    "inbox_entry",
+    "SELECT EXISTS (SELECT 1 FROM inbox WHERE job = j.number AND id = $2::text), "
+    "(SELECT reply FROM inbox_replies WHERE job = j.number AND id = $2::text) "
+    "FROM jobs j WHERE job_id = $1::text"};
 constexpr Statement kInbox{
     "load_inbox", "SELECT number, id, act FROM inbox WHERE job = " JOB_NUMBER " ORDER BY number"};
 constexpr Statement kSignedHead{"load_signed_head",
@@ -264,6 +269,17 @@ Pg<Result<LoadedJob>> load(Connection& connection, const JobId& job, std::uint64
   // Deleted or redacted meanwhile: the commits now reference other blobs, or another job has the
   // id.
   return load_once(connection, job, from_seq, complete);
+}
+
+Pg<Result<InboxEntryState>> read_inbox_entry(Connection& connection, const JobId& job,
+                                             const std::string& id) {
+  connection.add(kInboxEntry, Params().add(job.text).add(id));
+  AE_ASSIGN(const auto answers, connection.run());
+  const Rows& rows = answers[0];
+  if (rows.empty()) return Result<InboxEntryState>(std::unexpected(job_not_found(job)));
+  InboxEntryState state{.pending = rows.boolean(0, 0), .reply = {}};
+  if (!rows.is_null(0, 1)) state.reply = rows.text(0, 1);
+  return Result<InboxEntryState>(std::move(state));
 }
 
 Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filter) {

@@ -66,6 +66,10 @@ Sql<ReadStatements> ReadStatements::open(Database db) {
       {v.ledger_,
        "SELECT invocation, try, state, record FROM ledger WHERE job = ?1 ORDER BY invocation, try"},
       {v.inbox_, "SELECT number, id, act FROM inbox WHERE job = ?1 ORDER BY number"},
+      {v.inbox_entry_,
+       "SELECT EXISTS (SELECT 1 FROM inbox WHERE job = jobs.id AND id = ?2), "
+       "(SELECT reply FROM inbox_replies WHERE job = jobs.id AND id = ?2) "
+       "FROM jobs WHERE job_id = ?1"},
       {v.signed_head_, "SELECT body FROM signed_heads WHERE job = ?1"},
       {v.request_,
        "SELECT request_hash, commits FROM jobs JOIN heads ON heads.job = jobs.id WHERE jobs.id = "
@@ -321,6 +325,16 @@ Sql<bool> ReadStatements::read_blobs(const std::vector<Hash>& hashes, LoadedJob&
     complete = complete && found;
   }
   return complete;
+}
+
+Sql<Result<InboxEntryState>> ReadStatements::read_inbox_entry(const JobId& job,
+                                                              const std::string& id) {
+  Rows row(inbox_entry_, job.text, id);
+  AE_ASSIGN(const bool found, row.next());
+  if (!found) return Result<InboxEntryState>(std::unexpected(job_not_found(job)));
+  InboxEntryState state{.pending = row->integer(0) != 0, .reply = {}};
+  if (!row->is_null(1)) state.reply = row->text(1);
+  return Result<InboxEntryState>(std::move(state));
 }
 
 Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {

@@ -165,11 +165,20 @@ DROP INDEX jobs_ready;
 CREATE INDEX jobs_ready ON jobs(queue, agent, capabilities, priority DESC, turn) WHERE ready = 1;
 )sql";
 
-// Added by layout 7: the requests to operators that a job may have open (store/pending.h).
+// Added by layout 7: the requests to operators that a job may have open (store/pending.h), and the
+// replies to consumed entries of inboxes.
 constexpr const char* kPending = R"sql(
 ALTER TABLE jobs ADD COLUMN pending INTEGER NOT NULL DEFAULT 0;
 UPDATE jobs SET pending = CASE WHEN status IN ('completed', 'failed', 'cancelled') THEN 80 ELSE 127 END;
 CREATE INDEX jobs_pending ON jobs(id) WHERE pending <> 0;
+
+CREATE TABLE inbox_replies(
+  number INTEGER PRIMARY KEY,
+  job INTEGER NOT NULL,
+  id TEXT NOT NULL,
+  reply BLOB NOT NULL,
+  UNIQUE(job, id)
+);
 )sql";
 
 constexpr const char* kDropOldClaimOrder = R"sql(

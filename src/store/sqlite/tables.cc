@@ -96,6 +96,11 @@ Sql<Tables> Tables::open(Database& db) {
       {t.erase_ledger_, "DELETE FROM ledger WHERE job = ?1 AND invocation = ?2 AND try = ?3"},
       {t.put_inbox_, "INSERT INTO inbox(job, id, act) VALUES(?1, ?2, ?3) ON CONFLICT DO NOTHING"},
       {t.delete_inbox_, "DELETE FROM inbox WHERE number = ?2 AND job = ?1"},
+      {t.put_reply_,
+       "INSERT OR REPLACE INTO inbox_replies(number, job, id, reply) "
+       "SELECT number, job, id, ?3 FROM inbox WHERE number = ?2 AND job = ?1"},
+      {t.delete_reply_, "DELETE FROM inbox_replies WHERE job = ?1 AND id = ?2"},
+      {t.drop_old_replies_, "DELETE FROM inbox_replies WHERE number <= ?1"},
       {t.inbox_numbers_, "SELECT number FROM inbox WHERE job = ?1"},
       {t.make_delayed_eligible_,
        "UPDATE jobs SET ready = 1 WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NULL "
@@ -381,6 +386,10 @@ Sql<void> Tables::write_rows(const Batch& batch, const Job& job) {
   for (const auto& [invocation, try_no] : batch.ledger_erase) {
     AE_TRY(erase_ledger_.run(job.id, invocation.text, try_no));
   }
+  for (const InboxReply& one : batch.inbox_replies) {
+    AE_TRY(put_reply_.run(job.id, one.number, Bytes{one.reply}));
+    if (one.number > kInboxRepliesMax) AE_TRY(drop_old_replies_.run(one.number - kInboxRepliesMax));
+  }
   for (const std::uint64_t number : batch.inbox_consumed) {
     AE_TRY(delete_inbox_.run(job.id, number));
   }
@@ -558,6 +567,8 @@ Tables::SqlResult<void> Tables::redact(const Redaction& redaction) {
   }
   AE_ASSIGN(Statement no_checkpoint, db_->prepare("DELETE FROM checkpoints WHERE job = ?1"));
   AE_TRY(no_checkpoint.run(id));
+  AE_ASSIGN(Statement no_replies, db_->prepare("DELETE FROM inbox_replies WHERE job = ?1"));
+  AE_TRY(no_replies.run(id));
   AE_TRY(append_audit_entry(redaction.audit));
   return Result<void>();
 }
@@ -589,6 +600,7 @@ Tables::SqlResult<void> Tables::put_inbox(const JobId& id, const InboxEntry& ent
     return Result<void>(std::unexpected(job_not_leased(id)));
   }
   AE_TRY(put_inbox_.run(job->id, entry.id, Bytes{entry.request}));
+  AE_TRY(delete_reply_.run(job->id, entry.id));
   return Result<void>();
 }
 
