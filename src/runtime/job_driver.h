@@ -108,6 +108,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void add_decided(EventBody draft);
   void add_outcome(ObservedOutcome observed);
   void apply_inbox();
+  Result<Value> apply_received(const Result<engine::ControlRequest>& request);
   void add_checkpoint_event(PendingCommit& pending_commit, const LogWriter& writer);
   void commit_next();
   void send();
@@ -192,7 +193,8 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   std::multiset<Instant> pending_heartbeats_;              // lease renewals without a reply
   std::optional<async::TimerId> timer_, drain_timer_;
   std::vector<Event> sealed_events_;  // events of the commit in flight
-  LogEnd sealed_end_;                 // of the log after the commit in flight
+  std::vector<std::pair<std::string, std::string>> committing_replies_;  // by id of the entry
+  LogEnd sealed_end_;  // of the log after the commit in flight
   bool ended_ = false, draining_ = false, calls_cut_off_ = false, store_unavailable_ = false;
 };
 
