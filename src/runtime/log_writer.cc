@@ -34,7 +34,7 @@ LogWriter::LogWriter(const World& world, JobId job, const LogEnd& end, Instant a
                      std::optional<AttemptId> attempt)
     : job_(std::move(job)),
       end_(end),
-      sealing_(draw_sealing(world, job_, end, at, std::move(attempt))) {}
+      sealing_(draw_sealing(world, job_, end_, at, std::move(attempt))) {}
 
 Result<LogEnd> LogWriter::end_after(const std::vector<EventBody>& events) const {
   AE_ASSIGN(const SealedBatch sealed, seal(sealing_, events));
