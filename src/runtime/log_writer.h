@@ -52,7 +52,7 @@ class LogWriter {
  private:
   const JobId job_;
   LogEnd end_;
-  const SealInput sealing_;  // refers to job_ and end_
+  const SealInput sealing_;  // refers to job_
 };
 
 // Commits and retries while the outcome is unknown: the same bytes sent again change nothing if they
