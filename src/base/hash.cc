@@ -7,6 +7,7 @@
 #include <openssl/evp.h>
 #include <openssl/sha.h>
 
+#include <bit>
 #include <cstring>
 #include <memory>
 
@@ -56,6 +57,22 @@ constexpr auto kDigitOf = [] {
 
 int digit(char c) { return kDigitOf[static_cast<unsigned char>(c)]; }
 
+// The four bytes of eight digits, which are handled at once in the bytes of a number.
+bool read_eight_digits(const char* hex, char* out) {
+  constexpr std::uint64_t kOnes = 0x0101010101010101u;
+  std::uint64_t text = 0;
+  std::memcpy(&text, hex, sizeof text);
+  if constexpr (std::endian::native == std::endian::little) text = std::byteswap(text);
+  // A letter has bit 6, and its low half is 1 to 6.
+  const std::uint64_t digits = (text & kOnes * 0x0F) + (text >> 6 & kOnes) * 9;
+  const std::uint64_t letters = (digits + kOnes * 6) >> 4 & kOnes;
+  const bool is_hex =
+      (digits & kOnes * 0xF0) == 0 && digits + kOnes * '0' + letters * ('a' - '0' - 10) == text;
+  const std::uint64_t pairs = digits >> 4 | digits;  // each second byte is a byte of the result
+  for (int i = 0; i < 4; ++i) out[i] = static_cast<char>(pairs >> (48 - 16 * i));
+  return is_hex;
+}
+
 // The two digits of each byte.
 constexpr auto kDigitsOf = [] {
   constexpr std::string_view kDigits = "0123456789abcdef";
@@ -75,6 +92,9 @@ void write_hex(std::string_view bytes, char* out) {
 }
 
 bool read_hex(std::string_view hex, char* out) {
+  for (; hex.size() >= 8; hex.remove_prefix(8), out += 4) {
+    if (!read_eight_digits(hex.data(), out)) return false;
+  }
   int all = 0;  // negative if a digit is
   for (std::size_t i = 0; i < hex.size(); i += 2) {
     const int high = digit(hex[i]);

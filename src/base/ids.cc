@@ -1,7 +1,9 @@
 // How every id is made. Hashed parts are joined by NUL, which no part can contain.
 #include "base/ids.h"
 
+#include <algorithm>
 #include <initializer_list>
+#include <memory>
 
 #include "base/fixed_text.h"
 
@@ -11,16 +13,18 @@ namespace {
 constexpr std::size_t kShortHex = 16;
 
 Hash hash_joined(std::initializer_list<std::string_view> parts) {
-  std::size_t size = 0;
-  for (const std::string_view part : parts) size += part.size() + 1;
-  std::string text;
-  text.reserve(size);
+  std::size_t size = parts.size() - 1;
+  for (const std::string_view part : parts) size += part.size();
+  std::array<char, 512> short_text;
+  std::unique_ptr<char[]> long_text;
+  if (size > short_text.size()) long_text = std::make_unique_for_overwrite<char[]>(size);
+  char* const text = long_text ? long_text.get() : short_text.data();
+  char* at = text;
   for (const std::string_view part : parts) {
-    text += part;
-    text += '\0';
+    at = std::ranges::copy(part, at).out;
+    if (at != text + size) *at++ = '\0';
   }
-  text.pop_back();
-  return sha256(text);
+  return sha256({text, size});
 }
 
 std::string short_hex(const Hash& hash) {

@@ -96,6 +96,7 @@ class Sealer {
         limits_(limits),
         salts_(input.salt_seed_a, input.salt_seed_b),
         hasher_(input.job, input.created_at, input.attempt_id),
+        bytes_(256 * count),
         values_(1024),
         stored_(512),
         body_(1024) {
@@ -127,21 +128,21 @@ class Sealer {
     if (!salts_json_.empty()) event.salts = Value::object(std::exchange(salts_json_, {}));
     event.hash = sealed_.head = hasher_.finish();
 
-    put_byte(static_cast<std::uint8_t>(event.type), sealed_.bytes);
-    put_byte(event.schema, sealed_.bytes);
-    put_text(body_.view(), sealed_.bytes);
+    put_byte(static_cast<std::uint8_t>(event.type), bytes_);
+    put_byte(event.schema, bytes_);
+    put_text(body_.view(), bytes_);
     return {};
   }
 
   SealedBatch finish() {
-    sealed_.bytes += bytes_of(sealed_.head);
+    bytes_ += bytes_of(sealed_.head);
+    sealed_.bytes = bytes_.view();
     return std::move(sealed_);
   }
 
  private:
   void put_header(std::size_t count) {
-    std::string& out = sealed_.bytes;
-    out.reserve(256 * count);
+    ByteBuffer& out = bytes_;
     put_byte(kSealedVersion, out);
     out.append(reinterpret_cast<const char*>(input_.first_id.bytes.data()),
                input_.first_id.bytes.size());
@@ -362,7 +363,8 @@ class Sealer {
   const SealLimits& limits_;
   Salts salts_;
   EventHasher hasher_;
-  SealedBatch sealed_;
+  SealedBatch sealed_;  // without its bytes
+  ByteBuffer bytes_;
   // Of the current event; kept to reuse their memory.
   std::array<Slot, kFieldNumberMax + 1> slots_;
   std::uint32_t present_ = 0;  // bit n: field n is present, and its slot is set
