@@ -27,8 +27,11 @@ Hash hash_joined(std::initializer_list<std::string_view> parts) {
   return sha256({text, size});
 }
 
-std::string short_hex(const Hash& hash) {
-  return to_hex({reinterpret_cast<const char*>(hash.bytes.data()), kShortHex / 2});
+template <std::size_t Digits>
+InlineText<Digits> hex_of(const Hash& hash) {
+  std::array<char, Digits> text;
+  write_hex({reinterpret_cast<const char*>(hash.bytes.data()), Digits / 2}, text.data());
+  return std::string_view(text.data(), Digits);
 }
 
 void put_big_endian(std::uint8_t* out, int width, std::uint64_t value) {
@@ -132,24 +135,24 @@ JobId child_job_id(const JobId& parent, const StepId& command) {
   return JobId(to_text(uuid));
 }
 
-DecisionId decision_id(const Hash& plan_hash) { return DecisionId(short_hex(plan_hash)); }
+DecisionId decision_id(const Hash& plan_hash) { return DecisionId(hex_of<kShortHex>(plan_hash)); }
 
 StepId step_id(const JobId& job, const DecisionId& decision, std::string_view path,
                std::string_view node_type) {
-  return StepId(short_hex(hash_joined({job.text, decision.text, path, node_type})));
+  return StepId(hex_of<kShortHex>(hash_joined({job.text, decision.text, path, node_type})));
 }
 
 std::string model_tool_name(std::string_view model) {
   return std::string(kModelToolPrefix) + std::string(model);
 }
 
-std::string blinded_hash(std::string_view blind, std::string_view text) {
-  if (blind.empty()) return to_hex(sha256(text));
+DigestText blinded_hash(std::string_view blind, std::string_view text) {
+  if (blind.empty()) return hex_of<64>(sha256(text));
   Sha256 hash;
   hash.add("aetheris.blind.v1");
   hash.add(blind);
   hash.add(text);
-  return to_hex(hash.finish());
+  return hex_of<64>(hash.finish());
 }
 
 IdempotencyKey idempotency_key(const JobId& job, const StepId& command, std::string_view tool,
@@ -157,11 +160,11 @@ IdempotencyKey idempotency_key(const JobId& job, const StepId& command, std::str
   const Hash hash = blind.empty()
                         ? hash_joined({job.text, command.text, tool, canonical_args})
                         : hash_joined({job.text, command.text, tool, canonical_args, blind});
-  return IdempotencyKey(to_hex(hash));
+  return IdempotencyKey(hex_of<64>(hash));
 }
 
 InvocationId invocation_id(const JobId& job, const StepId& command, const IdempotencyKey& key) {
-  return InvocationId(short_hex(hash_joined({job.text, command.text, key.text})));
+  return InvocationId(hex_of<kShortHex>(hash_joined({job.text, command.text, key.text})));
 }
 
 namespace {
@@ -187,7 +190,7 @@ ExternalKey chosen_external_key(const JobId& job, const StepId& step, const Idem
 }
 
 ExternalKey attempt_external_key(const JobId& job, const StepId& step, const AttemptId& attempt) {
-  return external_key_of(job, step, attempt.empty() ? std::string_view("0") : attempt.text);
+  return external_key_of(job, step, attempt.empty() ? "0" : attempt.text.view());
 }
 
 }  // namespace ae

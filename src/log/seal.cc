@@ -79,6 +79,7 @@ class Salts {
 struct Slot {
   FieldKind kind{};
   std::uint8_t form = 0;              // of an external key
+  bool known = false;                 // its text is SealInput::known
   const Value* value = nullptr;       // json, value, the message of an error
   const std::string* code = nullptr;  // of an error
   std::size_t begin = 0,
@@ -229,7 +230,12 @@ class Sealer {
       out += '}';
     } else {
       slot.begin = out.size();
-      write_canonical_field<kKind>(member, out);
+      if constexpr (kKind == FieldKind::json) slot.known = is_known(member);
+      if (slot.known) {
+        out += input_.known.text;
+      } else {
+        write_canonical_field<kKind>(member, out);
+      }
       slot.end = out.size();
       slot.stored_begin = stored_.size();
       if constexpr (kKind == FieldKind::external_key) {
@@ -245,6 +251,10 @@ class Sealer {
       }
       slot.stored_end = stored_.size();
     }
+  }
+
+  bool is_known(const Value& value) const {
+    return input_.known.value != nullptr && value == *input_.known.value;
   }
 
   // Appends salt ‖ canonical text to `values_`, and the hash of both to the hashed text.
@@ -307,7 +317,7 @@ class Sealer {
     for (const std::string_view message : split->messages) {
       const bool as_blob = message.size() > limits_.message_inline_max;
       put_byte(as_blob ? kAsBlob : kInline, body_);
-      as_blob ? put_blob(message) : put_text(message, body_);
+      as_blob ? put_blob(message, sha256(message)) : put_text(message, body_);
     }
     put_text(split->tail, body_);
     return true;
@@ -347,11 +357,11 @@ class Sealer {
     const std::string_view text =
         slot.holds_value() ? value_text(slot) : hasher_.text().view(slot.begin, slot.end);
     if (slot.holds_value()) body_ += value_salt(slot);
-    form_of(slot) == kInline ? put_text(text, body_) : put_blob(text);
+    if (form_of(slot) == kInline) return put_text(text, body_);
+    put_blob(text, slot.known ? input_.known.hash : sha256(text));
   }
 
-  void put_blob(std::string_view text) {
-    const Hash hash = sha256(text);
+  void put_blob(std::string_view text, const Hash& hash) {
     body_ += bytes_of(hash);
     put_varint(text.size(), body_);
     if (std::ranges::find(sealed_.blobs, hash, &Blob::hash) == sealed_.blobs.end()) {

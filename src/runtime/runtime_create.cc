@@ -108,9 +108,13 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
       events.push_back(std::move(draft));
     }
   }
-  auto sealed = seal(next_commit(world_, {job, 0, Hash{}}, now,
-                                 start_here ? std::optional(attempt) : std::nullopt),
-                     std::move(events));
+  const Hash no_hash;
+  SealInput sealing = next_commit(world_, {job, 0, no_hash}, now,
+                                  start_here ? std::optional(attempt) : std::nullopt);
+  sealing.known = {.value = &request.plan->task_graph,
+                   .text = request.plan->task_graph_text,
+                   .hash = request.plan->hash};
+  auto sealed = seal(sealing, std::move(events));
   if (!sealed) {
     return world_.loop.post([done = std::move(done), error = sealed.error()]() mutable {
       done(std::unexpected(error));
