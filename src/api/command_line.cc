@@ -114,7 +114,9 @@ std::vector<std::string> command_lines(const Value& action) {
   std::vector<std::string> lines;
   for (const Value& choice : action["choices"].items()) {
     const std::string& name = choice.as_string();
-    lines.push_back(words + " " + name + (name == "happened" ? " RESULT" : ""));
+    std::string& line = lines.emplace_back(words);
+    line.append(" ").append(name);
+    if (name == "happened") line += " RESULT";
   }
   return lines;
 }
@@ -134,9 +136,13 @@ Value with_commands(const Value& entry) {
   return without(entry, "actions").with("commands", Value::array(std::move(commands)));
 }
 
+Value with_wait_commands(const Value& view) {
+  return view.with("waits", list_with_commands(view["waits"], wait_with_commands));
+}
+
 Value with_all_commands(const Value& view) {
   Value shown =
-      view.with("waits", list_with_commands(view["waits"], wait_with_commands))
+      with_wait_commands(view)
           .with("in_doubt", list_with_commands(view["in_doubt"], with_commands))
           .with("confirmations", list_with_commands(view["confirmations"], with_commands));
   if (view["waiting"].is_object()) {

@@ -18,6 +18,8 @@ std::string command_line(const Value& action);
 
 // An entry of a view with `commands`, those of its `actions`, in their place.
 Value with_commands(const Value& entry);
+// The view of a state (inspect/view.h) with commands in the place of the actions of its waits.
+Value with_wait_commands(const Value& view);
 // A job's view with commands in the place of all actions. A wait also has `command`, the first of
 // its commands.
 Value with_all_commands(const Value& view);

@@ -75,7 +75,7 @@ ReplayBody::ReplayBody(runtime::Runtime::JobSnapshot&& read, std::uint64_t seq)
 
 Result<Value> ReplayBody::take() {
   AE_ASSIGN(const engine::State state, std::move(folding_).take());
-  return engine::state_view(state).with("at", seq_);
+  return with_wait_commands(engine::state_view(state)).with("at", seq_);
 }
 
 TranscriptBody::TranscriptBody(const JobId& job, store::LoadedJob&& loaded,

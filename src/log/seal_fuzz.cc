@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/hash.h"
+#include "json/canonical_buffer.h"
 #include "json/json.h"
 #include "log/chain.h"
 #include "log/seal.h"
