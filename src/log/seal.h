@@ -37,7 +37,7 @@ struct SealInput {
   const JobId& job;
   std::uint64_t first_seq;
   Hash prev_hash;  // zero if first_seq is 1
-  Uuid first_id;          // the ids are first_id, first_id+1, … (uuid_plus)
+  Uuid first_id;   // the ids are first_id, first_id+1, … (uuid_plus)
   Instant created_at;
   std::optional<AttemptId> attempt_id;
   std::uint64_t salt_seed_a,
