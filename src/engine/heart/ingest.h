@@ -35,7 +35,7 @@ struct SentTry {
   std::uint32_t try_no = 0;
   AttemptId attempt;
   IdempotencyKey key;
-  std::string arguments_hash;
+  DigestText arguments_hash;
   // Of a model call: the provider, the request, and the blind of the job.
   std::string provider, blind;
   Value request;

@@ -282,9 +282,13 @@ void parts(A& a, Part<A, State>& x) {
 // ---------------------------------------------------------------- the types of fields
 
 template <class T>
+inline constexpr bool kIsInlineText = false;
+template <std::size_t Size>
+inline constexpr bool kIsInlineText<InlineText<Size>> = true;
+template <class T>
 inline constexpr bool kIsId = false;
-template <class Tag>
-inline constexpr bool kIsId<Id<Tag>> = true;
+template <class Tag, std::size_t Size>
+inline constexpr bool kIsId<Id<Tag, Size>> = true;
 
 enum Tag : std::uint8_t { kNull, kFalse, kTrue, kInteger, kDouble, kString, kArray, kObject };
 
@@ -373,6 +377,8 @@ void write(Writer& a, const T& x) {
     a.number(static_cast<std::uint64_t>(x));
   } else if constexpr (std::same_as<T, std::string>) {
     a.text(x);
+  } else if constexpr (kIsInlineText<T>) {
+    a.text(x);
   } else if constexpr (kIsId<T>) {
     a.text(x.text);
   } else if constexpr (std::same_as<T, Instant>) {
@@ -432,6 +438,8 @@ void read(Reader& a, T& x) {
     x = static_cast<T>(n);
     if (static_cast<std::uint64_t>(x) != n) a.refuse();
   } else if constexpr (std::same_as<T, std::string>) {
+    x = a.text();
+  } else if constexpr (kIsInlineText<T>) {
     x = a.text();
   } else if constexpr (kIsId<T>) {
     x.text = a.text();

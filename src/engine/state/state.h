@@ -87,7 +87,9 @@ struct Invocation {
   ExternalKey external_key;
   Value arguments;
   bool erased = false;  // `arguments` was erased from the log (log/redacted.h)
-  std::string arguments_hash, tool, tool_version;
+  DigestText arguments_hash;
+  std::string tool;
+  ShortDigest tool_version;
   std::uint32_t try_no = 0;  // the newest try
   // Tries that count against max_attempts: neither withdrawn tries nor resends after a crash.
   std::uint32_t counted_tries = 0;
@@ -447,7 +449,7 @@ class State {
   const Node& node_of(const Step& step) const { return plan->nodes[step.node]; }
   // This job's hash of a value: arguments_hash, prompt_hash, plan_input_hash. REQUIRES:
   // the blind is not erased.
-  std::string hash_of(const Value& value) const;
+  DigestText hash_of(const Value& value) const;
   // A model, a planner or code chose the arguments of the call, and could choose others after a
   // restore of the store.
   bool is_chosen(const Step& step) const { return step.is_loop_call() || planned_by_model; }

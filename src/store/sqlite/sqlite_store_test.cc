@@ -540,7 +540,7 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
     const auto claim = [&] {
       const auto leases = fixture.loop.await<Result<std::vector<Lease>>>(
           [&](auto done) { fixture.store().claim(request, std::move(done)); });
-      return leases && !leases->empty() ? leases->at(0).job.text : std::string();
+      return leases && !leases->empty() ? leases->at(0).job.text.string() : std::string();
     };
     EXPECT_EQ(claim(), "crowd0");
     EXPECT_EQ(claim(), "open0") << "the other queue is full now";
