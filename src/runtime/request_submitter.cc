@@ -48,6 +48,19 @@ bool concern_same_wait(const engine::ControlRequest& before,
   return !keys || before.correlation_key == request.correlation_key;
 }
 
+// Must `before`, which was accepted first, be applied first?
+bool applies_before(const engine::ControlRequest& before, const engine::ControlRequest& request) {
+  const bool same_channel = before.kind == engine::ControlRequest::Kind::message &&
+                            request.kind == before.kind && request.channel == before.channel;
+  return same_channel || concern_same_wait(before, request);
+}
+
+Result<engine::ControlRequest> read_entry(const JobId& job, const store::InboxEntry& entry) {
+  AE_ASSIGN(const Value json,
+            engine::read_side_record(engine::inbox_location(job, entry.id), entry.request));
+  return engine::ControlRequest::from_json(json);
+}
+
 // Messages of a channel, and answers to a wait or a call, apply in the order in which they were
 // accepted. If a job was parked with its inbox, its earlier entries are applied before `new_request`.
 // Appends their events to `events` and returns their inbox entries.
@@ -58,14 +71,8 @@ Result<std::vector<AppliedEntry>> collect_earlier_requests(
   std::vector<AppliedEntry> entries;
   const std::string own_id = inbox_id(new_request);
   for (const store::InboxEntry& entry : inbox) {
-    const auto json =
-        engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.request);
-    const auto request =
-        json ? engine::ControlRequest::from_json(*json) : std::unexpected(json.error());
-    const bool same_channel = request && request->kind == engine::ControlRequest::Kind::message &&
-                              new_request.kind == request->kind &&
-                              request->channel == new_request.channel;
-    if (!same_channel && !(request && concern_same_wait(*request, new_request))) continue;
+    const auto request = read_entry(state.job, entry);
+    if (!request || !applies_before(*request, new_request)) continue;
     auto applied = engine::apply_request(state, *request, context);
     if (!applied) continue;  // the job is ending: `apply_remaining_requests` handles this entry
     for (EventBody& draft : applied->events) {
@@ -88,9 +95,7 @@ Status apply_remaining_requests(const engine::State& state,
                                 const std::function<Status(EventBody)>& follow) {
   for (const store::InboxEntry& entry : inbox) {
     if (std::ranges::find(entries, entry.number, &AppliedEntry::number) != entries.end()) continue;
-    AE_ASSIGN(const Value json,
-              engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.request));
-    AE_ASSIGN(const engine::ControlRequest request, engine::ControlRequest::from_json(json));
+    AE_ASSIGN(const engine::ControlRequest request, read_entry(state.job, entry));
     entries.push_back({.number = entry.number, .id = entry.id, .reply = {}});
     if (request.kind == engine::ControlRequest::Kind::timers) continue;
     auto applied = engine::apply_accepted(state, request, context);
@@ -100,10 +105,14 @@ Status apply_remaining_requests(const engine::State& state,
   return {};
 }
 
-// An entry of the inbox was accepted in time, and may be sent again later. Fails as
-// engine::check_not_expired.
+// Fails as engine::check_not_expired. An entry of the inbox was accepted in time: it may be sent
+// again later, and may close the wait of this request before the wait expires.
 Status check_in_time(const JobSnapshot& read, const engine::ControlRequest& request, Instant now) {
-  if (std::ranges::count(read.inbox, inbox_id(request), &store::InboxEntry::id) > 0) return {};
+  for (const store::InboxEntry& entry : read.inbox) {
+    if (entry.id == inbox_id(request)) return {};
+    const auto before = read_entry(read.state.job, entry);
+    if (before && applies_before(*before, request)) return {};
+  }
   return engine::check_not_expired(read.state, request, now);
 }
 
