@@ -14,6 +14,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import agents  # noqa: E402
+import reads  # noqa: E402
 from processes import BENCH, THREADS, Store, memory, until  # noqa: E402
 
 
@@ -166,6 +167,7 @@ ROWS = {
     "http": ("jobs of one step asked of `serve`: the answer, and (waited for) the end of the job", BOTH, http),
     "recovery": ("unfinished jobs after kill -9 of everything", BOTH, recovery),
     "parked": ("jobs that wait: memory, and how fast all are woken", BOTH, parked),
+    "reads": ("health while one large job is read in every way", BOTH, reads.reads),
     "idle": ("a server with nothing to do", BOTH, idle),
     "turns": ("loops of 200 turns against a model that answers at once, SQLite (--agents)", ("sqlite",), agents.turns),
     "thinking": ("1,000 loops whose model has not answered yet, SQLite (--agents)", ("sqlite",), agents.thinking),
@@ -187,6 +189,8 @@ BUDGETS = [
     ("history", {}, "ratio", "<=", 2),
     ("map", {}, "ratio", "<=", 1.25),
     ("parked", {"wait": "signal"}, "bytes_each", "<=", 100),
+    ("reads", {}, "health_p99_ms", "<=", 20),
+    ("reads", {}, "wait_ratio", "<=", 1.5),
     ("idle", {}, "cpu_percent", "<=", 1),
     ("idle", {"store": "postgres"}, "server_cpu_percent", "<=", 1),
     ("turns", {"jobs": 1}, "late_to_early", "<=", 1.1),

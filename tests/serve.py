@@ -5,6 +5,7 @@ Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETH
   serve.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
+import gzip
 import http.client
 import http.server
 import json
@@ -801,6 +802,77 @@ def a_long_verify_does_not_delay_other_requests():
         # Each health request waits for a few portions, not for the whole verify.
         assert max(waits) < took / 2, (took, waits)
         expect(s.stop(), 0)
+
+
+@test
+def a_read_ends_when_its_client_disconnects():
+    with home() as h:
+        (h.path / "costly.yaml").write_text(COSTLY)
+        s = Server(h, "costly.yaml")
+        status, job = s.post("/api/jobs?wait=60s", {"agent": "costly", "id": "c"})
+        assert (status, job["status"]) == (201, "completed"), job
+        began = time.monotonic()
+        assert s.get("/api/jobs/c/verify")[1]["ok"]
+        took = time.monotonic() - began
+        host, port = s.address.rsplit(":", 1)
+        # As many as are read at once, and some that wait behind them.
+        clients = [socket.create_connection((host, int(port)), timeout=PATIENCE) for _ in range(6)]
+        for client in clients:
+            client.sendall(f"GET /api/jobs/c/verify HTTP/1.1\r\nHost: {s.address}\r\n\r\n".encode())
+        time.sleep(took / 4)
+        for client in clients:
+            client.close()
+        began = time.monotonic()
+        assert s.get("/api/jobs/c/verify")[1]["ok"]
+        waited = time.monotonic() - began
+        assert waited < 2 * took, (took, waited)
+        expect(s.stop(), 0)
+
+
+@test
+def a_view_that_has_not_changed_is_answered_with_304():
+    with serving() as s:
+        s.post("/api/jobs?wait=30s", {"agent": "echo", "id": "a"})
+
+        def ask(path, method="GET", **headers):
+            connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
+            connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            return answer, answer.read()
+
+        for view in ("", "/events", "/trace", "/transcript", "/replay"):
+            path = f"/api/jobs/a{view}"
+            # The first tag may be older than the audit log that the server has read.
+            tag = ask(path, If_None_Match='"none"')[0].headers["ETag"]
+            assert tag.startswith('W/"'), tag
+            for method in ("GET", "HEAD"):
+                same, nothing = ask(path, method, If_None_Match=f'"x", {tag}')
+                assert (same.status, nothing, same.headers["ETag"]) == (304, b"", tag), (view, same.status, same.headers)
+                assert same.headers["Content-Type"] is None
+            assert ask(path, If_None_Match='"x"')[0].status == 200
+        assert ask("/api/jobs/a/verify")[0].headers["ETag"] is None
+        assert ask("/api/jobs/nobody", If_None_Match="*")[0].status == 404
+
+
+@test
+def large_bodies_are_compressed_for_clients_that_accept_gzip():
+    with serving() as s:
+        s.post("/api/jobs?wait=30s", {"agent": "echo", "id": "a", "input": {"text": "x" * 4000}})
+
+        def ask(path, encoding):
+            connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
+            connection.request("GET", path, headers={"Accept-Encoding": encoding} if encoding else {})
+            answer = connection.getresponse()
+            return answer.headers["Content-Encoding"], answer.read()
+
+        for path in ("/api/jobs/a", "/api/jobs/a/events", "/api/jobs/a/trace", "/api/jobs/a/replay", "/openapi.json"):
+            plain = ask(path, None)
+            encoding, body = ask(path, "br, gzip")
+            assert plain[0] is None and encoding == "gzip", (path, plain[0], encoding)
+            assert len(body) < len(plain[1]) / 2, path
+            assert gzip.decompress(body) == plain[1], path
+            assert ask(path, "gzip;q=0") == plain, path
+        assert ask("/api/health", "gzip")[0] is None, "a small body"
 
 
 @test

@@ -148,20 +148,29 @@ void Api::with_fresh_agents(async::Task then) {
                              });
 }
 
-Value Api::job_json(const runtime::Runtime::JobSnapshot& read) {
-  const Value body = job_body(read, store_.now());
-  const store::AgentVersion* const version =
-      registry_.registry().find_version_with_plan(body.text("agent"), body.text("plan_hash"));
-  std::optional<Value> unattended;
-  if (store::is_runnable(read.row.status)) {
-    if (has_no_owner()) {
-      unattended = unattended_json(read.row);
-    } else if (store_.owned() && options_.runs && runtime_.options().may_claim && !read.row.claim) {
-      unattended = not_offered_json(read.row, worker_offers({}));
-    }
+std::shared_ptr<const store::Registry> Api::registry_copy() {
+  const store::Registry& now = registry_.registry();
+  if (!registry_copy_ || registry_copy_->seq() != now.seq()) {
+    registry_copy_ = std::make_shared<const store::Registry>(now);
   }
-  return body.with("agent_version", version == nullptr ? Value() : Value(version->version))
-      .with("unattended", unattended.value_or(Value()));
+  return registry_copy_;
+}
+
+JobFacts Api::job_facts(const JobId& job) {
+  JobFacts facts{.now = store_.now(),
+                 .registry = registry_copy(),
+                 .has_no_owner = has_no_owner(),
+                 .runs = options_.runs,
+                 .offered = runtime_.offered()};
+  if (store_.owned() && options_.runs && runtime_.options().may_claim) {
+    facts.only_offer = WorkerOffer{runtime_.options().agents, runtime_.offered()};
+  }
+  const Error* const why = runtime_.refusal_of(job);
+  if (why != nullptr &&
+      (why->code == Code::needs_version || why->code == Code::execution_version_mismatch)) {
+    facts.refusal = why->message;
+  }
+  return facts;
 }
 
 // ---------------------------------------------------------------- registering
@@ -398,7 +407,7 @@ void Api::agents(ContextPtr ctx) {
       }
       all.push_back(agent_json(name, offer));
     }
-    ctx->answer(200, Value::object({{"agents", Value::array(std::move(all))}}));
+    answer_large(ctx, Value::object({{"agents", Value::array(std::move(all))}}));
   });
 }
 

@@ -1,4 +1,4 @@
-// Routing, reading a job for a response, and waiting for a job to progress.
+// Routing, and waiting for a job to progress.
 #include "api/api.h"
 
 #include <algorithm>
@@ -200,39 +200,6 @@ std::optional<ApiResponse> Api::refuse_before_body(std::string_view method, cons
   return std::move(route.error());
 }
 
-// ---------------------------------------------------------------- reading
-
-void Api::read_with_slot(const ContextPtr& ctx, const JobId& job,
-                         async::Done<Result<runtime::Runtime::JobSnapshot>> done) {
-  read_limiter_.acquire(
-      ctx->request.by, [this, ctx, job, done = std::move(done)](ReadLimiter::Slot slot) mutable {
-        if (auto may = ctx->check_response_room(); !may) return done(std::unexpected(may.error()));
-        ctx->slot = slot;
-        runtime_.read(job, [slot = std::move(slot), done = std::move(done)](
-                               Result<runtime::Runtime::JobSnapshot> read) mutable {
-          done(std::move(read));
-        });
-      });
-}
-
-void Api::read(ContextPtr ctx, std::move_only_function<void(runtime::Runtime::JobSnapshot&)> then) {
-  const auto job = job_id_from_text(ctx->id);
-  if (!job) {
-    return ctx->refuse({Code::not_found, "there is no job with the id \"" + ctx->id.substr(0, 64) +
-                                             "\": " + job.error().message});
-  }
-  read_with_slot(ctx, *job,
-                 [ctx, then = std::move(then)](Result<runtime::Runtime::JobSnapshot> read) mutable {
-                   if (!read) {
-                     if (read.error().code == Code::not_found) {
-                       return ctx->refuse(missing_job_error(ctx->id));
-                     }
-                     return ctx->refuse(read.error());
-                   }
-                   then(*read);
-                 });
-}
-
 // ---------------------------------------------------------------- waiting
 
 void Api::wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttempt try_answer) {
@@ -282,7 +249,8 @@ void Api::check_long_poll(const std::shared_ptr<LongPoll>& long_poll) {
   }
   if (long_poll->timer) loop_.cancel(*std::exchange(long_poll->timer, std::nullopt));
   long_poll->is_reading = true;
-  if (long_poll->disconnected && *long_poll->disconnected) long_poll->last = true;
+  long_poll->has_new_events = false;  // the read sees them
+  if (long_poll->disconnected.stop_requested()) long_poll->last = true;
   std::erase_if(long_polls_, [](const auto& other) { return other->is_done; });
   long_poll->attempt(long_poll);
 }

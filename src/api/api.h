@@ -11,7 +11,9 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -44,6 +46,14 @@ constexpr std::size_t kLogsMax = 2'000;  // logs read for one page, when the row
 constexpr std::size_t kConcurrentReadsMax = 2;  // concurrent reads of whole logs
 constexpr Duration kWaitMax = std::chrono::minutes(5);
 
+// A body as the client gets it.
+struct RenderedBody {
+  std::string bytes;
+  bool gzip = false;  // compressed
+};
+// Called on a reader thread: uses only its argument and what it owns.
+using Render = std::function<RenderedBody(const Value& body)>;
+
 struct ApiRequest {
   std::string method = "GET";
   Path path;  // {"api", "jobs", id}
@@ -55,8 +65,11 @@ struct ApiRequest {
   std::string by;                              // the client, for the audit log and events
   Role role = Role::admin;                     // of the key; our own user has every permission
   bool local = true;                           // from our own user, on this machine
-  // True once the client has disconnected: waiting on its behalf ends. nullptr = unknown.
-  std::shared_ptr<const bool> disconnected = {};
+  // Requested once the client has disconnected: waiting and reading on its behalf end.
+  std::stop_token disconnected = {};
+  std::string if_none_match = {};  // this header
+  // Renders the body of a successful read of a job or a list. Empty: the body stays a Value.
+  Render render = {};
   // Is there memory for a large response now? Set for requests that only read; empty = always.
   std::function<bool()> has_capacity = {};
   // For POST /mcp (mcp.h): what its headers declare about the message; nullopt = it came by stdio.
@@ -75,6 +88,8 @@ struct ApiResponse {
   Duration retry_after{0};  // when to retry; 0 = unknown
   std::string allow = {};   // for 405: the methods of this path
   bool rpc = false;         // the body is a JSON-RPC message, whatever the status; null = none
+  std::optional<RenderedBody> rendered = {};  // in the place of `body` (ApiRequest::render)
+  std::string etag = {};                      // of a view of a job; "" = none
 };
 
 // The OpenAPI 3.1 document that `aetheris` ships (docs/openapi.json).
@@ -107,6 +122,7 @@ struct ApiOptions {
 };
 
 class Mcp;
+struct JobFacts;
 
 class Api {
  public:
@@ -176,6 +192,7 @@ class Api {
 
  private:
   struct RequestContext;
+  struct ResponseMaker;
   struct LongPoll;
   struct Route;
   struct Search;
@@ -220,11 +237,16 @@ class Api {
   void trace(ContextPtr ctx);
   void transcript(ContextPtr ctx);
   struct TranscriptParams;
-  void load_transcript(const ContextPtr& ctx, std::shared_ptr<TranscriptParams> params,
-                       std::shared_ptr<LongPoll> long_poll, ReadLimiter::Slot slot);
-  void make_transcript(const ContextPtr& ctx, std::shared_ptr<TranscriptParams> params,
-                       std::shared_ptr<LongPoll> long_poll, store::LoadedJob& loaded,
-                       ReadLimiter::Slot slot);
+  void read_transcript(const ContextPtr& ctx, std::shared_ptr<const TranscriptParams> params,
+                       std::shared_ptr<LongPoll> long_poll);
+  struct EventsParams;
+  struct EventsPage;
+  struct EventsRead;
+  static Result<EventsPage> scan_events(const EventsRead& read, bool waits,
+                                        const ResponseMaker& maker, store::LoadedJob&& loaded,
+                                        const async::Interrupt& interrupt);
+  void read_events(const ContextPtr& ctx, std::shared_ptr<EventsRead> read,
+                   std::shared_ptr<LongPoll> long_poll);
   void replay(ContextPtr ctx);
   void verify(ContextPtr ctx);
   void signal(ContextPtr ctx);
@@ -251,11 +273,12 @@ class Api {
   void begin_walk(ContextPtr ctx, RequestWalk walk);
   void read_next_page(ContextPtr ctx, std::shared_ptr<RequestWalk> walk);
   void read_next_log(ContextPtr ctx, std::shared_ptr<RequestWalk> walk);
-  std::vector<Value> open_approvals(const engine::State& state) const;
-  std::vector<Value> open_requests(const engine::State& state) const;
-  bool has_expired(const Value& request) const;
+  struct OpenRequests;
   // What a call to approve would send; null for other requests.
-  Value preview_of(const engine::State& state, const Value& approval) const;
+  Value preview_of(const OpenRequests& open, const Value& approval) const;
+  std::vector<Value> with_previews(OpenRequests open, bool approvals_only) const;
+  void read_requests(const ContextPtr& ctx, const JobId& job, std::shared_ptr<RequestWalk> walk,
+                     async::Done<Status> then);
   void mcp(ContextPtr ctx);
 
   // An agent of which jobs can be created here: from our file or the registry.
@@ -296,7 +319,7 @@ class Api {
   void register_next(std::shared_ptr<std::vector<store::AgentVersion>> versions,
                      async::Done<Status> done);
   void poll_registry();
-  Value job_json(const runtime::Runtime::JobSnapshot& read);
+  JobFacts job_facts(const JobId& job);
   bool has_no_owner() const { return is_owner_alive_ && !is_owner_alive_(); }
   Result<runtime::NewJobRequest> new_job(const RequestContext& ctx, const Value& body);
   // `more`: additional members of the body.
@@ -314,19 +337,45 @@ class Api {
                         Result<Value> answer);
   void answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer);
   void signal_as_operator(ContextPtr ctx, engine::ControlRequest control);
-  // Reads the job's whole log once this caller has a slot. Fails with unavailable also when there
-  // is no memory for the response.
-  void read_with_slot(const ContextPtr& ctx, const JobId& job,
-                      async::Done<Result<runtime::Runtime::JobSnapshot>> done);
-  void read(ContextPtr ctx, std::move_only_function<void(runtime::Runtime::JobSnapshot&)> then);
-  struct Log {
-    store::JobRow row;
-    std::vector<Event> events;  // after the requested seq, perhaps more
-  };
-  void read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log>> done);
+  // Reads of a job. The work runs on a reader thread: it uses its arguments and what it owns, never
+  // the Api, the runtime or the request. What it needs of them is copied before (job_facts). Each
+  // read has one of kConcurrentReadsMax slots until its result is on the loop. It is skipped, or
+  // ends early, if the client disconnects.
+  using Snapshot = runtime::JobSnapshot;
+  template <class T>
+  using Work = runtime::JobReader::Work<T>;
+  template <class T>
+  using LoadedWork = runtime::JobReader::LoadedWork<T>;
+  // Responds with the body that `work` makes of the job in the path, rendered on the reader thread.
+  // Has an ETag and handles If-None-Match: the body depends only on the log, the request and
+  // RequestContext::view_facts.
+  void read(ContextPtr ctx, Work<Value> work);
+  // Passes the result of `work` to `then`. Fails as JobReader::read, and with unavailable when
+  // there is no memory for another response. Defined in request_context.h.
+  template <class T>
+  void compute(const ContextPtr& ctx, const JobId& job, Work<T> work, async::Done<Result<T>> then);
+  // The same with the stored bytes from event `from_seq` on.
+  template <class T>
+  void compute_loaded(const ContextPtr& ctx, const JobId& job, std::uint64_t from_seq,
+                      LoadedWork<T> work, async::Done<Result<T>> then);
+  template <class T>
+  async::Done<Result<T>> hold_slot(const JobId& job, ReadLimiter::Slot slot,
+                                   async::Done<Result<T>> then);
+  void with_slot(const ContextPtr& ctx, async::Done<Result<ReadLimiter::Slot>> then);
+  ResponseMaker response_maker(const ContextPtr& ctx);
+  static async::Done<Result<ApiResponse>> respond(ContextPtr ctx);
+  // Responds with 304 if the job's row shows that the client has the current view.
+  void if_changed(const ContextPtr& ctx, const JobId& job, async::Task then);
+  // Continues unless the job's row shows no event since the last read; then the request keeps
+  // waiting.
+  void when_progressed(const ContextPtr& ctx, const std::shared_ptr<LongPoll>& long_poll,
+                       async::Task then);
+  // Responds with a list, rendered on a reader thread.
+  void answer_large(const ContextPtr& ctx, Value body);
   // The number of waiting requests is limited at admission (Authenticator, connections).
   void wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttempt try_answer);
   void check_long_poll(const std::shared_ptr<LongPoll>& long_poll);
+  std::shared_ptr<const store::Registry> registry_copy();
 
   async::Loop& loop_;
   async::SteadyClock& steady_;
@@ -354,6 +403,7 @@ class Api {
     Hash head;
   };
   std::map<JobId, ReadPosition> read_positions_;
+  std::shared_ptr<const store::Registry> registry_copy_;  // for reader threads; may be outdated
   async::Alive alive_;
 };
 

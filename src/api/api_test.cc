@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "api/authenticator.h"
-#include "async/time_slices.h"
 #include "json/json.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
@@ -1329,16 +1328,16 @@ AE_TEST("api/nothing waits any more for whoever has gone") {
   ApiFixture fixture;
   const auto id = fixture.make(R"({"agent":"asks","id":"j"})");
   const auto seen = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
-  const auto gone = std::make_shared<bool>(false);
+  const std::stop_source gone;
   bool answered = false;
   ApiRequest request;
   request.path = {"api", "jobs", id, "events"};
   request.query = {{"after", std::to_string(seen)}, {"wait", "5m"}};
-  request.disconnected = gone;
+  request.disconnected = gone.get_token();
   fixture.api->handle(request, [&](const ApiResponse&) { answered = true; });
   fixture.loop.advance(std::chrono::seconds(10));
   EXPECT_FALSE(answered);
-  *gone = true;
+  gone.request_stop();
   fixture.loop.advance(std::chrono::seconds(1));
   EXPECT_TRUE(answered);
 }
@@ -1567,53 +1566,6 @@ AE_TEST("api/a call that is said to have happened and gave nothing is read again
   fixture.loop.run_ready();
   EXPECT_EQ(fixture.status(id), "completed");
   EXPECT_EQ(fixture.get({"api", "jobs", id, "verify"}).body["ok"], Value(true));
-}
-
-// Each reading is later than the previous one by more than a time slice.
-class FastClock final : public async::SteadyClock {
- public:
-  Duration since_start() override { return now_ += 2 * async::kTimeSlice; }
-
- private:
-  Duration now_{};
-};
-
-AE_TEST("api/a log is folded, replayed and verified in portions, and other tasks run in between") {
-  ApiFixture fixture;
-  const auto id = fixture.make(R"({"agent":"maps","input":{"list":[1,2,3,4,5,6,7,8,9,10]}})");
-  ASSERT_EQ(fixture.status(id), "completed");
-  const std::size_t events = fixture.get({"api", "jobs", id, "events"}).body["events"].size();
-  ASSERT_GT(events, 50u);
-  FastClock fast_clock;
-  runtime::RuntimeOptions options;
-  options.may_claim = false;
-  runtime::Runtime reader(runtime::World{.loop = fixture.loop,
-                                         .steady = fast_clock,
-                                         .random = fixture.random,
-                                         .store = fixture.store,
-                                         .tool_registry = fixture.tool_registry},
-                          options, nullptr);
-  Api api(fixture.loop, fast_clock, fixture.store, reader, ApiOptions{.agents = &fixture.file});
-  for (const char* what : {"", "trace", "transcript", "replay", "verify"}) {
-    ApiRequest request;
-    request.path = {"api", "jobs", id};
-    if (*what != 0) request.path.emplace_back(what);
-    std::optional<ApiResponse> answer;
-    api.handle(std::move(request), [&](ApiResponse given) { answer = std::move(given); });
-    std::size_t turns = 0;
-    std::function<void()> other = [&] {
-      ++turns;
-      if (!answer) fixture.loop.post([&] { other(); });
-    };
-    fixture.loop.post([&] { other(); });
-    ASSERT_TRUE(fixture.loop.run_until([&] { return answer.has_value(); }));
-    EXPECT_EQ(answer->status, 200) << what;
-    EXPECT_GE(turns, events) << what;
-    fixture.loop.run_ready();
-    const ApiResponse whole =
-        *what != 0 ? fixture.get({"api", "jobs", id, what}) : fixture.get({"api", "jobs", id});
-    EXPECT_EQ(canonical(answer->body), canonical(whole.body)) << what;
-  }
 }
 
 AE_TEST("api/who says that a call in doubt did not happen may say when they looked") {

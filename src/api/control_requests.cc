@@ -48,18 +48,23 @@ void Api::on_request_done(const ContextPtr& ctx, const engine::ControlRequest& c
 // For an answer to a closed question: adds the first answer from the job's log.
 void Api::answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& control,
                            Result<Value> answer) {
-  auto log = [ctx, control,
-              answer = std::move(answer)](Result<runtime::Runtime::JobSnapshot> read) mutable {
-    if (!read && read.error().code == Code::not_found)
-      return ctx->refuse(missing_job_error(ctx->id));
-    if (read) {
-      answer = answer ? add_previous_answerer(*std::move(answer), control, read->events)
-                      : find_previous_answer(control, read->events, std::move(answer).error());
-    }
-    if (!answer) return ctx->refuse(answer.error());
-    ctx->answer(200, *std::move(answer));
+  struct Completed {
+    Result<Value> answer;
   };
-  read_with_slot(ctx, *job_id_from_text(ctx->id), std::move(log));
+  compute<Completed>(
+      ctx, *job_id_from_text(ctx->id),
+      [control, answer](Snapshot& read) -> Result<Completed> {
+        if (answer) return Completed{add_previous_answerer(*answer, control, read.events)};
+        return Completed{find_previous_answer(control, read.events, answer.error())};
+      },
+      [ctx, answer](Result<Completed> completed) {
+        if (!completed && completed.error().code == Code::not_found) {
+          return ctx->refuse(completed.error());
+        }
+        const Result<Value>& known = completed ? completed->answer : answer;
+        if (!known) return ctx->refuse(known.error());
+        ctx->answer(200, *known);
+      });
 }
 
 // After a budget raise that is refused or too low: adds all limits that are still exceeded.

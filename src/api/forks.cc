@@ -86,6 +86,25 @@ Error effects_repeated_error(const std::string& origin, const std::vector<Value>
                                       "; allow it with repeat_effects" + std::string(instead)};
 }
 
+// Is the existing job the one that the request creates? Fails with already_exists: it is another
+// one; plan_invalid.
+Result<bool> is_this_fork(const runtime::ForkRequest& params, const engine::State& state) {
+  const Value& from = state.forked_from;
+  const bool same = from.text("job_id") == params.origin.text &&
+                    (params.at == 0 || from["seq"] == Value(params.at)) &&
+                    (!params.input || *params.input == state.input);
+  if (same && !params.task_graph.is_null() && state.plan) {
+    AE_ASSIGN(const auto plan, engine::Plan::compile(params.task_graph));
+    if (plan->hash != state.plan->hash) {
+      return fail(Code::already_exists,
+                  "the job " + params.job.text + " exists with another plan; use another id");
+    }
+  }
+  if (same) return true;
+  return fail(Code::already_exists,
+              "the job " + params.job.text + " exists and is not this fork; use another id");
+}
+
 }  // namespace
 
 void Api::fork(ContextPtr ctx) {
@@ -129,33 +148,13 @@ void Api::find_or_fork(ContextPtr ctx, runtime::ForkRequest params) {
   params.by = ctx->request.by;
   if (params.job.empty()) return fork_new(ctx, std::move(params));
   const JobId job = params.job;
-  read_with_slot(ctx, job,
-                 [this, alive = alive_.watch(), ctx,
-                  params = std::move(params)](Result<runtime::Runtime::JobSnapshot> read) mutable {
-                   if (!alive) return;
-                   if (!read && read.error().code == Code::not_found)
-                     return fork_new(ctx, std::move(params));
-                   if (!read) return ctx->refuse(read.error());
-                   const Value& from = read->state.forked_from;
-                   const bool same = from.text("job_id") == params.origin.text &&
-                                     (params.at == 0 || from["seq"] == Value(params.at)) &&
-                                     (!params.input || *params.input == read->state.input);
-                   if (same && !params.task_graph.is_null() && read->state.plan) {
-                     const auto plan = engine::Plan::compile(params.task_graph);
-                     if (!plan) return ctx->refuse(plan.error());
-                     if ((*plan)->hash != read->state.plan->hash) {
-                       return ctx->refuse(
-                           {Code::already_exists, "the job " + params.job.text +
-                                                      " exists with another plan; use another id"});
-                     }
-                   }
-                   if (!same) {
-                     return ctx->refuse({Code::already_exists,
-                                         "the job " + params.job.text +
-                                             " exists and is not this fork; use another id"});
-                   }
-                   answer_created(ctx, params.job, 200);
-                 });
+  compute<bool>(
+      ctx, job, [params](Snapshot& read) { return is_this_fork(params, read.state); },
+      [this, ctx, params = std::move(params)](Result<bool> same) mutable {
+        if (!same && same.error().code == Code::not_found) return fork_new(ctx, std::move(params));
+        if (!same) return ctx->refuse(same.error());
+        answer_created(ctx, params.job, 200);
+      });
 }
 
 // Fails with needs_version: this process runs jobs of the agent, but without the tools of this
@@ -179,10 +178,14 @@ void Api::fork_new(ContextPtr ctx, runtime::ForkRequest params) {
   if (!options_.agents || (!params.input && params.task_graph.is_null())) {
     return make_fork(ctx, std::move(params));
   }
-  read(ctx, [this, ctx, params = std::move(params)](runtime::Runtime::JobSnapshot& read) mutable {
-    if (auto may = check_fork(params, read.state.agent); !may) return ctx->refuse(may.error());
-    make_fork(ctx, std::move(params));
-  });
+  const JobId origin = params.origin;
+  compute<std::string>(
+      ctx, origin, [](Snapshot& read) -> Result<std::string> { return read.state.agent; },
+      [this, ctx, params = std::move(params)](Result<std::string> agent) mutable {
+        if (!agent) return ctx->refuse(agent.error());
+        if (auto may = check_fork(params, *agent); !may) return ctx->refuse(may.error());
+        make_fork(ctx, std::move(params));
+      });
 }
 
 void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
@@ -230,23 +233,34 @@ void Api::plan(ContextPtr ctx) {
   if (!control->payload["task_graph"].is_null() && ctx->request.role != Role::admin) {
     return ctx->refuse(missing_role_error(ctx->request.role, {Role::admin}));
   }
-  read(ctx, [this, ctx,
-             control = std::move(*control)](runtime::Runtime::JobSnapshot& read) mutable {
-    if (const Value& given = control.payload["task_graph"]; !given.is_null()) {
-      const bool ended = engine::is_terminal(read.state.status);  // then that is the refusal
-      const Status may = ended ? Status{} : check_plan_runs_here(read.state.agent, given);
-      if (!may) return ctx->refuse(may.error());
-      return this->submit_request(ctx, std::move(control), 202);
-    }
-    const agents::Agent* const agent = find_agent(read.state.agent);
-    if (agent == nullptr) {
-      return ctx->refuse({Code::plan_invalid,
-                          "the agent \"" + read.state.agent +
-                              "\" is in no agents file of this process; replace the plan instead"});
-    }
-    control.payload = control.payload.with("task_graph", agent->task_graph);
-    this->submit_request(ctx, std::move(control), 202);
-  });
+  const auto job = job_id_of(ctx->id);
+  if (!job) return ctx->refuse(job.error());
+  struct Current {
+    std::string agent;
+    bool ended = false;  // then that is the refusal
+  };
+  compute<Current>(
+      ctx, *job,
+      [](Snapshot& read) -> Result<Current> {
+        return Current{read.state.agent, engine::is_terminal(read.state.status)};
+      },
+      [this, ctx, control = *std::move(control)](Result<Current> now) mutable {
+        if (!now) return ctx->refuse(now.error());
+        if (const Value& given = control.payload["task_graph"]; !given.is_null()) {
+          const Status may = now->ended ? Status{} : check_plan_runs_here(now->agent, given);
+          if (!may) return ctx->refuse(may.error());
+          return this->submit_request(ctx, std::move(control), 202);
+        }
+        const agents::Agent* const agent = find_agent(now->agent);
+        if (agent == nullptr) {
+          return ctx->refuse(
+              {Code::plan_invalid, "the agent \"" + now->agent +
+                                       "\" is in no agents file of this process; replace the plan "
+                                       "instead"});
+        }
+        control.payload = control.payload.with("task_graph", agent->task_graph);
+        this->submit_request(ctx, std::move(control), 202);
+      });
 }
 
 }  // namespace ae::api

@@ -99,14 +99,14 @@ class McpServerFixture final : runtime::RuntimeObserver {
   struct SentRequest {
     std::vector<Value> notes;
     std::optional<ApiResponse> answer;
-    std::shared_ptr<bool> gone = std::make_shared<bool>(false);
+    std::stop_source gone;
   };
   // Sends, and runs what is ready without advancing the clock.
   std::shared_ptr<SentRequest> send(ApiRequest request) {
     auto sent = std::make_shared<SentRequest>();
     request.method = "POST";
     request.path = {"mcp"};
-    request.disconnected = sent->gone;
+    request.disconnected = sent->gone.get_token();
     request.on_notification = [sent](const Value& message) { sent->notes.push_back(message); };
     api->handle(std::move(request), [sent](ApiResponse answer) { sent->answer = answer; });
     for (int i = 0; i < 20; ++i) loop.run_ready();
@@ -571,7 +571,7 @@ AE_TEST("mcp/a call waits for time to pass, and after a while answers that the j
   ASSERT_TRUE(short_wait->answer);
   EXPECT_EQ(text_of(short_wait->answer->body["result"]), "done");
   const auto left = fixture.start(kLegacy, "tools/call", R"("name":"sleeps","arguments":{})");
-  *left->gone = true;
+  left->gone.request_stop();
   fixture.loop.advance(std::chrono::seconds(3));
   ASSERT_TRUE(left->answer) << "who has gone is not waited for";
   const std::string job = job_in(left->answer->body["result"]);

@@ -245,7 +245,9 @@ void Api::audit(ContextPtr ctx) {
   const std::size_t most = *limit;
   // The hash of the preceding entry is needed for the first one.
   const std::uint64_t from = after->value_or(0);
-  store_.read_audit_log(from == 0 ? 0 : from - 1, [ctx, from, most](Result<store::AuditLog> log) {
+  store_.read_audit_log(from == 0 ? 0 : from - 1, [this, alive = alive_.watch(), ctx, from,
+                                                   most](Result<store::AuditLog> log) {
+    if (!alive) return;
     if (!log) return ctx->refuse(log.error());
     std::vector<Value> entries;
     Value next;
@@ -260,8 +262,8 @@ void Api::audit(ContextPtr ctx) {
       }
       prev = row.hash;
     }
-    ctx->answer(200,
-                Value::object({{"entries", Value::array(std::move(entries))}, {"next", next}}));
+    answer_large(ctx,
+                 Value::object({{"entries", Value::array(std::move(entries))}, {"next", next}}));
   });
 }
 

@@ -27,9 +27,9 @@ struct Api::RequestContext {
   ApiRequest request;
   std::string id;  // the {id} of the path
   Query query;
+  // What its view of a job shows besides the log; part of the ETag.
+  std::string view_facts;
   async::Done<ApiResponse> done;
-  // The slot of its log read. A response that is computed in slices keeps it until it is sent.
-  std::weak_ptr<void> slot;
 
   void answer(int status, Value body, std::string location = {}) {
     done({.status = status, .body = std::move(body), .location = std::move(location)});
@@ -50,6 +50,16 @@ struct Api::RequestContext {
   }
 };
 
+// Makes the response of a read. On a reader thread: it owns what it uses.
+struct Api::ResponseMaker {
+  Render render;
+  std::string view;  // as for etag_of; "" = no ETag
+  Instant now;
+
+  // `row`: of the job as it was read; nullptr = no ETag.
+  ApiResponse make(const store::JobRow* row, Value body) const;
+};
+
 // One request that waits for a job to progress. `attempt` reads, then answers and sets `is_done`,
 // or calls `keep_waiting`; when `last` is set it must answer.
 struct Api::LongPoll {
@@ -59,13 +69,51 @@ struct Api::LongPoll {
   bool is_reading = false;
   bool has_new_events = false;  // during the read
   bool is_done = false;
-  Duration not_before{};  // by the steady clock; an earlier read only if `last`
+  Duration not_before{};   // by the steady clock; an earlier read only if `last`
+  std::uint64_t seen = 0;  // the job's last event at the last read; 0 = not read yet
   std::optional<async::TimerId> timer;
-  std::shared_ptr<const bool> disconnected;  // ApiRequest::disconnected
+  std::stop_token disconnected;  // ApiRequest::disconnected
   ReadAttempt attempt;
   std::function<void()> keep_waiting;
 };
 
+template <class T>
+void Api::compute(const ContextPtr& ctx, const JobId& job, Work<T> work,
+                  async::Done<Result<T>> then) {
+  with_slot(ctx, [this, job, gone = ctx->request.disconnected, work = std::move(work),
+                  then = std::move(then)](Result<ReadLimiter::Slot> slot) mutable {
+    if (!slot) return then(std::unexpected(std::move(slot).error()));
+    runtime_.reader().read<T>(job, std::move(gone), std::move(work),
+                              hold_slot(job, *std::move(slot), std::move(then)));
+  });
+}
+
+template <class T>
+void Api::compute_loaded(const ContextPtr& ctx, const JobId& job, std::uint64_t from_seq,
+                         LoadedWork<T> work, async::Done<Result<T>> then) {
+  with_slot(ctx, [this, job, from_seq, gone = ctx->request.disconnected, work = std::move(work),
+                  then = std::move(then)](Result<ReadLimiter::Slot> slot) mutable {
+    if (!slot) return then(std::unexpected(std::move(slot).error()));
+    runtime_.reader().load<T>(job, from_seq, std::move(gone), std::move(work),
+                              hold_slot(job, *std::move(slot), std::move(then)));
+  });
+}
+
+template <class T>
+async::Done<Result<T>> Api::hold_slot(const JobId& job, ReadLimiter::Slot slot,
+                                      async::Done<Result<T>> then) {
+  return [alive = alive_.watch(), job, slot = std::move(slot),
+          then = std::move(then)](Result<T> result) mutable {
+    if (!alive) return;
+    if (!result && result.error().code == Code::not_found) {
+      return then(std::unexpected(missing_job_error(job.text)));
+    }
+    then(std::move(result));
+  };
+}
+
+// The job id of a path. Fails with not_found.
+Result<JobId> job_id_of(const std::string& id);
 // The error for a key whose role lacks the access.
 Error missing_role_error(Role role, const std::vector<Role>& needed);
 // The duration of ?wait; 0 = do not wait. Fails with input_invalid.

@@ -99,7 +99,7 @@ void Api::answer_metrics(const ContextPtr& ctx, const JobGauges* gauges) {
 void Api::openapi(ContextPtr ctx) {
   auto document = parse_json(openapi_json(), {.depth_max = 100});
   AE_CHECK(document.has_value(), "docs/openapi.json is valid JSON");
-  ctx->answer(200, document->with("info", (*document)["info"].with("version", options_.version)));
+  answer_large(ctx, document->with("info", (*document)["info"].with("version", options_.version)));
 }
 
 // The workers that hold jobs of this store, or announce that they accept some.

@@ -348,8 +348,8 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
   }
   Value next;
   if (!walk->over()) next = walk->statuses[walk->status] + ":" + walk->after;
-  ctx->answer(
-      200, Value::object({{"jobs", Value::array(std::move(walk->found))}, {"next_cursor", next}}));
+  answer_large(
+      ctx, Value::object({{"jobs", Value::array(std::move(walk->found))}, {"next_cursor", next}}));
 }
 
 // ---------------------------------------------------------------- metrics

@@ -22,6 +22,7 @@
 #include "base/ids.h"
 #include "json/json.h"
 #include "net/system.h"
+#include "net/thread_pool.h"
 #include "store/measured_store.h"
 #include "store/memory/memory_store.h"
 #include "store/postgres/postgres_rebuild.h"
@@ -54,6 +55,9 @@ constexpr const char* kGuardFolder = ".aetheris";
 // A program that a killed process was starting keeps its lock until the execve.
 constexpr std::chrono::seconds kLockWait(2);
 
+// One for each concurrent read of a log, and one that renders lists meanwhile.
+constexpr std::size_t kReaderThreads = api::kConcurrentReadsMax + 1;
+
 void make_guard_folder() {
   if (::mkdir(kGuardFolder, 0700) == 0) write_gitignore(kGuardFolder);
 }
@@ -65,6 +69,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   ~InstanceImpl() override {
     listener_.reset();
     network_listener_.reset();
+    readers_.reset();
     api_.reset();
     runtime_.reset();
     toolbox_.reset();
@@ -98,7 +103,8 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
                          .tool_registry = toolbox_ ? toolbox_->tool_registry() : no_tools_,
                          .signer = signer_ ? &*signer_ : nullptr,
                          .output_hub = &output_hub_,
-                         .slot = slot_ ? &*slot_ : nullptr};
+                         .slot = slot_ ? &*slot_ : nullptr,
+                         .readers = &*readers_};
     if (options_.agents) {
       for (const auto& [name, agent] : options_.agents->agents) {
         options_.runtime.agent_versions[name] =
@@ -401,6 +407,7 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   net::SystemRandom random_;
   runtime::ToolRegistry no_tools_;
   runtime::OutputHub output_hub_;
+  std::optional<net::ThreadPool> readers_{std::in_place, loop_, kReaderThreads};
   std::unique_ptr<RunningFile> running_file_;
   std::optional<runtime::RunningSlot> slot_;  // in the page of running_file_
   std::optional<SigningKey> signer_;

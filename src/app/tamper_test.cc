@@ -190,10 +190,9 @@ store::LoadedJob load(TestLoop& loop, store::Store& store, const char* job) {
 std::vector<PublicKey> keys() { return {signing_key().public_key()}; }
 Value verify_body(const char* job, const store::LoadedJob& loaded,
                   std::vector<PublicKey> by = keys()) {
-  api::VerifyBody body(JobId(job), store::LoadedJob(loaded), std::move(by));
-  while (body.next()) {
-  }
-  return body.take();
+  auto body = api::verify_body(JobId(job), loaded, std::move(by), {});
+  AE_CHECK(body.has_value(), body ? "" : body.error().message);
+  return *std::move(body);
 }
 
 // The detail of the first failed proof; "" if all hold.

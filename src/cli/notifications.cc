@@ -147,16 +147,26 @@ void Notifications::continue_scan(std::shared_ptr<Scan> scan) {
 }
 
 // Reads the whole log: the question may be in an older event.
+void Notifications::read_questions(const JobId& job,
+                                   async::Done<Result<std::vector<Question>>> done) {
+  instance_.runtime().reader().read<std::vector<Question>>(
+      job, {},
+      [job](runtime::JobSnapshot& read) -> Result<std::vector<Question>> {
+        OpenQuestions open(job);
+        for (const Event& event : read.events) open.apply(event);
+        return open.list();
+      },
+      std::move(done));
+}
+
 void Notifications::scan_job(std::shared_ptr<Scan> scan, const JobId& job, const Hash& head) {
-  instance_.runtime().read(job, [this, alive = alive_.watch(), scan, job,
-                                 head](Result<runtime::Runtime::JobSnapshot> read) {
+  read_questions(job, [this, alive = alive_.watch(), scan, job,
+                       head](Result<std::vector<Question>> questions) {
     if (!alive) return;
-    if (read) {
+    if (questions) {
       if (scanned_heads_.size() >= kJobsMax) scanned_heads_.clear();
       scanned_heads_[job] = head;
-      OpenQuestions open(job);
-      for (const Event& event : read->events) open.apply(event);
-      for (const Question& question : open.list()) notify_once(question);
+      for (const Question& question : *questions) notify_once(question);
     }
     instance_.loop().post([this, alive, scan] {
       if (alive) continue_scan(scan);
@@ -233,20 +243,16 @@ void Notifications::on_program_exit(const Question& question, const std::string&
 
 // Questions that were answered meanwhile are dropped.
 void Notifications::restart(const Question& question) {
-  instance_.runtime().read(question.job, [this, alive = alive_.watch(),
-                                          question](Result<runtime::Runtime::JobSnapshot> read) {
-    if (!alive) return;
-    if (!read && read.error().code == Code::unavailable) {
-      return after_delay(kStoreRetry, [this, question] { restart(question); });
-    }
-    OpenQuestions open(question.job);
-    if (read) {
-      for (const Event& event : read->events) open.apply(event);
-    }
-    const auto open_questions = open.list();
-    if (std::ranges::count(open_questions, question.id, &Question::id) > 0) return start(question);
-    tries_.erase(question.id);
-  });
+  read_questions(question.job,
+                 [this, alive = alive_.watch(), question](Result<std::vector<Question>> open) {
+                   if (!alive) return;
+                   if (!open && open.error().code == Code::unavailable) {
+                     return after_delay(kStoreRetry, [this, question] { restart(question); });
+                   }
+                   if (open && std::ranges::count(*open, question.id, &Question::id) > 0)
+                     return start(question);
+                   tries_.erase(question.id);
+                 });
 }
 
 void Notifications::record_notified(const Question& question) {

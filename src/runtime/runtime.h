@@ -55,10 +55,14 @@ class Runtime : private JobDriverHost, private RequestHost {
   // Claims this job for this process if it can be claimed now; false: it cannot.
   void claim_job(JobId job, async::Done<Result<bool>> done);
   using JobSnapshot = runtime::JobSnapshot;
-  // As JobReader::read and read_state.
+  JobReader& reader() { return job_reader_; }
+  // The whole snapshot, of a short log: it is destroyed on the loop.
   void read(JobId job, async::Done<Result<JobSnapshot>> done) {
-    job_reader_.read(job, std::move(done));
+    job_reader_.read<JobSnapshot>(
+        job, {}, [](JobSnapshot& read) -> Result<JobSnapshot> { return std::move(read); },
+        std::move(done));
   }
+  // As JobReader::read_state.
   void read_state(JobId job, async::Done<Result<JobSnapshot>> done) {
     job_reader_.read_state(job, std::move(done));
   }

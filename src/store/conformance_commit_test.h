@@ -561,6 +561,12 @@ inline void first_commit_alone(ConformanceFixture& r) {
   EXPECT_EQ(first->row.last_seq, born + 40);
   EXPECT_FALSE(first->checkpoint);
   EXPECT_EQ(load_from(r, "none", kFirstCommit).error().code, Code::not_found);
+  const auto row = load_from(r, "j1", kNoCommits);
+  ASSERT_TRUE(row) << row.error().message;
+  EXPECT_TRUE(row->commits.empty());
+  EXPECT_TRUE(row->blobs.empty());
+  EXPECT_EQ(row->row.last_seq, born + 40);
+  EXPECT_EQ(load_from(r, "none", kNoCommits).error().code, Code::not_found);
 }
 
 inline AuditEntry entry(std::string operation, std::string job = {}) {

@@ -277,6 +277,8 @@ inline constexpr std::uint64_t kFromCheckpoint = 0;
 // A `from_seq`: the row, and the first commit with its blobs. The cost does not depend on the
 // length of the log.
 inline constexpr std::uint64_t kFirstCommit = UINT64_MAX;
+// A `from_seq` after the end of every log: the row and the side records, and no commit.
+inline constexpr std::uint64_t kNoCommits = INT64_MAX;
 
 struct Filter {
   std::string status, agent;  // "" = any
