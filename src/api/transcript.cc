@@ -26,7 +26,6 @@ void Api::transcript(ContextPtr ctx) {
   Duration most{};
   auto params = [&]() -> Result<TranscriptParams> {
     TranscriptParams read;
-    AE_TRY(ctx->query.check_names({"after", "limit", "wait"}));
     AE_ASSIGN(const auto after, ctx->query.number("after"));
     read.page.after = after.value_or(0);
     AE_ASSIGN(read.page.limit, ctx->query.limit(kEventsDefault, kEventsMax));
