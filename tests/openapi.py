@@ -266,7 +266,7 @@ def every_operation_answers_as_it_says():
         ask(200, "post", "/api/jobs/d/resolve", {"idempotency_key": call, "resolution": "happened", "result": 1})
         ask.ended("d")
         ask(201, "post", "/api/jobs/f/retry?wait=30s", {"id": "f2"})
-        ask(201, "post", "/api/jobs/e/fork", {"at_seq": 2, "id": "e2", "input": {"n": 5}})
+        ask(201, "post", "/api/jobs/e/fork?wait=30s", {"at_seq": 2, "id": "e2", "input": {"n": 5}})
         ask(409, "post", "/api/jobs/d/fork", {"at_seq": 2, "id": "d2"})
         ask(200, "get", "/api/approvals?job=p")
         ask(200, "post", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})

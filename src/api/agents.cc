@@ -317,7 +317,6 @@ void Api::poll_registry() {
 }
 
 void Api::put_agent(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   if (!registers_agents_) {
     return ctx->refuse(
         {Code::unsupported,
@@ -398,7 +397,6 @@ Value Api::agent_json(const std::string& name, const OfferedAgent& offer) {
 }
 
 void Api::agents(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   with_fresh_agents([this, ctx] {
     std::vector<Value> all;
     for (auto& [name, offer] : offered_agents_) {
@@ -412,10 +410,7 @@ void Api::agents(ContextPtr ctx) {
 }
 
 void Api::agent(ContextPtr ctx) {
-  const auto version = [&]() -> Result<std::optional<std::uint64_t>> {
-    AE_TRY(ctx->query.check_names({"version"}));
-    return ctx->query.number("version");
-  }();
+  const auto version = ctx->query.number("version");
   if (!version) return ctx->refuse(version.error());
   with_fresh_agents([this, ctx, version = *version] {
     const auto found = offered_agents_.find(ctx->id);
@@ -457,8 +452,7 @@ void Api::message_agent(ContextPtr ctx) {
 
 void Api::create_job_from_message(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::NewJobRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields, Fields::parse(ctx->request.body, {"message"}));
+    const Fields fields = std::move(ctx->fields);
     const Value* message = fields.find("message");
     if (message == nullptr) return fail(Code::input_invalid, "\"message\" is missing");
     return new_job(*ctx, Value::object({{"agent", ctx->id},

@@ -1,4 +1,4 @@
-// Api: the routes of API.md §2, without a transport.
+// Api: the routes of docs/openapi.json, without a transport.
 //
 // A socket, a command or a test passes in a request and gets one response; the response does not
 // depend on the transport. Everything a route knows about a job comes from its log, through the
@@ -21,9 +21,8 @@
 #include "api/metrics.h"
 #include "api/read_limiter.h"
 #include "api/registry_cache.h"
-#include "api/roles.h"
+#include "api/routes.h"
 #include "api/stuck.h"
-#include "api/target.h"
 #include "async/alive.h"
 #include "async/loop.h"
 #include "json/value.h"
@@ -174,18 +173,10 @@ class Api {
   // The process is shutting down: `/api/ready` fails.
   void begin_shutdown() { shutting_down_ = true; }
 
-  // Every route: its method, its path as in OpenAPI, and the access that it needs.
-  struct RouteShape {
-    std::string method, path;
-    Access access;
-  };
-  static std::vector<RouteShape> routes();
   // The response that can be sent before the body of a request is read: 404, 405, or 403 for a role
   // without the access. nullopt: the route accepts the request.
   std::optional<ApiResponse> refuse_before_body(std::string_view method, const Path& path,
                                                 Role role) const;
-  // Does this route work without a key?
-  static bool is_public_route(std::string_view method, const Path& path);
 
   // Keys and agents, as cached by this process.
   RegistryCache& registry() { return registry_; }
@@ -194,11 +185,13 @@ class Api {
   struct RequestContext;
   struct ResponseMaker;
   struct LongPoll;
-  struct Route;
   struct Search;
   using ContextPtr = std::shared_ptr<RequestContext>;
+  using Handler = void (Api::*)(ContextPtr);
+  struct Operation;
+  static const Operation kOperations[];
+  static Handler handler_of(const Route& route);
   using ReadAttempt = std::function<void(const std::shared_ptr<LongPoll>&)>;
-  static const Route kRoutes[];
   // The route, or the refusal.
   std::expected<const Route*, ApiResponse> route_of(std::string_view method, const Path& path,
                                                     Role role) const;

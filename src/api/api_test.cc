@@ -5,7 +5,6 @@
 #include <cctype>
 #include <functional>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "api/authenticator.h"
@@ -566,6 +565,9 @@ AE_TEST("service/jobs that do not go on by themselves are listed with what would
                                 {{"stuck", "true"}, {"cursor", "x"}},
                                 {{"stuck", "true"}, {"older_than", "soon"}},
                                 {{"stuck", "true"}, {"status", "parked"}},
+                                {{"stuck", "true"}, {"in_doubt", "true"}},
+                                {{"in_doubt", "true"}, {"older_than", "0s"}},
+                                {{"older_than", "0s"}},
                                 {{"in_doubt", "1"}}}) {
     expect_problem(fixture.get({"api", "jobs"}, bad), 400, "input_invalid");
   }
@@ -579,81 +581,131 @@ AE_TEST("service/jobs that do not go on by themselves are listed with what would
   }
 }
 
-AE_TEST("openapi/it names every route, and no other") {
-  const auto document = parse_json(openapi_json(), {.depth_max = 100});
-  ASSERT_TRUE(document) << document.error().message;
-  EXPECT_EQ(document->text("openapi"), "3.1.0");
-  std::set<std::pair<std::string, std::string>> documented;
-  for (const auto& [path, item] : (*document)["paths"].members()) {
-    for (const auto& [method, operation] : item.members()) {
-      if (method == "parameters") continue;
-      std::string upper = method;
-      std::ranges::transform(upper, upper.begin(), [](char c) { return std::toupper(c); });
-      documented.emplace(upper, path);
-      EXPECT_FALSE(operation.text("operationId").empty()) << method << " " << path;
-      EXPECT_TRUE(operation["responses"].find("default")) << method << " " << path;
-    }
+// The path of a route, with `id` for {id}.
+Path path_of(const Route& route, std::string_view id) {
+  Path path;
+  for (const std::string_view segment : route.segments) {
+    path.emplace_back(segment == "{id}" ? id : segment);
   }
-  std::set<std::pair<std::string, std::string>> routes;
-  for (const Api::RouteShape& route : Api::routes()) routes.emplace(route.method, route.path);
-  EXPECT_EQ(documented, routes);
+  return path;
 }
 
-AE_TEST("openapi/it says of each route which roles may use it") {
-  const auto document = parse_json(openapi_json(), {.depth_max = 100});
-  ASSERT_TRUE(document);
-  for (const Api::RouteShape& route : Api::routes()) {
-    std::string method = route.method;
-    std::ranges::transform(method, method.begin(), [](char c) { return std::tolower(c); });
-    const Value& security = (*document)["paths"][route.path][method]["security"];
+Value read_document() {
+  auto document = parse_json(openapi_json(), {.depth_max = 100});
+  AE_CHECK(document.has_value(), document.error().message);
+  return *std::move(document);
+}
+
+// The operation of a route in the document.
+const Value& operation_of(const Value& document, const Route& route) {
+  std::string method(route.method);
+  std::ranges::transform(method, method.begin(), [](char c) { return std::tolower(c); });
+  return document["paths"][route.path][method];
+}
+
+AE_TEST("openapi/its operations and their parameters are the table of routes") {
+  const Value document = read_document();
+  EXPECT_EQ(document.text("openapi"), "3.1.0");
+  std::size_t operations = 0;
+  for (const auto& [path, item] : document["paths"].members()) {
+    operations += item.size() - (item.find("parameters") != nullptr ? 1 : 0);
+  }
+  EXPECT_EQ(routes().size(), operations);
+  for (const Route& route : routes()) {
+    const Value& operation = operation_of(document, route);
+    EXPECT_EQ(operation.text("operationId"), route.operation);
+    EXPECT_TRUE(operation["responses"].find("default")) << route.operation;
+    std::string documented, of_route, path;
+    for (std::size_t i = 0; i < operation["parameters"].size(); ++i) {
+      const Value& parameter = operation["parameters"].items()[i];
+      if (parameter.text("in") == "query") documented += std::string(parameter.text("name")) + " ";
+    }
+    for (const QueryParameter& one : route.query) of_route += std::string(one.name) + " ";
+    EXPECT_EQ(of_route, documented) << route.operation;
+    for (const std::string_view segment : route.segments) path += "/" + std::string(segment);
+    EXPECT_EQ(path.empty() ? "/" : path, route.path);
+  }
+}
+
+AE_TEST("openapi/its roles are those with the access that a route needs") {
+  const Value document = read_document();
+  for (const Route& route : routes()) {
     std::vector<Value> roles;
     for (const Role role : roles_with(route.access)) roles.emplace_back(to_text(role));
     const Value wanted =
         route.access == Access::open
             ? Value::array({})
             : Value::array({Value::object({{"key", Value::array(std::move(roles))}})});
-    EXPECT_EQ(canonical(security), canonical(wanted)) << route.method << " " << route.path;
+    EXPECT_EQ(canonical(operation_of(document, route)["security"]), canonical(wanted))
+        << route.operation;
   }
+  EXPECT_TRUE(is_public_route("GET", {"api", "health"}));
+  EXPECT_FALSE(is_public_route("POST", {"api", "health"}));
+  EXPECT_FALSE(is_public_route("GET", {"api", "jobs"}));
 }
 
-AE_TEST("openapi/what it says of bodies is what is taken") {
+AE_TEST("openapi/the fields of its bodies are accepted, and no others") {
   ApiFixture fixture;
-  const auto document = parse_json(openapi_json(), {.depth_max = 100});
-  ASSERT_TRUE(document);
+  const Value document = read_document();
   const std::string job = fixture.make(R"({"agent": "asks"})");
-  for (const auto& [path, item] : (*document)["paths"].members()) {
-    const Value& schema = item["post"]["requestBody"]["content"]["application/json"]["schema"];
-    if (!schema.is_object() || path == "/mcp") continue;  // JSON-RPC: mcp_server_test.cc
-    Path to;
-    for (std::size_t from = 1; from <= path.size();) {
-      const std::size_t end = std::min(path.find('/', from), path.size());
-      const std::string segment = path.substr(from, end - from);
-      to.push_back(segment == "{id}" ? job : segment);
-      from = end + 1;
-    }
+  std::size_t bodies = 0;
+  for (const Route& route : routes()) {
+    const Value& operation = operation_of(document, route);
+    const Value& schema = operation["requestBody"]["content"]["application/json"]["schema"];
+    // The body of POST /mcp is JSON-RPC (mcp_server_test.cc), that of PUT an agent.
+    if (route.method != "POST" || route.operation == "mcp") continue;
     const Value& known =
-        schema["$ref"].is_string() ? (*document)["components"]["schemas"]["NewJob"] : schema;
-    const ApiResponse other = fixture.post(to, R"({"no such field": 1})");
-    EXPECT_EQ(other.body.text("code"), "input_invalid") << path << canonical(other.body);
+        schema["$ref"].is_string() ? document["components"]["schemas"]["NewJob"] : schema;
+    ASSERT_EQ(known["properties"].size(), route.fields.size()) << route.operation;
+    ++bodies;
+    const Path path = path_of(route, job);
+    const ApiResponse other = fixture.post(path, R"({"no such field": 1})");
+    expect_problem(other, 400, "input_invalid");
+    EXPECT_NE(other.body.text("detail").find("\"no such field\" is unknown"),
+              std::string_view::npos)
+        << route.operation;
     for (const auto& [field, type] : known["properties"].members()) {
       const ApiResponse answer =
-          fixture.post(to, canonical(Value::object({{field, Value::object({})}})));
-      EXPECT_EQ(answer.body.text("detail").find("is not known here"), std::string_view::npos)
-          << path << " takes no " << field << ": " << canonical(answer.body);
+          fixture.post(path, canonical(Value::object({{field, Value::object({})}})));
+      EXPECT_EQ(answer.body.text("detail").find("is unknown"), std::string_view::npos)
+          << route.operation << ": " << field << ": " << canonical(answer.body);
     }
+  }
+  EXPECT_GT(bodies, 10u);
+}
+
+AE_TEST("openapi/each of its operations is served, with its query parameters only") {
+  ApiFixture fixture;
+  const std::string job = fixture.make(R"({"agent": "asks"})");
+  fixture.make(R"({"agent":"buys","input":{"n":250}})");
+  const Value approval = fixture.get({"api", "approvals"}).body["approvals"].items()[0];
+  const ApiResponse key = fixture.post({"api", "keys"}, R"({"role":"viewer"})");
+  const auto id_of = [&](const Route& route) -> std::string_view {
+    if (route.path.starts_with("/api/agents")) return "echo";
+    if (route.path.starts_with("/api/approvals")) return approval.text("id");
+    return route.path.starts_with("/api/keys") ? key.body.text("id") : std::string_view(job);
+  };
+  for (const Route& route : routes()) {
+    ApiRequest request;
+    request.method = route.method;
+    request.path = path_of(route, id_of(route));
+    const ApiResponse answer = fixture.send(request);
+    EXPECT_TRUE(answer.status != 404 && answer.status != 405)
+        << route.operation << ": " << answer.status << canonical(answer.body);
+    request.query = {{"no such parameter", "1"}};
+    const ApiResponse other = fixture.send(request);
+    expect_problem(other, 400, "input_invalid");
+    EXPECT_NE(other.body.text("detail").find("unknown query parameter"), std::string_view::npos)
+        << route.operation;
   }
 }
 
 AE_TEST("roles/each route is for the roles that its table says, and for no other") {
   ApiFixture fixture;
-  for (const Api::RouteShape& route : Api::routes()) {
+  for (const Route& route : routes()) {
     ApiRequest request;
     request.method = route.method;
-    for (std::size_t from = 1; from <= route.path.size();) {
-      const std::size_t end = std::min(route.path.find('/', from), route.path.size());
-      request.path.push_back(route.path.substr(from, end - from));
-      from = end + 1;
-    }
+    request.path = path_of(route, "{id}");
     std::vector<Role> roles = all_roles();
     roles.push_back(Role::none);
     for (const Role role : roles) {
@@ -661,7 +713,7 @@ AE_TEST("roles/each route is for the roles that its table says, and for no other
       const ApiResponse answer = fixture.send(request);
       const bool refused = answer.body.text("code") == "forbidden";
       EXPECT_EQ(refused, !has_access(role, route.access))
-          << to_text(role) << " " << route.method << " " << route.path << canonical(answer.body);
+          << to_text(role) << " " << route.operation << canonical(answer.body);
       if (refused) {
         EXPECT_EQ(answer.status, 403);
       }
@@ -1066,6 +1118,11 @@ AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   expect_problem(fixture.get({"api", "jobs"}, {{"status", "asleep"}}), 400, "input_invalid");
   expect_problem(fixture.get({"api", "jobs"}, {{"cursor", "nobody"}}), 400, "input_invalid");
   expect_problem(fixture.get({"api", "jobs"}, {{"cursor", "j@x"}}), 400, "input_invalid");
+  expect_problem(fixture.get({"api", "approvals"}, {{"kind", "call"}}), 400, "input_invalid");
+  for (const char* list : {"approvals", "requests"}) {
+    const QueryPairs query{{"job", "j"}, {"limit", "1"}};
+    expect_problem(fixture.get({"api", list}, query), 400, "input_invalid");
+  }
   for (const char* limit : {"-1", "0", "1001", "1e9"}) {
     expect_problem(fixture.get({"api", "jobs"}, {{"limit", limit}}), 400, "input_invalid");
     expect_problem(fixture.get({"api", "jobs"}, {{"limit", limit}, {"stuck", "true"}}), 400,
@@ -1942,6 +1999,8 @@ AE_TEST("api/a fork that cannot be made changes nothing") {
   expect_problem(fixture.post(path, R"({"at_seq":999})"), 400, "input_invalid");
   expect_problem(fixture.post(path, R"({"at_seq":2,"overrides":{}})"), 400, "unsupported");
   expect_problem(fixture.post(path, R"({"at_seq":2,"repeat_effects":"all"})"), 400,
+                 "input_invalid");
+  expect_problem(fixture.post(path, R"({"at_seq":2,"repeat_effects":true})", {{"wait", "6m"}}), 400,
                  "input_invalid");
   expect_problem(fixture.post({"api", "jobs", "nobody", "fork"}, R"({"at_seq":2})"), 404,
                  "not_found");

@@ -144,15 +144,8 @@ void Api::requests(ContextPtr ctx) {
 
 void Api::begin_walk(ContextPtr ctx, RequestWalk walk) {
   const bool of_job = ctx->query.find("job") != nullptr;
-  const bool has_kind = !walk.approvals_only;
   const auto params = [&]() -> Status {
-    if (of_job) {
-      AE_TRY(has_kind ? ctx->query.check_names({"job", field::kind})
-                      : ctx->query.check_names({"job"}));
-    } else {
-      AE_TRY(has_kind ? ctx->query.check_names({"cursor", field::kind, "limit"})
-                      : ctx->query.check_names({"cursor", "limit"}));
-    }
+    if (of_job) AE_TRY(ctx->query.check_combination("job", {"kind"}));
     AE_ASSIGN(walk.wanted, ctx->query.limit(kRequestsDefault, kJobsMax));
     if (const std::string* cursor = ctx->query.find("cursor")) walk.after = *cursor;
     return {};
@@ -218,9 +211,7 @@ void Api::read_requests(const ContextPtr& ctx, const JobId& job, std::shared_ptr
 // The id is `<job id>.<16 hex digits>` (inspect/view.h).
 void Api::answer_approval(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body, {field::arguments, "decision", field::note}));
+    const Fields fields = std::move(ctx->fields);
     AE_ASSIGN(const std::string decision, fields.text("decision"));
     AE_ASSIGN(const std::string note, fields.text(field::note));
     if (decision != "approve" && decision != "reject") {

@@ -82,10 +82,7 @@ void Api::answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer) {
 
 void Api::signal(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body,
-                            {"correlation_key", "wait_type", "payload", "message_id", "buffer"}));
+    const Fields fields = std::move(ctx->fields);
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::signal};
     AE_ASSIGN(params.correlation_key, fields.text("correlation_key"));
     AE_ASSIGN(params.wait_type, fields.text("wait_type"));
@@ -142,8 +139,7 @@ void Api::signal_as_operator(ContextPtr ctx, engine::ControlRequest control) {
 
 void Api::cancel(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields, Fields::parse(ctx->request.body, {"reason", "compensate"}));
+    const Fields fields = std::move(ctx->fields);
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::cancel};
     AE_ASSIGN(params.reason, fields.text("reason"));
     if (const Value& compensate = fields["compensate"]; compensate.is_bool()) {
@@ -159,9 +155,7 @@ void Api::cancel(ContextPtr ctx) {
 
 void Api::message(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body, {"channel", "payload", "message_id"}));
+    const Fields fields = std::move(ctx->fields);
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::message};
     AE_ASSIGN(params.channel, fields.text("channel"));
     AE_ASSIGN(params.id, fields.text("message_id"));
@@ -175,8 +169,7 @@ void Api::message(ContextPtr ctx) {
 
 void Api::pause(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields, Fields::parse(ctx->request.body, {"reason"}));
+    const Fields fields = std::move(ctx->fields);
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::pause};
     AE_ASSIGN(params.reason, fields.text("reason"));
     return params;
@@ -186,21 +179,12 @@ void Api::pause(ContextPtr ctx) {
 }
 
 void Api::resume(ContextPtr ctx) {
-  auto known = [&]() -> Status {
-    AE_TRY(ctx->query.check_names({}));
-    AE_TRY(Fields::parse(ctx->request.body, {"reason"}));
-    return {};
-  }();
-  if (!known) return ctx->refuse(known.error());
   submit_request(ctx, {.kind = engine::ControlRequest::Kind::resume}, 202);
 }
 
 void Api::raise_budget(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body,
-                            {"tokens", "cost", "model_calls", "tool_calls", "wall", "note"}));
+    const Fields fields = std::move(ctx->fields);
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::budget};
     AE_ASSIGN(params.reason, fields.text("note"));
     std::vector<Member> members;
@@ -217,10 +201,7 @@ void Api::raise_budget(ContextPtr ctx) {
 
 void Api::resolve(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body, {"idempotency_key", "resolution", "result", "note",
-                                                "try", "looked_at", "step_id"}));
+    const Fields fields = std::move(ctx->fields);
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::resolve};
     AE_ASSIGN(params.idempotency_key, fields.text("idempotency_key"));
     AE_ASSIGN(params.step_id, fields.text("step_id"));

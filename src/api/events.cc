@@ -82,7 +82,6 @@ struct Api::EventsPage {
 void Api::events(ContextPtr ctx) {
   auto params = [&]() -> Result<EventsParams> {
     EventsParams w;
-    AE_TRY(ctx->query.check_names({"after", "limit", "class", "type", "wait"}));
     AE_ASSIGN(const auto after, ctx->query.number("after"));
     w.after = after.value_or(0);
     AE_ASSIGN(w.limit, ctx->query.limit(kEventsDefault, kEventsMax));

@@ -1,4 +1,4 @@
-// Fields: the JSON object in a request body.
+// The names of a query, and the JSON object in a request body.
 #include <algorithm>
 
 #include "api/request_context.h"
@@ -9,8 +9,15 @@ namespace {
 constexpr std::size_t kTextMax = 256;  // of names, keys and ids (store.h)
 }
 
-Result<Fields> Fields::parse(const std::string& body, std::initializer_list<std::string_view> known,
-                             std::initializer_list<UnsupportedField> unsupported) {
+Status Api::RequestContext::parse() {
+  // A probe may add parameters of its own.
+  if (route->access != Access::open) AE_TRY(query.check_names(route->query));
+  if (route->fields.empty()) return {};
+  AE_ASSIGN(fields, Fields::parse(request.body, route->fields));
+  return {};
+}
+
+Result<Fields> Fields::parse(const std::string& body, std::span<const BodyField> known) {
   if (body.size() > kBodyMax) {
     return fail(Code::payload_too_large, "a request body can have at most 4 MiB");
   }
@@ -25,14 +32,15 @@ Result<Fields> Fields::parse(const std::string& body, std::initializer_list<std:
     return fail(Code::input_invalid, "the request must be a JSON object");
   }
   for (const auto& [name, value] : fields.object_.members()) {
-    if (std::ranges::find(known, std::string_view(name)) != known.end()) continue;
-    for (const UnsupportedField& word : unsupported) {
-      if (word.name == name) {
-        return fail(Code::unsupported, "\"" + name + "\": " + std::string(word.why));
-      }
+    const auto field = std::ranges::find(known, name, &BodyField::name);
+    if (field != known.end() && field->unsupported.empty()) continue;
+    if (field != known.end()) {
+      return fail(Code::unsupported, "\"" + name + "\": " + std::string(field->unsupported));
     }
     std::string names;
-    for (const std::string_view n : known) names += (names.empty() ? "" : ", ") + std::string(n);
+    for (const BodyField& one : known) {
+      if (one.unsupported.empty()) names += (names.empty() ? "" : ", ") + std::string(one.name);
+    }
     return fail(Code::input_invalid,
                 "the field \"" + name.substr(0, 64) + "\" is unknown; allowed fields: " + names);
   }

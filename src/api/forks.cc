@@ -109,11 +109,8 @@ Result<bool> is_this_fork(const runtime::ForkRequest& params, const engine::Stat
 
 void Api::fork(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::ForkRequest> {
-    AE_TRY(ctx->query.check_names({"wait"}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body,
-                            {"at_seq", "id", "idempotency_key", "input", "repeat_effects"},
-                            {{"overrides", "a fork can override the input only"}}));
+    AE_TRY(wait_parameter(ctx->query));
+    const Fields fields = std::move(ctx->fields);
     AE_ASSIGN(runtime::ForkRequest made, parse_fork_params(ctx->request, fields));
     const Value& at = fields["at_seq"];
     if (!at.is_integer() || at.as_int() < 1) {
@@ -130,10 +127,8 @@ void Api::fork(ContextPtr ctx) {
 
 void Api::retry(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::ForkRequest> {
-    AE_TRY(ctx->query.check_names({"wait"}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body,
-                            {"drop", "id", "idempotency_key", "repeat_effects", "task_graph"}));
+    AE_TRY(wait_parameter(ctx->query));
+    const Fields fields = std::move(ctx->fields);
     return parse_fork_params(ctx->request, fields);
   }();
   if (!params) return ctx->refuse(params.error());
@@ -218,9 +213,7 @@ void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
 // file.
 void Api::plan(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body, {"drop", "reason", "task_graph"}));
+    const Fields fields = std::move(ctx->fields);
     engine::ControlRequest params{.kind = engine::ControlRequest::Kind::plan};
     AE_ASSIGN(params.reason, fields.text("reason"));
     const Value& drop = fields["drop"];

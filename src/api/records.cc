@@ -173,10 +173,7 @@ Value pruned_json(const runtime::PruneResult& pruned) {
 
 void Api::prune(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::PruneRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body, {"older_than", "status", "agent", "labels",
-                                                "archive", "dry_run", "after"}));
+    const Fields fields = std::move(ctx->fields);
     AE_ASSIGN(runtime::PruneRequest read, parse_prune_params(fields));
     const Value& archive = fields["archive"];
     if (archive.is_null()) return read;
@@ -207,10 +204,7 @@ void Api::prune(ContextPtr ctx) {
 
 void Api::redact(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::RedactRequest> {
-    AE_TRY(ctx->query.check_names({}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body, {"seq", "field", "values", "all", "reason",
-                                                "keep_blind", "tree", "keep_forks"}));
+    const Fields fields = std::move(ctx->fields);
     return parse_redact_params(fields);
   }();
   if (!params) return ctx->refuse(params.error());
@@ -237,8 +231,6 @@ void Api::redact(ContextPtr ctx) {
 }
 
 void Api::audit(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({"after", "limit"}); !known)
-    return ctx->refuse(known.error());
   const auto after = ctx->query.number("after");
   const auto limit = ctx->query.limit(kEntriesMax, kEntriesMax);
   if (!after || !limit) return ctx->refuse(after ? limit.error() : after.error());
@@ -268,7 +260,6 @@ void Api::audit(ContextPtr ctx) {
 }
 
 void Api::verify_audit(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({}); !known) return ctx->refuse(known.error());
   store_.read_audit_log(0, [ctx](Result<store::AuditLog> log) {
     if (!log) return ctx->refuse(log.error());
     const store::AuditVerification proof = store::verify_audit_log(*log);

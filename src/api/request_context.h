@@ -2,9 +2,9 @@
 // of this module.
 #pragma once
 
-#include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,7 +12,7 @@
 
 #include "api/api.h"
 #include "api/problem.h"
-#include "api/target.h"
+#include "api/routes.h"
 
 namespace ae::api {
 
@@ -23,14 +23,35 @@ inline Value texts(const std::vector<std::string>& from) {
 
 constexpr Duration kRetryAfter = std::chrono::seconds(1);
 
+// The JSON object in a request body.
+class Fields {
+ public:
+  // Fails with input_invalid, also for a field that is not known; payload_too_large, unsupported.
+  static Result<Fields> parse(const std::string& body, std::span<const BodyField> known);
+  const Value& operator[](std::string_view name) const { return object_[name]; }
+  const Value* find(std::string_view name) const { return object_.find(name); }
+  const Value& object() const { return object_; }
+  // "" when it is absent or null. Fails with input_invalid: not a string, longer than 256 bytes, or
+  // contains NUL, which not every store can keep.
+  Result<std::string> text(std::string_view name) const;
+
+ private:
+  Value object_;
+};
+
 struct Api::RequestContext {
   ApiRequest request;
+  const Route* route = nullptr;
   std::string id;  // the {id} of the path
-  Query query;
+  Query query;     // with parameters of the route only
+  Fields fields;   // of the body, if the route has any; a handler takes them
   // What its view of a job shows besides the log; part of the ETag.
   std::string view_facts;
   async::Done<ApiResponse> done;
 
+  // Checks the names of the query and the body, and parses the body. Fails with input_invalid,
+  // payload_too_large, unsupported.
+  Status parse();
   void answer(int status, Value body, std::string location = {}) {
     done({.status = status, .body = std::move(body), .location = std::move(location)});
   }
@@ -127,31 +148,8 @@ std::string cursor_of(const std::string& job, std::uint64_t number);
 std::string cursor_of(const store::JobRow& row);
 void apply_cursor(std::string_view cursor, store::Filter& filter);
 
-// A field or word that a later version may support.
-struct UnsupportedField {
-  std::string_view name, why;
-};
-
 // The idempotency key, from the header or the body; "" = none.
 // Fails with input_invalid.
 Result<std::string> idempotency_key(const ApiRequest& request, const Value& body);
-
-// The JSON object in a request body. Unknown names are rejected.
-class Fields {
- public:
-  // Fails with input_invalid, payload_too_large, unsupported.
-  static Result<Fields> parse(const std::string& body,
-                              std::initializer_list<std::string_view> known,
-                              std::initializer_list<UnsupportedField> unsupported = {});
-  const Value& operator[](std::string_view name) const { return object_[name]; }
-  const Value* find(std::string_view name) const { return object_.find(name); }
-  const Value& object() const { return object_; }
-  // "" when it is absent or null. Fails with input_invalid: not a string, longer than 256 bytes, or
-  // contains NUL, which not every store can keep.
-  Result<std::string> text(std::string_view name) const;
-
- private:
-  Value object_;
-};
 
 }  // namespace ae::api

@@ -193,7 +193,7 @@ void Api::stuck_jobs(ContextPtr ctx) {
   auto walk = std::make_shared<JobWalk>();
   walk->statuses = {"parked", "running", "queued"};
   const auto params = [&]() -> Status {
-    AE_TRY(ctx->query.check_names({"stuck", "older_than", "cursor", "limit"}));
+    AE_TRY(ctx->query.check_combination("stuck", {"older_than", "cursor", "limit"}));
     AE_TRY(read_flag(ctx->query, "stuck"));
     if (const std::string* text = ctx->query.find("older_than")) {
       auto age = duration_from_text(*text);
@@ -217,7 +217,7 @@ void Api::in_doubt_jobs(ContextPtr ctx) {
   walk->statuses = {""};
   walk->unknown_outcomes = true;
   const auto params = [&]() -> Status {
-    AE_TRY(ctx->query.check_names({"in_doubt", "cursor", "limit"}));
+    AE_TRY(ctx->query.check_combination("in_doubt", {"cursor", "limit"}));
     return read_flag(ctx->query, "in_doubt");
   }();
   if (!params) return ctx->refuse(params.error());

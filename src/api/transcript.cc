@@ -28,7 +28,6 @@ struct Api::TranscriptParams {
 void Api::transcript(ContextPtr ctx) {
   auto params = [&]() -> Result<TranscriptParams> {
     TranscriptParams read;
-    AE_TRY(ctx->query.check_names({"after", "limit", "wait"}));
     AE_ASSIGN(const auto after, ctx->query.number("after"));
     read.page.after = after.value_or(0);
     AE_ASSIGN(read.page.limit, ctx->query.limit(kEventsDefault, kEventsMax));

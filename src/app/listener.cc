@@ -329,7 +329,7 @@ Listener::Listener(net::AsioLoop& loop, async::SteadyClock& steady, store::Store
     if (const auto key = request.header("authorization")) credentials.authorization = *key;
     api::Path path = request.path;
     if (!path.empty() && path.back().empty()) path.pop_back();
-    credentials.open = api::Api::is_public_route(method_of(request), path);
+    credentials.open = api::is_public_route(method_of(request), path);
     credentials.is_process_route = path == api::Path{"metrics"};
     context.authenticator->authenticate(
         std::move(credentials),
