@@ -1,6 +1,7 @@
 #include "net/system.h"
 
 #include <malloc.h>
+#include <mimalloc.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -15,8 +16,10 @@
 
 #include "base/error.h"
 
-// From mimalloc, if the program is linked with it.
-extern "C" void mi_collect(bool force) __attribute__((weak));  // NOLINT: its own name
+// The program may be linked without it.
+#pragma weak mi_collect
+#pragma weak mi_option_get
+#pragma weak mi_option_set
 
 namespace ae::net {
 namespace {
@@ -64,7 +67,18 @@ std::size_t raise_descriptor_limit() {
   return before.rlim_cur;
 }
 
+EagerRelease::EagerRelease() {
+  if (mi_option_get == nullptr) return;
+  delay_ = mi_option_get(mi_option_decommit_delay);
+  mi_option_set(mi_option_decommit_delay, 0);
+}
+
+EagerRelease::~EagerRelease() {
+  if (mi_option_set != nullptr) mi_option_set(mi_option_decommit_delay, delay_);
+}
+
 void trim_heap() {
+  const EagerRelease eager;
   if (mi_collect != nullptr) mi_collect(true);
 #ifdef __GLIBC__
   malloc_trim(0);

@@ -20,6 +20,18 @@ std::size_t descriptors_max();
 std::size_t raise_descriptor_limit();
 // Returns freed memory, which allocators keep, to the system. Takes milliseconds per GiB.
 void trim_heap();
+// While it exists, memory that this thread frees is returned to the system at once. The allocator
+// returns it later otherwise, and only while the program goes on to free memory. For large buffers.
+class EagerRelease {
+ public:
+  EagerRelease();
+  ~EagerRelease();
+  EagerRelease(const EagerRelease&) = delete;
+  EagerRelease& operator=(const EagerRelease&) = delete;
+
+ private:
+  long delay_ = 0;  // the allocator's, in ms
+};
 // True for an errno that means a temporary shortage of the machine or process.
 bool is_resource_shortage(int error);
 
