@@ -313,7 +313,7 @@ class Api {
   void answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& control,
                         Result<Value> answer);
   void answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer);
-  void signal_as_operator(ContextPtr ctx, engine::ControlRequest control);
+  void signal_as_operator(ContextPtr ctx, std::string id, engine::SignalRequest signal);
   // Reads the job's whole log once this caller has a slot. Fails with unavailable also when there
   // is no memory for the response.
   void read_with_slot(const ContextPtr& ctx, const JobId& job,

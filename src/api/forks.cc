@@ -214,29 +214,25 @@ void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
 // The plan is in the request, or is the current one of the job's agent in this process' agents
 // file.
 void Api::plan(ContextPtr ctx) {
-  auto control = [&]() -> Result<engine::ControlRequest> {
+  auto plan = [&]() -> Result<engine::PlanRequest> {
     AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
               Fields::parse(ctx->request.body, {"drop", "reason", "task_graph"}));
-    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::plan};
+    engine::PlanRequest params{.task_graph = fields["task_graph"], .drop = fields["drop"]};
     AE_ASSIGN(params.reason, fields.text("reason"));
-    const Value& drop = fields["drop"];
-    params.payload = Value::object({{"task_graph", fields["task_graph"]}});
-    if (!drop.is_null()) params.payload = params.payload.with("drop", drop);
     return params;
   }();
-  if (!control) return ctx->refuse(control.error());
+  if (!plan) return ctx->refuse(plan.error());
   // A plan contains the policies of its tools, including which calls need approval.
-  if (!control->payload["task_graph"].is_null() && ctx->request.role != Role::admin) {
+  if (!plan->task_graph.is_null() && ctx->request.role != Role::admin) {
     return ctx->refuse(missing_role_error(ctx->request.role, {Role::admin}));
   }
-  read(ctx, [this, ctx,
-             control = std::move(*control)](runtime::Runtime::JobSnapshot& read) mutable {
-    if (const Value& given = control.payload["task_graph"]; !given.is_null()) {
+  read(ctx, [this, ctx, plan = *std::move(plan)](runtime::Runtime::JobSnapshot& read) mutable {
+    if (!plan.task_graph.is_null()) {
       const bool ended = engine::is_terminal(read.state.status);  // then that is the refusal
-      const Status may = ended ? Status{} : check_plan_runs_here(read.state.agent, given);
+      const Status may = ended ? Status{} : check_plan_runs_here(read.state.agent, plan.task_graph);
       if (!may) return ctx->refuse(may.error());
-      return this->submit_request(ctx, std::move(control), 202);
+      return submit_request(ctx, {.body = std::move(plan)}, 202);
     }
     const agents::Agent* const agent = find_agent(read.state.agent);
     if (agent == nullptr) {
@@ -244,8 +240,8 @@ void Api::plan(ContextPtr ctx) {
                           "the agent \"" + read.state.agent +
                               "\" is in no agents file of this process; replace the plan instead"});
     }
-    control.payload = control.payload.with("task_graph", agent->task_graph);
-    this->submit_request(ctx, std::move(control), 202);
+    plan.task_graph = agent->task_graph;
+    submit_request(ctx, {.body = std::move(plan)}, 202);
   });
 }
 
