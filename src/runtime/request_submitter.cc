@@ -95,6 +95,14 @@ Status apply_remaining_requests(const engine::State& state,
   return {};
 }
 
+// An entry of the inbox was accepted in time, and may be sent again later. Fails as
+// engine::check_not_expired.
+Status check_in_time(const JobSnapshot& read, const engine::ControlRequest& request, Instant now) {
+  if (std::ranges::count(read.inbox, engine::inbox_id(request), &store::InboxEntry::id) > 0)
+    return {};
+  return engine::check_not_expired(read.state, request, now);
+}
+
 // Importing a late result may be what kills the process: for a worn-out job, its next attempt does
 // that. These requests do not depend on the outcome of a call.
 bool skips_late_results(const engine::State& state, const engine::ControlRequest& request) {
@@ -180,10 +188,8 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
   offering.tool_versions = &offered;
   offering.execution_version = &host_.version_of(read.state.agent);
   auto applied = engine::apply_request(read.state, active->request, offering);
-  const bool accepted_before =
-      std::ranges::count(read.inbox, engine::inbox_id(active->request), &store::InboxEntry::id) > 0;
-  if (applied && !applied->events.empty() && !accepted_before) {
-    if (auto in_time = engine::check_not_expired(read.state, active->request, now); !in_time) {
+  if (applied && !applied->events.empty()) {
+    if (auto in_time = check_in_time(read, active->request, now); !in_time) {
       applied = std::unexpected(in_time.error());
     }
   }
@@ -267,11 +273,15 @@ void RequestSubmitter::enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
     return active->done(Value::object({{"fired", 0}}));
   if (engine::is_counted(request) && read.state.signals + read.inbox.size() >= engine::kSignalsMax)
     return active->done(std::unexpected(engine::signals_limit_error()));
-  if (auto* const resolve = std::get_if<engine::ResolveRequest>(&request.body)) {
-    // It is applied later: this binds it to the try whose outcome its author has seen as unknown.
-    const auto seen = engine::apply_request(read.state, request, request_context());
-    if (seen) resolve->try_no = seen->try_no;
+  const engine::DecisionContext context = request_context();
+  const auto applied = engine::apply_request(read.state, request, context);
+  if (applied && !applied->events.empty()) {
+    if (auto in_time = check_in_time(read, request, context.now); !in_time)
+      return active->done(std::unexpected(in_time.error()));
   }
+  // It is applied later: this binds it to the try whose outcome its author has seen as unknown.
+  auto* const resolve = std::get_if<engine::ResolveRequest>(&request.body);
+  if (applied && resolve != nullptr) resolve->try_no = applied->try_no;
   reader_.cache_state(active->job, std::move(read));
   store::InboxEntry entry{.number = 0, .id = engine::inbox_id(request), .request = {}};
   active->entry = entry.id;

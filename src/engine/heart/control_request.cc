@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "log/seal.h"
 
 namespace ae::engine {
@@ -21,56 +22,56 @@ concept Is = std::same_as<std::remove_cvref_t<T>, Body>;
 
 void for_each_member(Is<SignalRequest> auto&& signal, auto&& member) {
   auto& [correlation_key, approval, wait_type, arguments, buffer, payload, traceparent] = signal;
-  member("correlation_key", correlation_key);
+  member(field::correlation_key, correlation_key);
   member("approval", approval);
-  member("wait_type", wait_type);
-  member("arguments", arguments);
+  member(field::wait_type, wait_type);
+  member(field::arguments, arguments);
   member("buffer", buffer);
-  member("payload", payload);
-  member("traceparent", traceparent);
+  member(field::payload, payload);
+  member(field::traceparent, traceparent);
 }
 
 void for_each_member(Is<CancelRequest> auto&& cancel, auto&& member) {
   auto& [reason, compensate] = cancel;
-  member("reason", reason);
-  member("compensate", compensate);
+  member(field::reason, reason);
+  member(field::compensate, compensate);
 }
 
 void for_each_member(Is<ResolveRequest> auto&& resolve, auto&& member) {
   auto& [idempotency_key, step_id, resolution, try_no, result, reason] = resolve;
-  member("idempotency_key", idempotency_key);
-  member("step_id", step_id);
-  member("resolution", resolution);
-  member("try", try_no);
-  member("result", result);
-  member("reason", reason);
+  member(field::idempotency_key, idempotency_key);
+  member(field::step_id, step_id);
+  member(field::resolution, resolution);
+  member(field::try_, try_no);
+  member(field::result, result);
+  member(field::reason, reason);
 }
 
 void for_each_member(Is<MessageRequest> auto&& message, auto&& member) {
   auto& [channel, payload, traceparent] = message;
-  member("channel", channel);
-  member("payload", payload);
-  member("traceparent", traceparent);
+  member(field::channel, channel);
+  member(field::payload, payload);
+  member(field::traceparent, traceparent);
 }
 
 void for_each_member(Is<PauseRequest> auto&& pause, auto&& member) {
   auto& [reason] = pause;
-  member("reason", reason);
+  member(field::reason, reason);
 }
 
 void for_each_member(Is<PlanRequest> auto&& plan, auto&& member) {
   auto& [task_graph, drop, reason] = plan;
-  member.object("payload", [&](auto&& payload_member) {
-    payload_member("drop", drop);
-    payload_member("task_graph", task_graph);
+  member.object(field::payload, [&](auto&& payload_member) {
+    payload_member(field::drop, drop);
+    payload_member(field::task_graph, task_graph);
   });
-  member("reason", reason);
+  member(field::reason, reason);
 }
 
 void for_each_member(Is<BudgetRequest> auto&& budget, auto&& member) {
   auto& [limits, reason] = budget;
-  member("payload", limits);
-  member("reason", reason);
+  member(field::payload, limits);
+  member(field::reason, reason);
 }
 
 template <class Body>
@@ -82,7 +83,7 @@ void for_each_common_member(Is<ControlRequest> auto&& request, auto&& member) {
   auto& [id, by, checked_at, body] = request;
   static_cast<void>(body);
   member("id", id);
-  member("by", by);
+  member(field::by, by);
   member("looked_at", checked_at);
 }
 
@@ -183,7 +184,6 @@ class MemberFinder {
   bool found_ = false;
 };
 
-constexpr std::string_view kKindName = "kind";
 // Of the inbox entry (engine/heart/side_record.h); a reader may have removed it.
 constexpr std::string_view kChecksumName = "checksum";
 
@@ -193,7 +193,7 @@ bool is_member(std::string_view name, std::type_identity<std::variant<Bodies...>
   MemberFinder finder(name);
   for_each_common_member(ControlRequest(), finder);
   (for_each_member(Bodies(), finder), ...);
-  return finder.found() || name == kKindName || name == kChecksumName;
+  return finder.found() || name == field::kind || name == kChecksumName;
 }
 
 // An empty request of this kind; nullopt: unknown.
@@ -226,7 +226,7 @@ Value ControlRequest::to_json() const {
   for_each_common_member(*this, writer);
   std::visit(
       [&](const auto& kind) {
-        writer(kKindName, std::string(kind.kKind));
+        writer(field::kind, std::string(kind.kKind));
         for_each_member(kind, writer);
       },
       body);
@@ -234,7 +234,7 @@ Value ControlRequest::to_json() const {
 }
 
 Result<ControlRequest> ControlRequest::from_json(const Value& json) {
-  const std::string kind(json.text(kKindName));
+  const std::string kind(json.text(field::kind));
   auto body = body_of_kind(kind, kBodies);
   if (!body) return fail(Code::needs_version, "an act of the unknown kind \"" + kind + "\"");
   // A member from a newer program may change the meaning of the others.
@@ -256,15 +256,15 @@ std::string inbox_id(const ControlRequest& request) {
       std::visit([](const auto& body) { return subject_of(body); }, request.body);
   return to_hex(
       sha256(canonical(Value::object({{"about", subject.about},
-                                      {"channel", subject.channel},
+                                      {field::channel, subject.channel},
                                       {"id", request.id},
-                                      {"kind", static_cast<int>(request.body.index())}}))));
+                                      {field::kind, static_cast<int>(request.body.index())}}))));
 }
 
 bool is_too_large(const ControlRequest& request) {
   const Value json = request.to_json();
-  return canonical_exceeds(json["payload"], kValueMax) ||
-         canonical_exceeds(json["result"], kValueMax);
+  return canonical_exceeds(json[field::payload], kValueMax) ||
+         canonical_exceeds(json[field::result], kValueMax);
 }
 
 }  // namespace ae::engine
