@@ -205,7 +205,7 @@ std::optional<RequestBody> body_of_kind(std::string_view kind,
   return body;
 }
 
-constexpr std::type_identity<RequestBody> kBodies;
+constexpr std::type_identity<RequestBody> kBodies{};
 
 // What a request is about, for the id of its entry.
 struct Subject {
