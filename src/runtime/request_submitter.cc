@@ -25,25 +25,30 @@ constexpr Duration kPollMax = std::chrono::milliseconds(500);
 // A request that loses this many races in a row fails with unavailable
 constexpr int kRequestTries = 64;
 
-// The correlation key of the answered wait; "" = named otherwise. A resolution names its call, an
-// approval may name itself.
+// The correlation key of the answered wait. "" = the request names an approval or a call.
 std::string_view key_of(const engine::ControlRequest& request) {
   const auto* const signal = request.as<engine::SignalRequest>();
   return signal == nullptr ? std::string_view() : signal->correlation_key;
 }
 
-// Must `later` apply after `earlier`: messages of one channel, or requests that may answer the same
-// wait or the same call?
-bool is_ordered(const engine::ControlRequest& earlier, const engine::ControlRequest& later) {
-  const auto* const message = later.as<engine::MessageRequest>();
-  const auto* const before = earlier.as<engine::MessageRequest>();
-  if (message != nullptr && before != nullptr) return message->channel == before->channel;
-  const auto answers = [](const engine::ControlRequest& request) {
-    return request.is<engine::SignalRequest, engine::ResolveRequest>();
+// Must `before`, which was accepted first, be applied first? Messages of one channel, and requests
+// that may answer the same wait or the same call.
+bool applies_before(const engine::ControlRequest& before, const engine::ControlRequest& request) {
+  const auto* const earlier = before.as<engine::MessageRequest>();
+  const auto* const message = request.as<engine::MessageRequest>();
+  if (earlier != nullptr && message != nullptr) return earlier->channel == message->channel;
+  const auto answers = [](const engine::ControlRequest& one) {
+    return one.is<engine::SignalRequest, engine::ResolveRequest>();
   };
-  if (!answers(earlier) || !answers(later)) return false;
-  const std::string_view key = key_of(later), key_before = key_of(earlier);
-  return key.empty() || key_before.empty() || key == key_before;
+  if (!answers(before) || !answers(request)) return false;
+  const std::string_view first = key_of(before), key = key_of(request);
+  return first.empty() || key.empty() || first == key;
+}
+
+Result<engine::ControlRequest> read_entry(const JobId& job, const store::InboxEntry& entry) {
+  AE_ASSIGN(const Value json,
+            engine::read_side_record(engine::inbox_location(job, entry.id), entry.request));
+  return engine::ControlRequest::from_json(json);
 }
 
 // Messages of a channel, and answers to a wait or a call, apply in the order in which they were
@@ -56,11 +61,8 @@ Result<std::vector<AppliedEntry>> collect_earlier_requests(
   std::vector<AppliedEntry> entries;
   const std::string own_id = engine::inbox_id(new_request);
   for (const store::InboxEntry& entry : inbox) {
-    const auto json =
-        engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.request);
-    const auto request =
-        json ? engine::ControlRequest::from_json(*json) : std::unexpected(json.error());
-    if (!request || !is_ordered(*request, new_request)) continue;
+    const auto request = read_entry(state.job, entry);
+    if (!request || !applies_before(*request, new_request)) continue;
     auto applied = engine::apply_request(state, *request, context);
     if (!applied) continue;  // the job is ending: `apply_remaining_requests` handles this entry
     for (EventBody& draft : applied->events) {
@@ -83,9 +85,7 @@ Status apply_remaining_requests(const engine::State& state,
                                 const std::function<Status(EventBody)>& follow) {
   for (const store::InboxEntry& entry : inbox) {
     if (std::ranges::find(entries, entry.number, &AppliedEntry::number) != entries.end()) continue;
-    AE_ASSIGN(const Value json,
-              engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.request));
-    AE_ASSIGN(const engine::ControlRequest request, engine::ControlRequest::from_json(json));
+    AE_ASSIGN(const engine::ControlRequest request, read_entry(state.job, entry));
     entries.push_back({.number = entry.number, .id = entry.id, .reply = {}});
     if (request.is<engine::TimersRequest>()) continue;
     auto applied = engine::apply_accepted(state, request, context);
@@ -95,11 +95,14 @@ Status apply_remaining_requests(const engine::State& state,
   return {};
 }
 
-// An entry of the inbox was accepted in time, and may be sent again later. Fails as
-// engine::check_not_expired.
+// Fails as engine::check_not_expired. An entry of the inbox was accepted in time: it may be sent
+// again later, and may close the wait of this request before the wait expires.
 Status check_in_time(const JobSnapshot& read, const engine::ControlRequest& request, Instant now) {
-  if (std::ranges::count(read.inbox, engine::inbox_id(request), &store::InboxEntry::id) > 0)
-    return {};
+  for (const store::InboxEntry& entry : read.inbox) {
+    if (entry.id == engine::inbox_id(request)) return {};
+    const auto before = read_entry(read.state.job, entry);
+    if (before && applies_before(*before, request)) return {};
+  }
   return engine::check_not_expired(read.state, request, now);
 }
 
