@@ -93,11 +93,9 @@ void WorkerProcess::create_job(const std::shared_ptr<const engine::Plan>& plan, 
 
 void WorkerProcess::signal(const JobId& job, const std::string& key) {
   await([&](const std::function<void()>& done) {
-    engine::ControlRequest request;
-    request.kind = engine::ControlRequest::Kind::signal;
-    request.id = "signal";
-    request.correlation_key = key;
-    request.wait_type = "signal";
+    engine::ControlRequest request{
+        .id = "signal",
+        .body = engine::SignalRequest{.correlation_key = key, .wait_type = "signal"}};
     runtime_->submit_request(job, std::move(request), [done](const Result<Value>& answer) {
       if (!answer) exit_with_error(answer.error());
       done();

@@ -329,7 +329,7 @@ class Api {
   void answer_duplicate(const ContextPtr& ctx, const engine::ControlRequest& control,
                         Result<Value> answer);
   void answer_with_shortfall(const ContextPtr& ctx, Result<Value> answer);
-  void signal_as_operator(ContextPtr ctx, engine::ControlRequest control);
+  void signal_as_operator(ContextPtr ctx, std::string id, engine::SignalRequest signal);
   // Reads of a job. The work runs on a reader thread: it uses its arguments and what it owns, never
   // the Api, the runtime or the request. What it needs of them is copied before (job_facts). Each
   // read has one of kConcurrentReadsMax slots until its result is on the loop. It is skipped, or

@@ -222,18 +222,17 @@ void Api::answer_approval(ContextPtr ctx) {
       return fail(Code::not_found, "there is no approval with the id \"" + ctx->id.substr(0, 96) +
                                        "\"; GET /api/approvals lists them");
     }
-    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::signal,
-                                  .wait_type = "human"};
-    params.approval = ctx->id.substr(dot + 1);
-    params.payload = Value::object({{"decision", decision}});
-    if (!note.empty()) params.payload = params.payload.with(field::note, note);
-    if (const Value* arguments = fields.find(field::arguments)) params.arguments = *arguments;
+    engine::SignalRequest answer{.wait_type = "human"};
+    answer.approval = ctx->id.substr(dot + 1);
+    answer.payload = Value::object({{"decision", decision}});
+    if (!note.empty()) answer.payload = answer.payload.with(field::note, note);
+    if (const Value* arguments = fields.find(field::arguments)) answer.arguments = *arguments;
     ctx->id.resize(dot);
-    if (params.approval.empty()) return fail(Code::not_found, "approval not found");
-    return params;
+    if (answer.approval.empty()) return fail(Code::not_found, "approval not found");
+    return engine::ControlRequest{.body = std::move(answer)};
   }();
   if (!control) return ctx->refuse(control.error());
-  this->submit_request(ctx, std::move(*control), 200);
+  submit_request(ctx, std::move(*control), 200);
 }
 
 }  // namespace ae::api

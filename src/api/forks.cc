@@ -212,18 +212,15 @@ void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
 // The plan is in the request, or is the current one of the job's agent in this process' agents
 // file.
 void Api::plan(ContextPtr ctx) {
-  auto control = [&]() -> Result<engine::ControlRequest> {
+  auto plan = [&]() -> Result<engine::PlanRequest> {
     const Fields fields = std::move(ctx->fields);
-    engine::ControlRequest params{.kind = engine::ControlRequest::Kind::plan};
+    engine::PlanRequest params{.task_graph = fields["task_graph"], .drop = fields["drop"]};
     AE_ASSIGN(params.reason, fields.text("reason"));
-    const Value& drop = fields["drop"];
-    params.payload = Value::object({{"task_graph", fields["task_graph"]}});
-    if (!drop.is_null()) params.payload = params.payload.with("drop", drop);
     return params;
   }();
-  if (!control) return ctx->refuse(control.error());
+  if (!plan) return ctx->refuse(plan.error());
   // A plan contains the policies of its tools, including which calls need approval.
-  if (!control->payload["task_graph"].is_null() && ctx->request.role != Role::admin) {
+  if (!plan->task_graph.is_null() && ctx->request.role != Role::admin) {
     return ctx->refuse(missing_role_error(ctx->request.role, {Role::admin}));
   }
   const auto job = job_id_of(ctx->id);
@@ -237,12 +234,13 @@ void Api::plan(ContextPtr ctx) {
       [](Snapshot& read) -> Result<Current> {
         return Current{read.state.agent, engine::is_terminal(read.state.status)};
       },
-      [this, ctx, control = *std::move(control)](Result<Current> now) mutable {
+      [this, ctx, plan = *std::move(plan)](Result<Current> now) mutable {
         if (!now) return ctx->refuse(now.error());
-        if (const Value& given = control.payload["task_graph"]; !given.is_null()) {
-          const Status may = now->ended ? Status{} : check_plan_runs_here(now->agent, given);
+        if (!plan.task_graph.is_null()) {
+          const Status may =
+              now->ended ? Status{} : check_plan_runs_here(now->agent, plan.task_graph);
           if (!may) return ctx->refuse(may.error());
-          return this->submit_request(ctx, std::move(control), 202);
+          return submit_request(ctx, {.body = std::move(plan)}, 202);
         }
         const agents::Agent* const agent = find_agent(now->agent);
         if (agent == nullptr) {
@@ -251,8 +249,8 @@ void Api::plan(ContextPtr ctx) {
                                        "\" is in no agents file of this process; replace the plan "
                                        "instead"});
         }
-        control.payload = control.payload.with("task_graph", agent->task_graph);
-        this->submit_request(ctx, std::move(control), 202);
+        plan.task_graph = agent->task_graph;
+        submit_request(ctx, {.body = std::move(plan)}, 202);
       });
 }
 

@@ -236,12 +236,10 @@ class Child {
   }
   void answer(std::uint32_t number, std::string key) {
     const bool happened = shared_.effects[number] > 0;
-    engine::ControlRequest request{.kind = engine::ControlRequest::Kind::resolve,
-                                   .by = "person",
-                                   .idempotency_key = std::move(key),
+    engine::ResolveRequest request{.idempotency_key = std::move(key),
                                    .resolution = happened ? "happened" : "not_happened"};
     if (happened) request.result = Value::object({{"n", std::uint64_t{number}}});
-    runtime_->submit_request(job_of(number), std::move(request),
+    runtime_->submit_request(job_of(number), {.by = "person", .body = std::move(request)},
                              [this, number, happened](const Result<Value>& result) {
                                if (!happened) (result ? shared_.accepted : shared_.refused)++;
                                resolve_next(number + 1);

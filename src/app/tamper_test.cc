@@ -118,10 +118,9 @@ class JobMaker {
          " {'id':'w','kind':'wait','wait':{'type':'signal','key':'go'}}]",
          "running", [] {});
     // Accepted by another process: it stays in the inbox until the lease holder is notified.
-    const engine::ControlRequest request{.kind = engine::ControlRequest::Kind::signal,
-                                         .id = "act-1",
-                                         .correlation_key = "go",
-                                         .payload = json("{'by':'Ada'}")};
+    const engine::ControlRequest request{
+        .id = "act-1",
+        .body = engine::SignalRequest{.correlation_key = "go", .payload = json("{'by':'Ada'}")}};
     store::InboxEntry entry{.id = request.id, .request = {}};
     entry.request = canonical(engine::with_checksum(
         engine::inbox_location(JobId("held"), request.id), request.to_json()));
@@ -145,11 +144,10 @@ class JobMaker {
   }
   void signal(const char* id) {
     const auto delivered = loop_.await<Result<Value>>([&](auto done) {
-      runtime_->submit_request(JobId(id),
-                               {.kind = engine::ControlRequest::Kind::signal,
-                                .correlation_key = "go",
-                                .payload = json("'on'")},
-                               std::move(done));
+      runtime_->submit_request(
+          JobId(id),
+          {.body = engine::SignalRequest{.correlation_key = "go", .payload = json("'on'")}},
+          std::move(done));
     });
     AE_CHECK(delivered.has_value(), delivered ? "" : delivered.error().message);
     const auto claimed = loop_.await<Result<bool>>(

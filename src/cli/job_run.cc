@@ -205,7 +205,7 @@ void JobRun::on_job_read(const runtime::Runtime::JobSnapshot& read) {
     // The runtime fires due timers, expiries and the deadline; we do it only if that did not
     // happen.
     if (const auto due = state.next_due(); due && *due + kTimerSlack <= now) {
-      instance_->runtime().submit_request(job_, {.kind = engine::ControlRequest::Kind::timers},
+      instance_->runtime().submit_request(job_, {.body = engine::TimersRequest{}},
                                           [this](Result<Value>) { check_again_after(kPollEvery); });
       return;
     }

@@ -223,11 +223,11 @@ AE_TEST("confirmer/human: it parks and gives the job back; an answer sets it goi
   next.finish_check(CheckVerdict::mismatch, "2");
   EXPECT_EQ(next.status(), "parked");
   EXPECT_FALSE(next.runtime->is_leased(kJob));
-  const auto answer = next.submit({.kind = engine::ControlRequest::Kind::resolve,
-                                   .id = "x",
-                                   .by = "ann",
-                                   .resolution = "accept",
-                                   .step_id = next.state().steps[0].id.text});
+  const auto answer =
+      next.submit({.id = "x",
+                   .by = "ann",
+                   .body = engine::ResolveRequest{.step_id = next.state().steps[0].id.text,
+                                                  .resolution = "accept"}});
   ASSERT_TRUE(answer) << answer.error().message;
   EXPECT_EQ(answer->text("resolution"), "accept");
   ASSERT_EQ(next.checks.size(), 1u) << "it is a recovery again: it looks";
@@ -251,7 +251,7 @@ AE_TEST(
   next.finish_check(CheckVerdict::unreachable);
   EXPECT_EQ(next.status(), "parked");
   EXPECT_EQ(next.state().parked_reason, "verifier_unreachable");
-  ASSERT_TRUE(next.submit({.kind = engine::ControlRequest::Kind::resume, .id = "y", .by = "ann"}));
+  ASSERT_TRUE(next.submit({.id = "y", .by = "ann", .body = engine::ResumeRequest{}}));
   ASSERT_EQ(next.checks.size(), 1u);
   next.finish_check(CheckVerdict::unreachable);
   jobs.env.loop.advance(1s);
@@ -273,13 +273,13 @@ AE_TEST("confirmer/a verifier that never answers is one that cannot be reached")
 AE_TEST(
     "confirmer/an answer that comes when the job is cancelled, paused or gone changes nothing") {
   TakeoverFixture cancelled("strict");
-  ASSERT_TRUE(cancelled.second->submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c"}));
+  ASSERT_TRUE(cancelled.second->submit({.id = "c", .body = engine::CancelRequest{}}));
   EXPECT_EQ(cancelled.second->status(), "cancelled");
   cancelled.second->finish_check(CheckVerdict::mismatch, "2");
   EXPECT_EQ(cancelled.second->status(), "cancelled");
 
   TakeoverFixture paused("strict");
-  ASSERT_TRUE(paused.second->submit({.kind = engine::ControlRequest::Kind::pause, .id = "p"}));
+  ASSERT_TRUE(paused.second->submit({.id = "p", .body = engine::PauseRequest{}}));
   EXPECT_EQ(paused.second->status(), "parked");
   paused.second->finish_check(CheckVerdict::mismatch, "2");
   EXPECT_EQ(paused.second->status(), "parked");

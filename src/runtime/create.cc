@@ -15,10 +15,9 @@ namespace {
 
 engine::ControlRequest plan_request(const PlanReplacement& replacement) {
   std::vector<Value> drop(replacement.drop.begin(), replacement.drop.end());
-  return {.kind = engine::ControlRequest::Kind::plan,
-          .by = replacement.by,
-          .payload = Value::object({{"drop", Value::array(std::move(drop))},
-                                    {"task_graph", replacement.plan->task_graph}})};
+  return {.by = replacement.by,
+          .body = engine::PlanRequest{.task_graph = replacement.plan->task_graph,
+                                      .drop = Value::array(std::move(drop))}};
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ AE_TEST("undo/a waiting job that is cancelled is claimed and undone, also in spl
         "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}, 'needs':['a']}]"));
     worker.answer(0, {.kind = OutcomeKind::success, .result = json("5")});
     EXPECT_EQ(worker.status(), "waiting");
-    ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel}));
+    ASSERT_TRUE(worker.submit({.body = engine::CancelRequest{}}));
     ASSERT_EQ(worker.calls.size(), 2u);
     EXPECT_EQ(worker.calls[1].call.tool, "undo");
     EXPECT_EQ(worker.calls[1].call.args, json("{'what':5}"));
@@ -98,9 +98,9 @@ AE_TEST("undo/a cancel without compensation reaches a job that is held, also whi
       "{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}, 'needs':['b']}]"));
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   worker.answer(1, {.kind = OutcomeKind::success, .result = json("2")});
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel}));
+  ASSERT_TRUE(worker.submit({.body = engine::CancelRequest{}}));
   ASSERT_EQ(worker.calls.size(), 3u);
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel, .compensate = false}));
+  ASSERT_TRUE(worker.submit({.body = engine::CancelRequest{.compensate = false}}));
   worker.answer(2, {.kind = OutcomeKind::success});
   EXPECT_EQ(worker.status(), "cancelled");
   EXPECT_EQ(worker.calls.size(), 3u);
@@ -228,8 +228,7 @@ AE_TEST("fork/a creation whose answer is lost makes one job; the same id again i
 }
 
 engine::ControlRequest plan_request(std::string_view effect, std::string_view nodes) {
-  return {.kind = engine::ControlRequest::Kind::plan,
-          .payload = Value::object({{"task_graph", plan(effect, nodes)->task_graph}})};
+  return {.body = engine::PlanRequest{.task_graph = plan(effect, nodes)->task_graph}};
 }
 
 AE_TEST("replan/a job that waits gets another plan at once, and is claimed under it") {
@@ -341,12 +340,10 @@ AE_TEST("replan/what was accepted before a plan is taken in comes before it") {
     std::vector<Result<Value>> results;
     const auto keep = [&](Result<Value> answer) { results.push_back(std::move(answer)); };
     worker.runtime->submit_request(kJob, plan_request("at_most_once", kOneCall), keep);
-    worker.runtime->submit_request(kJob,
-                                   {.kind = engine::ControlRequest::Kind::signal,
-                                    .id = "s1",
-                                    .correlation_key = "k",
-                                    .payload = json("1")},
-                                   keep);
+    worker.runtime->submit_request(
+        kJob,
+        {.id = "s1", .body = engine::SignalRequest{.correlation_key = "k", .payload = json("1")}},
+        keep);
     env.loop.advance(2s);
     ASSERT_EQ(results.size(), 2u);
     for (const auto& answer : results) {
@@ -442,8 +439,7 @@ AE_TEST("replan/a plan whose tool is not here leaves the job to another process"
   Value graph = plan("at_most_once", kOneCall)->task_graph;
   graph = graph.with("nodes", json("[{'id':'a','kind':'tool','tool':'elsewhere'}]"))
               .with("tools", Value::object({{"elsewhere", graph["tools"]["do"]}}));
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::plan,
-                             .payload = Value::object({{"task_graph", graph}})}));
+  ASSERT_TRUE(worker.submit({.body = engine::PlanRequest{.task_graph = graph}}));
   env.loop.advance(5s);
   EXPECT_EQ(worker.status(), "queued");
   EXPECT_TRUE(worker.warned("cannot run the job"));

@@ -10,10 +10,9 @@ namespace ae::runtime::testing {
 namespace {
 
 engine::ControlRequest answer_to(std::string key, std::string id, Value payload) {
-  return {.kind = engine::ControlRequest::Kind::signal,
-          .id = std::move(id),
-          .correlation_key = std::move(key),
-          .payload = std::move(payload)};
+  return {.id = std::move(id),
+          .body = engine::SignalRequest{.correlation_key = std::move(key),
+                                        .payload = std::move(payload)}};
 }
 
 AE_TEST("inbox/an expiry loses to a signal that was accepted before it") {
@@ -63,10 +62,10 @@ AE_TEST(
     TestEnvironment env;
     WorkerFixture other(env, "other", {.owned = false});
     const auto signal_of = [](const char* key, const char* id) {
-      return engine::ControlRequest{.kind = engine::ControlRequest::Kind::signal,
-                                    .id = id,
-                                    .correlation_key = key,
-                                    .payload = json(R"({"decision":"approve"})")};
+      return engine::ControlRequest{
+          .id = id,
+          .body = engine::SignalRequest{.correlation_key = key,
+                                        .payload = json(R"({"decision":"approve"})")}};
     };
     const auto answer = [&](const char* key, const char* id) {
       return other.submit(signal_of(key, id));
@@ -107,12 +106,10 @@ AE_TEST("inbox/an answer to a wait of any type that has expired is refused, and 
     const bool by_channel = type == "message";
     const auto answer = [&](std::string id) {
       WorkerFixture other(env, "other", {.owned = false, .seed = 60});
-      return other.submit({.kind = by_channel ? engine::ControlRequest::Kind::message
-                                              : engine::ControlRequest::Kind::signal,
-                           .id = std::move(id),
-                           .correlation_key = by_channel ? "" : "w",
-                           .payload = json("1"),
-                           .channel = by_channel ? "w" : ""});
+      engine::RequestBody body =
+          engine::SignalRequest{.correlation_key = "w", .payload = json("1")};
+      if (by_channel) body = engine::MessageRequest{.channel = "w", .payload = json("1")};
+      return other.submit({.id = std::move(id), .body = std::move(body)});
     };
     {
       WorkerFixture worker(env, "w", {.owned = true});
@@ -187,11 +184,11 @@ AE_TEST("inbox/what the end overtakes is listed as undelivered") {
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
   worker.create(plan("idempotent", kWaitAndCall));
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c1"}));
+  ASSERT_TRUE(worker.submit({.id = "c1", .body = engine::CancelRequest{}}));
   WorkerFixture other(env, "other", {.owned = false});
   store::InboxEntry entry{.number = 0, .id = "s1", .request = ""};
-  const engine::ControlRequest request{
-      .kind = engine::ControlRequest::Kind::signal, .id = "s1", .correlation_key = "k"};
+  const engine::ControlRequest request{.id = "s1",
+                                       .body = engine::SignalRequest{.correlation_key = "k"}};
   entry.request =
       canonical(engine::with_checksum(engine::inbox_location(kJob, entry.id), request.to_json()));
   auto put = env.loop.await<Result<void>>(
@@ -230,15 +227,14 @@ AE_TEST_SLOW("limits/a job accepts 10,000 signals; the next one is refused and n
   };
   for (std::size_t i = 0; i + 1 < engine::kSignalsMax; ++i)
     ASSERT_TRUE(put("s" + std::to_string(i)));
-  EXPECT_TRUE(
-      other.submit({.kind = engine::ControlRequest::Kind::message, .id = "last", .channel = "c"}))
+  EXPECT_TRUE(other.submit({.id = "last", .body = engine::MessageRequest{.channel = "c"}}))
       << "a message counts, too";
   const auto one_more = other.signal("k", "one more");
   ASSERT_FALSE(one_more);
   EXPECT_EQ(one_more.error().code, Code::signals_limit);
   EXPECT_NE(one_more.error().message.find("10000 signals"), std::string::npos);
   EXPECT_EQ(other.read().inbox.size(), engine::kSignalsMax) << "nothing was written";
-  EXPECT_TRUE(other.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c"}))
+  EXPECT_TRUE(other.submit({.id = "c", .body = engine::CancelRequest{}}))
       << "it can still be ended";
 }
 
@@ -298,7 +294,7 @@ AE_TEST("inbox/an act of a newer version stays there, and the job is left to who
       EXPECT_EQ(after.inbox[1].id, "n1");
       EXPECT_TRUE(after.row.claim) << "who is in the inbox's way goes to the inbox";
       // A request that is accepted now comes after it.
-      ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::pause, .id = "p1"}));
+      ASSERT_TRUE(worker.submit({.id = "p1", .body = engine::PauseRequest{}}));
       EXPECT_EQ(load().inbox.size(), 4u);
       EXPECT_EQ(worker.calls.size(), 1u);
       EXPECT_EQ(other.calls.size(), 0u);
@@ -324,7 +320,7 @@ AE_TEST("hint/what another process has done is looked at before the poll would")
   worker.faulty->hint({});
   env.loop.run_ready();
   ASSERT_TRUE(worker.runtime->is_leased(kJob));
-  const engine::ControlRequest cancel{.kind = engine::ControlRequest::Kind::cancel, .id = "c1"};
+  const engine::ControlRequest cancel{.id = "c1", .body = engine::CancelRequest{}};
   const std::size_t before = worker.read().events.size();
   ASSERT_TRUE(other.submit(cancel)) << "by the inbox, for another holds it";
   EXPECT_EQ(worker.read().events.size(), before);
@@ -360,7 +356,7 @@ AE_TEST("hint/one for jobs that others run, and a job that others run, starts no
   const JobId needy = create("agent", {"gpu"});
   create("another", {});
   const auto cancelled = env.loop.await<Result<Value>>([&](auto done) {
-    worker.runtime->submit_request(needy, {.kind = engine::ControlRequest::Kind::pause, .id = "p"},
+    worker.runtime->submit_request(needy, {.id = "p", .body = engine::PauseRequest{}},
                                    std::move(done));
   });
   EXPECT_TRUE(cancelled);
@@ -406,7 +402,7 @@ AE_TEST("hint/a post whose hint was lost is found with the next heartbeat") {
   worker.runtime->start();
   worker.create(plan("idempotent", kWaitAndCall));
   WorkerFixture other(env, "other", {.owned = false});
-  ASSERT_TRUE(other.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c1"}));
+  ASSERT_TRUE(other.submit({.id = "c1", .body = engine::CancelRequest{}}));
   const std::size_t before = worker.read().events.size();
   env.loop.advance(10s);
   EXPECT_GT(worker.read().events.size(), before);
@@ -612,10 +608,10 @@ AE_TEST("inbox/the reply to a second decision of a person has the first one") {
                      " {'id':'w', 'kind':'wait', 'wait':{'type':'human','key':'k'}}]"));
   WorkerFixture other(env, "other", {.owned = false});
   const engine::State state = other.read().state;
-  engine::ControlRequest no{.kind = engine::ControlRequest::Kind::signal,
-                            .wait_type = "human",
-                            .approval = state.approval_id(state.waits.at("k")),
-                            .payload = json("{'decision':'reject'}")};
+  engine::ControlRequest no{
+      .body = engine::SignalRequest{.approval = state.approval_id(state.waits.at("k")),
+                                    .wait_type = "human",
+                                    .payload = json("{'decision':'reject'}")}};
   ASSERT_TRUE(other.submit(no));
   engine::ControlRequest yes = answer_to("k", "s2", json("{'decision':'approve'}"));
   const auto second = other.start_request(yes);
@@ -636,13 +632,12 @@ AE_TEST("inbox/a second resolution of a call is rejected") {
            "[{'id':'a', 'kind':'tool', 'tool':'do'}, {'id':'b', 'kind':'tool', 'tool':'do'}]"));
   worker.answer(0, {.kind = OutcomeKind::unknown, .error_code = "reset", .error_message = "lost"});
   WorkerFixture other(env, "other", {.owned = false});
-  engine::ControlRequest request{.kind = engine::ControlRequest::Kind::resolve,
+  engine::ResolveRequest resolve{.idempotency_key = other.read().state.steps[0].call->key.text,
                                  .resolution = "happened"};
-  request.idempotency_key = other.read().state.steps[0].call->key.text;
-  const auto first = other.start_request(request);
+  const auto first = other.start_request({.body = resolve});
   env.loop.run_ready();
-  request.resolution = "fail";
-  const auto second = other.start_request(request);
+  resolve.resolution = "fail";
+  const auto second = other.start_request({.body = resolve});
   env.loop.run_ready();
   worker.answer(1, {.kind = OutcomeKind::success, .result = json("1")});
   env.loop.advance(2s);
@@ -666,7 +661,7 @@ AE_TEST("inbox/an early answer that turns out to be none is never dropped: the e
                        "  'wait':{'type':'human','key':'${ .steps.a }'}}]"));
     WorkerFixture other(env, "other", {.owned = false});  // the lease holder is not notified
     engine::ControlRequest none = answer_to("k", "s1", json("{'note':'hm'}"));
-    none.buffer = true;
+    std::get<engine::SignalRequest>(none.body).buffer = true;
     const auto early = other.start_request(none);
     env.loop.run_ready();
     worker.answer(0, {.kind = OutcomeKind::success, .result = json("'k'")});
@@ -702,7 +697,7 @@ AE_TEST("inbox/an early answer whose wait opened while it was sent is kept") {
     return Fault::none;
   };
   engine::ControlRequest none = answer_to("k", "s1", json("{'note':'hm'}"));
-  none.buffer = true;
+  std::get<engine::SignalRequest>(none.body).buffer = true;
   const auto result = other.start_request(none);
   env.loop.run_ready();
   worker.answer(1, {.kind = OutcomeKind::success, .result = json("1")});
@@ -727,17 +722,14 @@ AE_TEST("inbox/a signal or message sent early to a held job is kept and delivere
              " {'id':'m', 'kind':'wait', 'needs':['w'],"
              "  'wait':{'type':'message','channel':'c'}}]"));
     WorkerFixture other(env, "other", {.owned = false});  // the lease holder is not notified
-    const auto early = other.start_request({.kind = engine::ControlRequest::Kind::signal,
-                                            .id = "1",
-                                            .correlation_key = "k",
-                                            .buffer = true,
-                                            .payload = json("7")});
+    const auto early =
+        other.start_request({.id = "1",
+                             .body = engine::SignalRequest{
+                                 .correlation_key = "k", .buffer = true, .payload = json("7")}});
     env.loop.run_ready();
     // The same id on a channel is another request.
-    const auto message = other.start_request({.kind = engine::ControlRequest::Kind::message,
-                                              .id = "1",
-                                              .payload = json("8"),
-                                              .channel = "c"});
+    const auto message = other.start_request(
+        {.id = "1", .body = engine::MessageRequest{.channel = "c", .payload = json("8")}});
     env.loop.run_ready();
     worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
     env.loop.advance(2s);
@@ -759,11 +751,10 @@ AE_TEST("inbox/an early signal that comes while the job ends is listed as undeli
   worker.runtime->start();
   worker.create(plan("idempotent", kOneCall));
   WorkerFixture other(env, "other", {.owned = false});
-  ASSERT_TRUE(other.submit({.kind = engine::ControlRequest::Kind::signal,
-                            .id = "s1",
-                            .correlation_key = "nobody",
-                            .buffer = true,
-                            .payload = json("7")}));
+  ASSERT_TRUE(
+      other.submit({.id = "s1",
+                    .body = engine::SignalRequest{
+                        .correlation_key = "nobody", .buffer = true, .payload = json("7")}}));
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   const auto read = worker.read();
   EXPECT_EQ(read.state.status, engine::JobStatus::completed);
@@ -778,7 +769,7 @@ AE_TEST("pause/is durable once accepted: the holder parks the job, or the next o
     worker.runtime->start();
     worker.create(plan("idempotent", kOneCall));
     WorkerFixture other(env, "other", {.owned = false});  // the lease holder is not notified
-    const auto result = other.submit({.kind = engine::ControlRequest::Kind::pause});
+    const auto result = other.submit({.body = engine::PauseRequest{}});
     ASSERT_TRUE(result);
     EXPECT_EQ((*result)["accepted"], Value(true));
     std::optional<WorkerFixture> next;
@@ -789,7 +780,7 @@ AE_TEST("pause/is durable once accepted: the holder parks the job, or the next o
       env.loop.advance(60s);
       EXPECT_EQ(next->status(), "parked");
       EXPECT_TRUE(next->calls.empty());
-      ASSERT_TRUE(next->submit({.kind = engine::ControlRequest::Kind::resume}));
+      ASSERT_TRUE(next->submit({.body = engine::ResumeRequest{}}));
       env.loop.advance(2s);
       next->answer(0, {.kind = OutcomeKind::success, .result = json("1")});
     } else {
@@ -807,8 +798,8 @@ AE_TEST("pause/resume takes back a pause that still waits in the inbox") {
                      "[{'id':'a', 'kind':'tool', 'tool':'do'},"
                      " {'id':'b', 'kind':'tool', 'tool':'do', 'needs':['a']}]"));
   WorkerFixture other(env, "other", {.owned = false});
-  ASSERT_TRUE(other.submit({.kind = engine::ControlRequest::Kind::pause}));
-  const auto resumed = other.submit({.kind = engine::ControlRequest::Kind::resume});
+  ASSERT_TRUE(other.submit({.body = engine::PauseRequest{}}));
+  const auto resumed = other.submit({.body = engine::ResumeRequest{}});
   ASSERT_TRUE(resumed) << resumed.error().message;
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   EXPECT_EQ(worker.calls.size(), 2u);
@@ -821,10 +812,10 @@ AE_TEST("pause/a timer that comes due in a pause fires after it, the deadline in
   worker.runtime->start();
   worker.create(
       plan("idempotent", "[{'id':'t', 'kind':'wait', 'wait':{'type':'timer', 'for':'10s'}}]"));
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::pause}));
+  ASSERT_TRUE(worker.submit({.body = engine::PauseRequest{}}));
   env.loop.advance(60s);
   EXPECT_EQ(worker.status(), "parked");
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::resume}));
+  ASSERT_TRUE(worker.submit({.body = engine::ResumeRequest{}}));
   env.loop.advance(5s);
   EXPECT_EQ(worker.status(), "completed");
 }
@@ -839,10 +830,10 @@ AE_TEST("approval/of the answers of two people to a held job the first counts") 
                      "  'on_reject':'continue'}}]"));
   const std::string id = worker.read().state.approval_id(worker.read().state.waits.at("k"));
   const auto answer = [&](std::string_view decision) {
-    return worker.submit({.kind = engine::ControlRequest::Kind::signal,
-                          .wait_type = "human",
-                          .approval = id,
-                          .payload = Value::object({{"decision", decision}})});
+    return worker.submit(
+        {.body = engine::SignalRequest{.approval = id,
+                                       .wait_type = "human",
+                                       .payload = Value::object({{"decision", decision}})}});
   };
   const auto first = answer("reject"), second = answer("approve");
   ASSERT_TRUE(first);
@@ -1029,11 +1020,9 @@ AE_TEST("inbox/a wait does not open beside an entry that would answer it") {
                        "  'wait':{'type':'signal','key':'k'}}]"));
     ASSERT_EQ(worker.calls.size(), 2u);
     WorkerFixture other(env, "other", {.owned = false});  // the lease holder is not notified
-    ASSERT_TRUE(other.submit({.kind = engine::ControlRequest::Kind::signal,
-                              .id = "1",
-                              .correlation_key = "k",
-                              .buffer = true,
-                              .payload = json("7")}));
+    ASSERT_TRUE(other.submit({.id = "1",
+                              .body = engine::SignalRequest{
+                                  .correlation_key = "k", .buffer = true, .payload = json("7")}}));
     worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
     const auto read = worker.read();
     EXPECT_EQ(read.state.status, engine::JobStatus::running);

@@ -227,12 +227,12 @@ void JobDriver::apply_inbox() {
   }
   // A plan request closes waits: requests accepted for those waits are applied first.
   std::ranges::stable_partition(received, [](const Received& one) {
-    return !one.request || one.request->kind != engine::ControlRequest::Kind::plan;
+    return !one.request || !one.request->is<engine::PlanRequest>();
   });
   for (const Received& one : received) {
     const Result<Value> answer = apply_received(one.request);
     // A hint has no sender.
-    if (one.request && one.request->kind == engine::ControlRequest::Kind::timers) continue;
+    if (one.request && one.request->is<engine::TimersRequest>()) continue;
     drafts_.inbox_applied[one.entry].reply = reply_text(answer);
   }
 }
@@ -245,7 +245,7 @@ Result<Value> JobDriver::apply_received(const Result<engine::ControlRequest>& re
   }
   // Only a hint that a late result or a due timer exists: both are checked in any case, after the
   // accepted requests.
-  if (request->kind == engine::ControlRequest::Kind::timers) return Value();
+  if (request->is<engine::TimersRequest>()) return Value();
   auto applied = engine::apply_accepted(state_, *request, context());
   for (EventBody& draft : applied.events) {
     // With the new plan the job goes to a worker that has its tools.
@@ -288,8 +288,8 @@ void JobDriver::collect_events() {
   }
   const engine::DecisionContext decision_context = context();
   if (auto due = state_.next_due(); due && *due <= decision_context.now) {
-    auto applied = engine::apply_request(state_, {.kind = engine::ControlRequest::Kind::timers},
-                                         decision_context);
+    auto applied =
+        engine::apply_request(state_, {.body = engine::TimersRequest{}}, decision_context);
     AE_CHECK(applied.has_value(), job_.text);
     for (EventBody& draft : applied->events) add(std::move(draft));
   }

@@ -144,8 +144,7 @@ AE_TEST("death/the second one in a row parks the job, though no attempt wrote an
     EXPECT_EQ(third.calls.size(), 0U);
     EXPECT_TRUE(third.warned("a process died while it ran the job"));
     EXPECT_EQ(named(page), "");
-    ASSERT_TRUE(
-        third.submit({.kind = engine::ControlRequest::Kind::resume, .id = "r", .by = "ann"}));
+    ASSERT_TRUE(third.submit({.id = "r", .by = "ann", .body = engine::ResumeRequest{}}));
     env.loop.advance(2s);
     ASSERT_EQ(third.calls.size(), 1U);
     third.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
@@ -162,8 +161,7 @@ AE_TEST("death/the last one that a job may have parks it before it is claimed, w
       RunningSlot slot(page);
       WorkerFixture third(env, "third",
                           {.owned = owned, .seed = 78, .may_claim = false, .slot = &slot});
-      ASSERT_TRUE(
-          third.submit({.kind = engine::ControlRequest::Kind::pause, .id = "p", .by = "ann"}));
+      ASSERT_TRUE(third.submit({.id = "p", .by = "ann", .body = engine::PauseRequest{}}));
       third.runtime->start();
       env.loop.advance(2s);
       const auto read = third.read();
@@ -177,14 +175,12 @@ AE_TEST("death/the last one that a job may have parks it before it is claimed, w
     last.runtime->start();
     env.loop.advance(40s);
     EXPECT_EQ(last.read().state.parked_reason, "worn_out");
-    ASSERT_TRUE(
-        last.submit({.kind = engine::ControlRequest::Kind::resume, .id = "r", .by = "ann"}));
+    ASSERT_TRUE(last.submit({.id = "r", .by = "ann", .body = engine::ResumeRequest{}}));
     env.loop.advance(2s);
     EXPECT_EQ(last.status(), "parked");
     EXPECT_EQ(last.read().state.parked_reason, "paused") << "the one more try takes its inbox in";
     EXPECT_TRUE(last.read().inbox.empty());
-    ASSERT_TRUE(
-        last.submit({.kind = engine::ControlRequest::Kind::resume, .id = "s", .by = "ann"}));
+    ASSERT_TRUE(last.submit({.id = "s", .by = "ann", .body = engine::ResumeRequest{}}));
     env.loop.advance(2s);
     ASSERT_EQ(last.calls.size(), 1U);
     last.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
@@ -201,12 +197,12 @@ AE_TEST("death/messages come in order also to a job that was parked with its inb
                        {.owned = true, .seed = 78, .may_claim = false, .slot = &slot});
   const auto send = [&](const char* id, const char* channel) {
     return worker.submit(
-        {.kind = engine::ControlRequest::Kind::message, .id = id, .by = "ann", .channel = channel});
+        {.id = id, .by = "ann", .body = engine::MessageRequest{.channel = channel}});
   };
   ASSERT_TRUE(send("one", "c"));
   ASSERT_TRUE(send("elsewhere", "d"));
   ASSERT_TRUE(send("two", "c"));
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::pause, .id = "p", .by = "ann"}));
+  ASSERT_TRUE(worker.submit({.id = "p", .by = "ann", .body = engine::PauseRequest{}}));
   worker.runtime->start();
   env.loop.advance(2s);
   ASSERT_EQ(worker.read().state.parked_reason, "worn_out");
@@ -247,12 +243,10 @@ AE_TEST("death/answers count in order also to a job that was parked with its inb
   WorkerFixture worker(env, "third",
                        {.owned = true, .seed = 78, .may_claim = false, .slot = &slot});
   const auto signal = [&](const char* id, const char* key, int payload) {
-    return worker.submit({.kind = engine::ControlRequest::Kind::signal,
-                          .id = id,
+    return worker.submit({.id = id,
                           .by = "ann",
-                          .correlation_key = key,
-                          .buffer = true,
-                          .payload = payload});
+                          .body = engine::SignalRequest{
+                              .correlation_key = key, .buffer = true, .payload = payload}});
   };
   ASSERT_TRUE(signal("elsewhere", "on", 7));
   ASSERT_TRUE(signal("one", "go", 1));
@@ -267,7 +261,7 @@ AE_TEST("death/answers count in order also to a job that was parked with its inb
   EXPECT_EQ(worker.read().inbox.size(), 1U) << "what is about another wait is left";
   WorkerFixture last(env, "last", {.owned = true, .seed = 79});
   last.runtime->start();
-  ASSERT_TRUE(last.submit({.kind = engine::ControlRequest::Kind::resume, .id = "r", .by = "ann"}));
+  ASSERT_TRUE(last.submit({.id = "r", .by = "ann", .body = engine::ResumeRequest{}}));
   env.loop.advance(2s);
   ASSERT_EQ(last.calls.size(), 1U);
   last.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
@@ -296,14 +290,13 @@ AE_TEST("death/a cancelled job that was parked with its inbox loses no message")
   Page page = die_in_slice(env, 2, die_in_slice(env, 1, Page{}));
   RunningSlot slot(page);
   WorkerFixture worker(env, "third", {.owned = true, .seed = 3, .may_claim = false, .slot = &slot});
-  ASSERT_TRUE(worker.submit(
-      {.kind = engine::ControlRequest::Kind::message, .id = "one", .by = "ann", .channel = "c"}));
+  ASSERT_TRUE(
+      worker.submit({.id = "one", .by = "ann", .body = engine::MessageRequest{.channel = "c"}}));
   worker.runtime->start();
   env.loop.advance(2s);
   ASSERT_EQ(worker.read().state.parked_reason, "worn_out");
   ASSERT_EQ(worker.read().inbox.size(), 1U);
-  ASSERT_TRUE(
-      worker.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c", .by = "ann"}));
+  ASSERT_TRUE(worker.submit({.id = "c", .by = "ann", .body = engine::CancelRequest{}}));
   // From here on any commit may end the job, also one of a process that claims nothing.
   const auto read = worker.read();
   const auto kept = all_of<AgentMessage>(read.events);
@@ -333,15 +326,15 @@ AE_TEST("death/what came late for a worn-out job is left to the attempt of its r
          canonical(engine::effect_record(kJob, sent, seven, worker.faulty->now()))});
     ASSERT_TRUE(env.loop.await<Result<store::CommitResult>>(
         [&](auto done) { worker.faulty->commit(std::move(late), std::move(done)); }));
-    for (const auto kind :
-         {engine::ControlRequest::Kind::version, engine::ControlRequest::Kind::timers}) {
-      ASSERT_TRUE(worker.submit({.kind = kind, .by = "looks"}));
+    for (const engine::RequestBody& body : {engine::RequestBody(engine::VersionRequest{}),
+                                            engine::RequestBody(engine::TimersRequest{})}) {
+      ASSERT_TRUE(worker.submit({.by = "looks", .body = body}));
     }
     EXPECT_EQ(worker.read().row.last_seq, read.row.last_seq) << "no look takes it in";
   }
   WorkerFixture last(env, "last", {.owned = true, .seed = 4});
   last.runtime->start();
-  ASSERT_TRUE(last.submit({.kind = engine::ControlRequest::Kind::resume, .id = "r", .by = "ann"}));
+  ASSERT_TRUE(last.submit({.id = "r", .by = "ann", .body = engine::ResumeRequest{}}));
   env.loop.advance(2s);
   EXPECT_EQ(last.status(), "completed");
   EXPECT_EQ(last.calls.size(), 0U);
@@ -368,8 +361,7 @@ AE_TEST("death/what came late for a worn-out job that is cancelled is not lost")
                                                             engine::Arrival::late))});
     ASSERT_TRUE(env.loop.await<Result<store::CommitResult>>(
         [&](auto done) { worker.faulty->commit(std::move(late), std::move(done)); }));
-    ASSERT_TRUE(
-        worker.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c", .by = "ann"}));
+    ASSERT_TRUE(worker.submit({.id = "c", .by = "ann", .body = engine::CancelRequest{}}));
   }
   WorkerFixture last(env, "last", {.owned = true, .seed = 4});
   last.runtime->start();
@@ -403,8 +395,7 @@ AE_TEST("death/is recorded also of a job whose inbox is not empty") {
     WorkerFixture worker(
         env, "again",
         {.owned = true, .seed = std::uint64_t(60 + i), .may_claim = false, .slot = &slot});
-    ASSERT_TRUE(
-        worker.submit({.kind = engine::ControlRequest::Kind::pause, .id = "p", .by = "ann"}));
+    ASSERT_TRUE(worker.submit({.id = "p", .by = "ann", .body = engine::PauseRequest{}}));
     worker.runtime->start();
     env.loop.advance(2s);
     EXPECT_EQ(worker.read().state.process_deaths, 1U) << i;

@@ -11,10 +11,9 @@ const Outcome kInputRequired{.kind = OutcomeKind::input_required,
 
 void accept_question(WorkerFixture& worker, std::string id) {
   const std::string key = worker.read().state.waits.begin()->first;
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::signal,
-                             .id = std::move(id),
-                             .correlation_key = key,
-                             .payload = json("{'action':'accept'}")}));
+  ASSERT_TRUE(worker.submit({.id = std::move(id),
+                             .body = engine::SignalRequest{
+                                 .correlation_key = key, .payload = json("{'action':'accept'}")}}));
 }
 
 AE_TEST("asking/a try is told which earlier one may have been sent, and how long a person has") {
@@ -65,7 +64,7 @@ AE_TEST("asking/a job that is cancelled while a person thinks lets go of the cal
   worker.answer(0, kInputRequired);
   EXPECT_EQ(worker.status(), "waiting");
   EXPECT_FALSE(worker.calls[0].abandoned);
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c"}));
+  ASSERT_TRUE(worker.submit({.id = "c", .body = engine::CancelRequest{}}));
   env.loop.advance(1s);
   EXPECT_EQ(worker.status(), "cancelled");
   EXPECT_TRUE(worker.calls[0].abandoned);
@@ -78,7 +77,7 @@ AE_TEST("asking/a call of a tool that has a newer version since is let go of, to
   worker.answer(0, kInputRequired);
   std::deque<PendingCall> newer;
   worker.tool_registry.renew("do", {std::make_unique<ManualTool>(newer), "ffffffffffffffff"});
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c"}));
+  ASSERT_TRUE(worker.submit({.id = "c", .body = engine::CancelRequest{}}));
   env.loop.advance(1s);
   EXPECT_EQ(worker.status(), "cancelled");
   EXPECT_TRUE(worker.calls[0].abandoned);
@@ -103,7 +102,7 @@ AE_TEST("asking/a call that asks when its job is ending already is let go of") {
   TestEnvironment env;
   WorkerFixture worker(env, "a", {.owned = true});
   worker.create(plan("idempotent", kOneCall));
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel, .id = "c"}));
+  ASSERT_TRUE(worker.submit({.id = "c", .body = engine::CancelRequest{}}));
   env.loop.advance(1s);
   EXPECT_FALSE(worker.calls[0].abandoned) << "it is awaited";
   worker.answer(0, kInputRequired);

@@ -72,10 +72,10 @@ class RollbackParker : public std::enable_shared_from_this<RollbackParker> {
   }
 
   void park_one(const JobId& job) {
-    engine::ControlRequest request{.kind = engine::ControlRequest::Kind::pause,
-                                   .id = "rolled-back-" + token_,
-                                   .by = by_,
-                                   .reason = std::string(code_name(Code::store_rolled_back))};
+    engine::ControlRequest request{
+        .id = "rolled-back-" + token_,
+        .by = by_,
+        .body = engine::PauseRequest{.reason = std::string(code_name(Code::store_rolled_back))}};
     runtime_.submit_request(
         job, std::move(request), [self = shared_from_this(), job](Result<Value> answer) {
           if (!answer && answer.error().code == Code::job_terminal) {

@@ -70,7 +70,7 @@ void Runtime::sweep_versions() {
 
 // Submits the versions that this process offers to a job.
 void Runtime::offer_versions(const JobId& job, async::Done<Result<bool>> resumed) {
-  submit_request(job, {.kind = engine::ControlRequest::Kind::version, .by = options_.worker},
+  submit_request(job, {.by = options_.worker, .body = engine::VersionRequest{}},
                  [resumed = std::move(resumed)](Result<Value> answer) mutable {
                    if (!answer) return resumed(std::unexpected(answer.error()));
                    resumed((*answer)["resumed"] == Value(true));
@@ -372,7 +372,7 @@ void Runtime::fire_due_timers() {
     };
     auto page = std::make_shared<Page>(Page{.left = due->size(), .full = due->size() == kDuePage});
     for (const JobId& job : *due) {
-      submit_request(job, {.kind = engine::ControlRequest::Kind::timers},
+      submit_request(job, {.body = engine::TimersRequest{}},
                      [this, alive = alive_.watch(), page](const Result<Value>& answer) {
                        page->fired = page->fired || (answer && (*answer)["fired"] != Value(0));
                        if (--page->left > 0 || !page->full || !page->fired || !alive) return;

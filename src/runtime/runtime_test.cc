@@ -250,7 +250,7 @@ AE_TEST("stop/a job that is ending is drained, not cut short") {
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
   worker.create(plan("at_most_once", kOneCall));
-  ASSERT_TRUE(worker.submit({.kind = engine::ControlRequest::Kind::cancel}));
+  ASSERT_TRUE(worker.submit({.body = engine::CancelRequest{}}));
   bool stopped = false;
   worker.runtime->stop(10s, [&] { stopped = true; });
   env.loop.advance(1s);
@@ -676,9 +676,9 @@ AE_TEST("limits/a payload over 16 MiB is refused before anything is written") {
   worker.runtime->start();
   worker.create(plan("idempotent", kWaitAndCall));
   const auto seq = worker.read().row.last_seq;
-  const auto result = worker.submit({.kind = engine::ControlRequest::Kind::signal,
-                                     .correlation_key = "k",
-                                     .payload = Value(std::string(17u << 20, 'x'))});
+  const auto result =
+      worker.submit({.body = engine::SignalRequest{.correlation_key = "k",
+                                                   .payload = Value(std::string(17u << 20, 'x'))}});
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().code, Code::payload_too_large);
   EXPECT_EQ(worker.read().row.last_seq, seq);

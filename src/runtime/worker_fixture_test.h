@@ -174,19 +174,17 @@ class WorkerFixture final : public RuntimeObserver {
     return **answer;
   }
   Result<Value> signal(std::string key, std::string id) {
-    return submit({.kind = engine::ControlRequest::Kind::signal,
-                   .id = std::move(id),
-                   .correlation_key = std::move(key),
-                   .payload = json("'said'")});
+    return submit({.id = std::move(id),
+                   .body = engine::SignalRequest{.correlation_key = std::move(key),
+                                                 .payload = json("'said'")}});
   }
   Result<Value> resolve(std::string resolution) {
     const auto read = this->read();
-    engine::ControlRequest request{.kind = engine::ControlRequest::Kind::resolve,
-                                   .resolution = std::move(resolution)};
+    engine::ResolveRequest request{.resolution = std::move(resolution)};
     for (const engine::Step& step : read.state.steps) {
       if (step.call) request.idempotency_key = step.call->key.text;
     }
-    return this->submit(request);
+    return submit({.body = std::move(request)});
   }
   Runtime::JobSnapshot read() {
     auto read = env_.loop.await<Result<Runtime::JobSnapshot>>(
@@ -266,10 +264,8 @@ inline constexpr std::string_view kTwoWaits =
     " {'id':'w', 'kind':'wait', 'needs':['v'], 'wait': {'type':'signal', 'key':'k'}}]";
 
 inline engine::ControlRequest not_happened(const Runtime::JobSnapshot& read) {
-  engine::ControlRequest request{.kind = engine::ControlRequest::Kind::resolve,
-                                 .resolution = "not_happened"};
-  request.idempotency_key = read.state.steps[0].call->key.text;
-  return request;
+  return {.body = engine::ResolveRequest{.idempotency_key = read.state.steps[0].call->key.text,
+                                         .resolution = "not_happened"}};
 }
 
 // Answers that the call was not sent, so a retry follows soon: the job stays leased, and nothing is

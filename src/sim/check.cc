@@ -75,11 +75,11 @@ bool PartSteps::fails_job(const Event& event) const {
 }
 
 bool answers_confirmation(const JobEvidence& e, const engine::ControlRequest& request) {
-  if (request.kind == engine::ControlRequest::Kind::resolve) return !request.step_id.empty();
-  if (request.kind != engine::ControlRequest::Kind::signal || request.approval.empty())
-    return false;
+  if (const auto* resolve = request.as<engine::ResolveRequest>()) return !resolve->step_id.empty();
+  const auto* const signal = request.as<engine::SignalRequest>();
+  if (signal == nullptr || signal->approval.empty()) return false;
   return std::ranges::any_of(e.events, [&](const Event& event) {
-    return decision_of(event, "confirmation") && step_of(event) == request.approval;
+    return decision_of(event, "confirmation") && step_of(event) == signal->approval;
   });
 }
 
@@ -162,16 +162,16 @@ const Event* completion_of(const JobEvidence& e, std::string_view id) {
   return found == e.events.end() ? nullptr : &*found;
 }
 
-std::string wait_of(const JobEvidence& e, const engine::ControlRequest& request) {
-  if (request.approval.empty()) return request.correlation_key;
+std::string wait_of(const JobEvidence& e, const engine::SignalRequest& signal) {
+  if (signal.approval.empty()) return signal.correlation_key;
   std::string approval_step;  // the step whose call needs this approval
   for (const Event& event : e.events) {
     const auto* decision = as<DecisionRecorded>(event);
-    if (decision && decision->decision_id.text == request.approval) approval_step = step_of(event);
+    if (decision && decision->decision_id.text == signal.approval) approval_step = step_of(event);
     const auto* opened = as<WaitOpened>(event);
     if (!opened || opened->wait_type != "human") continue;
     const bool of_call = opened->correlation_key.starts_with("approval/");
-    if (opened->step_id.text == (of_call ? approval_step : request.approval))
+    if (opened->step_id.text == (of_call ? approval_step : signal.approval))
       return opened->correlation_key;
   }
   return {};
@@ -448,10 +448,11 @@ void not_happened_waits(const JobEvidence& e, Checker& checker) {
     }
   }
   for (const Ack* ack : e.acks) {
-    if (ack->request.resolution != "not_happened") continue;
+    const auto* const resolve = ack->request.as<engine::ResolveRequest>();
+    if (resolve == nullptr || resolve->resolution != "not_happened") continue;
     const Event* believed = completion_of(e, ack->request.id);
     for (const auto& [invocation, call] : calls) {
-      if (!believed || call.key != ack->request.idempotency_key) continue;
+      if (!believed || call.key != resolve->idempotency_key) continue;
       for (const std::int64_t number : unsettled_tries(call, believed->seq)) {
         checker.fail_if(
             ack->request.checked_at < call.tries.at(number).settled_at(kToolTimeout, kToolGrace),
@@ -467,14 +468,13 @@ void not_happened_waits(const JobEvidence& e, Checker& checker) {
 
 void signals_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->request.kind != engine::ControlRequest::Kind::signal ||
-        ack->answer["duplicate"].is_bool())
-      continue;
+    const auto* const signal = ack->request.as<engine::SignalRequest>();
+    if (signal == nullptr || ack->answer["duplicate"].is_bool()) continue;
     if (answers_confirmation(e, ack->request)) continue;
     if (completion_of(e, ack->request.id) || is_expired_request(e, ack->request.id)) continue;
     // Another signal for the same wait was accepted first; for a retry, the job returns that one's
     // answer.
-    const std::string key = wait_of(e, ack->request);
+    const std::string key = wait_of(e, *signal);
     bool is_answered = false;
     for (const Event& event : e.events) {
       const auto* completed = as<WaitCompleted>(event);
@@ -488,7 +488,7 @@ void signals_are_kept(const JobEvidence& e, Checker& checker) {
 
 void cancels_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->request.kind != engine::ControlRequest::Kind::cancel) continue;
+    if (!ack->request.is<engine::CancelRequest>()) continue;
     bool found = is_expired_request(e, ack->request.id);
     for (const Event& event : e.events) {
       found = found || event.type == EventType::job_cancel_requested;
@@ -499,9 +499,8 @@ void cancels_are_kept(const JobEvidence& e, Checker& checker) {
 
 void resolutions_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->request.kind != engine::ControlRequest::Kind::resolve ||
-        answers_confirmation(e, ack->request))
-      continue;
+    const auto* const resolve = ack->request.as<engine::ResolveRequest>();
+    if (resolve == nullptr || answers_confirmation(e, ack->request)) continue;
     if (completion_of(e, ack->request.id) || is_expired_request(e, ack->request.id)) continue;
     bool is_answered = false;  // by the call itself, or by an earlier request
     for (const Event& event : e.events) {
@@ -509,7 +508,7 @@ void resolutions_are_kept(const JobEvidence& e, Checker& checker) {
       is_answered =
           is_answered ||
           (completed &&
-           completed->correlation_key.starts_with("resolve/" + ack->request.idempotency_key) &&
+           completed->correlation_key.starts_with("resolve/" + resolve->idempotency_key) &&
            (completed->outcome == "signalled" || completed->outcome == "rejected" ||
             completed->outcome == "cancelled"));
     }

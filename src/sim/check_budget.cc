@@ -166,7 +166,8 @@ class UsageCounter {
     if (requested_ != nullptr) {
       const auto request = requested_->find(or_empty(decision.by));
       if (request == requested_->end()) return checker_.fail(at(event) + "nobody raised it");
-      const engine::Limits requested = read(request->second.request.payload);
+      const auto* const raise = request->second.request.as<engine::BudgetRequest>();
+      const engine::Limits requested = raise ? raise->limits : engine::Limits();
       for (const Limit limit : kCountedLimits) {
         checker_.fail_if(more.max_of(limit) && more.max_of(limit) != requested.max_of(limit),
                          at(event) + "nobody let it use so much");
@@ -227,10 +228,7 @@ void fork_keeps_budget(const JobEvidence& e, Checker& checker) {
 
 void raises_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    if (ack->request.kind != engine::ControlRequest::Kind::budget ||
-        ack->answer["raised"] != Value(true)) {
-      continue;
-    }
+    if (!ack->request.is<engine::BudgetRequest>() || ack->answer["raised"] != Value(true)) continue;
     bool found = false;
     for (const Event& event : e.events) {
       const auto* raise = decision_of(event, "budget");

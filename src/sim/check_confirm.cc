@@ -213,6 +213,15 @@ void observed_state_is_true(const JobEvidence& e, Checker& checker) {
 
 // ---------------------------------------------------------------- consequences
 
+// True if the request decides about the changes of this step, as `accepts`.
+bool decides(const engine::SignalRequest& signal, std::string_view step, bool accepts) {
+  return signal.approval == step && accepts == (signal.payload.text("decision") == "approve");
+}
+bool decides(const engine::ResolveRequest& resolve, std::string_view step, bool accepts) {
+  return resolve.step_id == step && accepts == (resolve.resolution == "accept");
+}
+bool decides(const auto&, std::string_view, bool) { return false; }
+
 class ConsequenceWalker final : public ConfirmationWalker {
  public:
   using ConfirmationWalker::ConfirmationWalker;
@@ -294,17 +303,10 @@ class ConsequenceWalker final : public ConfirmationWalker {
   void check_answer(const Event& event, const DecisionRecorded& decision) {
     const auto requested = e_.requested.find(or_empty(decision.by));
     const bool accepts = decision.state == "accept";
-    bool is_requested = requested != e_.requested.end();
-    if (is_requested) {
-      const engine::ControlRequest& request = requested->second.request;
-      const std::string_view step = request.kind == engine::ControlRequest::Kind::resolve
-                                        ? request.step_id
-                                        : request.approval;
-      const bool yes = request.kind == engine::ControlRequest::Kind::resolve
-                           ? request.resolution == "accept"
-                           : request.payload.text("decision") == "approve";
-      is_requested = step == step_of(event) && yes == accepts;
-    }
+    const bool is_requested =
+        requested != e_.requested.end() &&
+        std::visit([&](const auto& body) { return decides(body, step_of(event), accepts); },
+                   requested->second.request.body);
     checker_.fail_if(!is_requested, at_ + "nobody said that");
     checker_.mark(accepts ? "confirm.accepted" : "confirm.not_accepted");
   }

@@ -332,18 +332,19 @@ void plans_are_those_asked_for(const JobEvidence& e, Checker& checker) {
     if (!decision) continue;
     const std::string at = "event " + std::to_string(i + 1) + ": ";
     const auto request = e.requested.find(or_empty(decision->by));
-    if (request == e.requested.end()) {
+    const auto* const requested =
+        request == e.requested.end() ? nullptr : request->second.request.as<engine::PlanRequest>();
+    if (requested == nullptr) {
       checker.fail(at + "nobody gave it another plan");
       continue;
     }
-    const Value& requested = request->second.request.payload;
     const auto* generated = as<PlanGenerated>(e.events[i + 1]);
-    checker.fail_if(!generated || generated->task_graph != requested[field::task_graph],
+    checker.fail_if(!generated || generated->task_graph != requested->task_graph,
                     at + "the plan is another one");
     std::set<std::string> requested_drops, actual_drops;
-    const bool same_plan = requested[field::task_graph] == task_graph_before(e, i);
+    const bool same_plan = requested->task_graph == task_graph_before(e, i);
     const std::set<std::string> imported = imported_before(e, i);
-    for (const Value& node : requested[field::drop].items()) {
+    for (const Value& node : requested->drop.items()) {
       // An unchanged plan drops only results that the fork imported: the others run anyway.
       if (!same_plan || imported.contains(node.as_string())) {
         requested_drops.insert(node.as_string());
@@ -356,12 +357,11 @@ void plans_are_those_asked_for(const JobEvidence& e, Checker& checker) {
                     at + "other nodes are let go than somebody said");
   }
   for (const Ack* ack : e.acks) {
-    if (ack->request.kind != engine::ControlRequest::Kind::plan ||
-        ack->answer["unchanged"].is_bool())
-      continue;
+    const auto* const requested = ack->request.as<engine::PlanRequest>();
+    if (requested == nullptr || ack->answer["unchanged"].is_bool()) continue;
     const bool found = std::ranges::any_of(e.events, [&](const Event& event) {
       const auto* plan = as<PlanGenerated>(event);
-      return plan && plan->task_graph == ack->request.payload[field::task_graph];
+      return plan && plan->task_graph == requested->task_graph;
     });
     checker.fail_if(!found,
                     ack->request.id + " was accepted and is nowhere: " + canonical(ack->answer));

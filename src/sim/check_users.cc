@@ -101,12 +101,12 @@ void approvals_bind(const JobEvidence& e, Checker& checker) {
 // ---------------------------------------------------------------- requests of users
 
 // A tool's question: an approval fills in the form, or takes its defaults.
-bool matches_answer(const engine::ControlRequest& request, const WaitCompleted& wait) {
-  const bool yes = request.payload.text("decision") == "approve";
-  if (request.correlation_key != wait.correlation_key) return false;
+bool matches_answer(const engine::SignalRequest& signal, const WaitCompleted& wait) {
+  const bool yes = signal.payload.text("decision") == "approve";
+  if (signal.correlation_key != wait.correlation_key) return false;
   if (wait.outcome == "cancelled") return true;
   const Value default_value = question()["schema"]["properties"]["n"]["default"];
-  const Value content = request.arguments.value_or(Value::object({{"n", default_value}}));
+  const Value content = signal.arguments.value_or(Value::object({{"n", default_value}}));
   const Value answer = yes ? Value::object({{"action", "accept"}, {"content", content}})
                            : Value::object({{"action", "decline"}});
   return wait.outcome == (yes ? "approved" : "rejected") && wait.payload.value == answer;
@@ -118,22 +118,34 @@ bool matches_request(const JobEvidence& e, const engine::ControlRequest& request
   const auto& wait = std::get<WaitCompleted>(event.body);
   const std::string_view key = wait.correlation_key, outcome = wait.outcome;
   if (key.starts_with("resolve/")) {
-    return request.kind == engine::ControlRequest::Kind::resolve &&
-           key.substr(8).starts_with(request.idempotency_key) &&
-           (outcome == "rejected") == (request.resolution == "fail");
+    const auto* const resolve = request.as<engine::ResolveRequest>();
+    return resolve != nullptr && key.substr(8).starts_with(resolve->idempotency_key) &&
+           (outcome == "rejected") == (resolve->resolution == "fail");
   }
-  if (wait.wait_type == "message") return request.kind == engine::ControlRequest::Kind::message;
-  if (request.kind != engine::ControlRequest::Kind::signal) return false;
-  if (key.starts_with("input/")) return matches_answer(request, wait);
-  if (!wait.payload.is_null() && wait.payload.value != request.payload) return false;
-  if (wait_of(e, request) != key) return false;
+  if (wait.wait_type == "message") return request.is<engine::MessageRequest>();
+  const auto* const signal = request.as<engine::SignalRequest>();
+  if (signal == nullptr) return false;
+  if (key.starts_with("input/")) return matches_answer(*signal, wait);
+  if (!wait.payload.is_null() && wait.payload.value != signal->payload) return false;
+  if (wait_of(e, *signal) != key) return false;
   if (wait.wait_type != "human" || outcome == "cancelled") return true;
-  const std::string_view decision = request.payload.text("decision");
+  const std::string_view decision = signal->payload.text("decision");
   const engine::Node& node = node_of(e, event);
   if (outcome == "rejected") return decision == "reject";
   return outcome == "approved" &&
          (decision == "approve" || (node.accepts_data && decision != "reject"));
 }
+
+// True if the logged message is the user's message or signal.
+bool matches_message(const engine::MessageRequest& request, const AgentMessage& message) {
+  return request.payload == message.payload.value && request.channel == message.channel &&
+         or_empty(message.correlation_key).empty();
+}
+bool matches_message(const engine::SignalRequest& request, const AgentMessage& message) {
+  return request.payload == message.payload.value && message.channel.empty() &&
+         request.correlation_key == or_empty(message.correlation_key);
+}
+bool matches_message(const auto&, const AgentMessage&) { return false; }
 
 void requests_were_made_by_users(const JobEvidence& e, Checker& checker) {
   for (const Event& event : e.events) {
@@ -153,10 +165,9 @@ void requests_were_made_by_users(const JobEvidence& e, Checker& checker) {
     }
     const engine::ControlRequest& request = requested->second.request;
     if (message) {
-      checker.fail_if(request.payload != message->payload.value ||
-                          request.channel != message->channel ||
-                          request.correlation_key != or_empty(message->correlation_key),
-                      what + " is not what was said");
+      const bool matches = std::visit(
+          [&](const auto& body) { return matches_message(body, *message); }, request.body);
+      checker.fail_if(!matches, what + " is not what was said");
     } else {
       checker.fail_if(!matches_request(e, request, event), what + " is not what was said");
     }
@@ -305,7 +316,7 @@ void messages_come_in_order(const JobEvidence& e, Checker& checker) {
 
 void messages_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
-    const bool is_kept = ack->request.kind == engine::ControlRequest::Kind::message ||
+    const bool is_kept = ack->request.is<engine::MessageRequest>() ||
                          (ack->answer["buffered"].is_bool() && ack->answer["duplicate"].is_null());
     if (!is_kept) continue;
     std::size_t times = 0;
@@ -315,12 +326,11 @@ void messages_are_kept(const JobEvidence& e, Checker& checker) {
     }
     // An early signal may have come to its wait when that was already open.
     const bool has_answer = completion_of(e, ack->request.id) != nullptr;
-    if (ack->request.kind == engine::ControlRequest::Kind::signal && times == 0 && has_answer)
-      continue;
+    if (ack->request.is<engine::SignalRequest>() && times == 0 && has_answer) continue;
     checker.fail_if(times != 1 && end_of(e), ack->request.id +
                                                  " was accepted and stands in the log " +
                                                  std::to_string(times) + " times");
-    if (ack->request.kind == engine::ControlRequest::Kind::message) continue;
+    if (ack->request.is<engine::MessageRequest>()) continue;
     const bool delivered = has_answer || is_expired_request(e, ack->request.id) || !end_of(e);
     checker.fail_if(!delivered, ack->request.id + " was neither delivered nor listed");
   }
@@ -330,26 +340,22 @@ void messages_are_kept(const JobEvidence& e, Checker& checker) {
 
 // True if the log has the effect of this pause or resume; each event names its author.
 bool left_trace(const JobEvidence& e, const engine::ControlRequest& request) {
-  for (const Event& event : e.events) {
-    if (const auto* pause_request = as<JobPauseRequested>(event)) {
-      const auto kind = pause_request->withdrawn ? engine::ControlRequest::Kind::resume
-                                                 : engine::ControlRequest::Kind::pause;
-      if (request.kind == kind && or_empty(pause_request->by) == request.by) return true;
+  const bool pauses = request.is<engine::PauseRequest>();
+  const bool resumes = request.is<engine::ResumeRequest>();
+  return std::ranges::any_of(e.events, [&](const Event& event) {
+    if (const auto* requested = as<JobPauseRequested>(event)) {
+      return (requested->withdrawn ? resumes : pauses) && or_empty(requested->by) == request.by;
     }
     const auto* resumed = as<JobResumed>(event);
-    if (request.kind == engine::ControlRequest::Kind::resume && resumed &&
-        resumed->by == request.by)
-      return true;
-  }
-  return false;
+    return resumes && resumed && resumed->by == request.by;
+  });
 }
 
 void pauses_are_kept(const JobEvidence& e, Checker& checker) {
   if (!end_of(e)) return;
   for (const Ack* ack : e.acks) {
-    const bool pause = ack->request.kind == engine::ControlRequest::Kind::pause;
-    if ((!pause && ack->request.kind != engine::ControlRequest::Kind::resume) ||
-        left_trace(e, ack->request))
+    const bool pause = ack->request.is<engine::PauseRequest>();
+    if ((!pause && !ack->request.is<engine::ResumeRequest>()) || left_trace(e, ack->request))
       continue;
     if (was_ended_early(e)) continue;  // it may have expired; a job that completes has applied it
     // Another request for the same came first. A pause has no effect on a job that is already
@@ -360,8 +366,8 @@ void pauses_are_kept(const JobEvidence& e, Checker& checker) {
                    return park && park->until == "resume" && park->reason != "paused";
                  });
     for (const auto& [id, requested] : e.requested) {
-      other = other || (requested.request.kind == ack->request.kind && id != ack->request.id &&
-                        left_trace(e, requested.request));
+      other = other || (requested.request.body.index() == ack->request.body.index() &&
+                        id != ack->request.id && left_trace(e, requested.request));
     }
     checker.fail_if(!other, ack->request.id + " was accepted and is nowhere");
   }

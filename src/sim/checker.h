@@ -77,7 +77,7 @@ bool is_expired_request(const JobEvidence& e, std::string_view request);
 // The completion of the wait that this request answered; nullptr = none.
 const Event* completion_of(const JobEvidence& e, std::string_view id);
 // The wait of a signal, also if the signal names the approval; "" = it was never opened.
-std::string wait_of(const JobEvidence& e, const engine::ControlRequest& request);
+std::string wait_of(const JobEvidence& e, const engine::SignalRequest& signal);
 // True if the job began to end before its work was done.
 bool was_ended_early(const JobEvidence& e);
 

@@ -209,24 +209,29 @@ void Observer::apply_event(const JobId& job, ObservedJob& observed, const Event&
   }
 }
 
-void Observer::put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<void>> done) {
-  if (loses_inbox_entries_ && jobs_[job].claim) entry.request = R"({"kind":"timers"})";
-  auto json =
-      approves_falsely_ || doubles_messages_ ? parse_json(entry.request) : Result<Value>(Value());
-  auto request = json && json->is_object()
-                     ? engine::ControlRequest::from_json(*json)
-                     : Result<engine::ControlRequest>(engine::ControlRequest());
-  if (approves_falsely_ && request && request->payload.text("decision") == "reject") {
-    request->payload = request->payload.with("decision", "approve");
+// Approves what the entry rejects, or adds a second message, for a canary.
+void Observer::falsify(const JobId& job, store::InboxEntry& entry) {
+  const auto json = parse_json(entry.request);
+  if (!json || !json->is_object()) return;
+  auto request = engine::ControlRequest::from_json(*json);
+  if (!request) return;
+  auto* const signal = std::get_if<engine::SignalRequest>(&request->body);
+  if (approves_falsely_ && signal != nullptr && signal->payload.text("decision") == "reject") {
+    signal->payload = signal->payload.with("decision", "approve");
     replace_request(job, entry, *request);
   }
-  if (doubles_messages_ && request && request->kind == engine::ControlRequest::Kind::message) {
+  if (doubles_messages_ && request->is<engine::MessageRequest>()) {
     store::InboxEntry again = entry;
     again.id += "2";
     request->id += "-again";
     replace_request(job, again, *request);
     inner().put_inbox(job, std::move(again), [](Result<void>) {});
   }
+}
+
+void Observer::put_inbox(JobId job, store::InboxEntry entry, async::Done<Result<void>> done) {
+  if (loses_inbox_entries_ && jobs_[job].claim) entry.request = R"({"kind":"timers"})";
+  if (approves_falsely_ || doubles_messages_) falsify(job, entry);
   writes_++;
   inner().put_inbox(std::move(job), std::move(entry), std::move(done));
 }

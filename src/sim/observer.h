@@ -143,6 +143,7 @@ class Observer final : public store::ForwardingStore<Observer> {
   void apply_event(const JobId& job, ObservedJob& observed, const Event& event);
   void apply_creation(ObservedJob& observed, const JobCreated& event);
   void apply_call(const ObservedJob& observed, const Event& event);
+  void falsify(const JobId& job, store::InboxEntry& entry);
   void apply_decision(ObservedJob& observed, const Event& event);
   void wait_opened(ObservedJob& observed, const WaitOpened& wait);
   void check_capabilities(const JobId& job, const ObservedJob& observed, const std::string& worker);

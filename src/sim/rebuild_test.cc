@@ -122,24 +122,17 @@ void make_history(std::uint64_t seed, PlanBook& plans, const std::string& to) {
     request.start_here = !random.one_in(3);
     for (const auto& [type, key] : plan.waits) {
       if (random.one_in(3)) continue;
-      engine::ControlRequest signal{
-          .kind = engine::ControlRequest::Kind::signal,
-          .id = "first-" + key,
-          .by = "someone",
-          .correlation_key = key,
-          .payload = Value::object({{"decision", "approve"}, {"from", "first"}})};
-      if (type == "message") {
-        signal.kind = engine::ControlRequest::Kind::message;
-        signal.channel = std::exchange(signal.correlation_key, {});
-      }
+      const Value payload = Value::object({{"decision", "approve"}, {"from", "first"}});
+      engine::RequestBody body = engine::SignalRequest{.correlation_key = key, .payload = payload};
+      if (type == "message") body = engine::MessageRequest{.channel = key, .payload = payload};
+      const engine::ControlRequest sent{
+          .id = "first-" + key, .by = "someone", .body = std::move(body)};
       world.loop().after(random.between(5s, 20s),
-                         [&users, job = request.job, signal] { users.submit(job, signal, 5); });
+                         [&users, job = request.job, sent] { users.submit(job, sent, 5); });
     }
     if (random.one_in(6)) {
       world.loop().after(random.between(5s, 20s), [&users, job = request.job] {
-        users.submit(
-            job, {.kind = engine::ControlRequest::Kind::cancel, .id = "cancel", .by = "someone"},
-            5);
+        users.submit(job, {.id = "cancel", .by = "someone", .body = engine::CancelRequest{}}, 5);
       });
     }
     world.loop().after(random.between(0s, 15s), [&users, request = std::move(request)]() mutable {

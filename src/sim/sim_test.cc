@@ -132,10 +132,9 @@ class Rig {
   }
   // To a chosen worker, without retries.
   void signal(std::size_t worker, const std::string& key, const std::string& id = "signal") {
-    submit(worker, {.kind = engine::ControlRequest::Kind::signal,
-                    .id = id + "-" + key,
-                    .correlation_key = key,
-                    .payload = Value::object({{"key", key}})});
+    submit(worker, {.id = id + "-" + key,
+                    .body = engine::SignalRequest{.correlation_key = key,
+                                                  .payload = Value::object({{"key", key}})}});
   }
   void submit(std::size_t worker, const engine::ControlRequest& request) {
     users_.record_request(kJob, request);
@@ -144,26 +143,23 @@ class Rig {
     });
   }
   void cancel(std::size_t worker) {
-    submit(worker, {.kind = engine::ControlRequest::Kind::cancel, .id = "cancel"});
+    submit(worker, {.id = "cancel", .body = engine::CancelRequest{}});
   }
   // Resolves the job's only call as of now.
   void resolve(std::size_t worker, const std::string& resolution) {
     AE_CHECK(world_.external_world().journal().size() == 1);
     const auto& [key, record] = *world_.external_world().journal().begin();
-    engine::ControlRequest request{.kind = engine::ControlRequest::Kind::resolve,
-                                   .id = resolution,
-                                   .idempotency_key = key,
-                                   .resolution = resolution,
-                                   .checked_at = world_.clock().now()};
-    if (resolution == "happened") request.result = record.result;
+    engine::ResolveRequest resolve{.idempotency_key = key, .resolution = resolution};
+    if (resolution == "happened") resolve.result = record.result;
+    engine::ControlRequest request{
+        .id = resolution, .checked_at = world_.clock().now(), .body = std::move(resolve)};
     users_.record_request(kJob, request);
     world_.submit(worker, kJob, std::move(request), [this](Result<Value> answer) {
       answers.push_back(answer ? *answer : Value(std::string(code_name(answer.error().code))));
     });
   }
   void fire_timers(std::size_t worker) {
-    world_.submit(worker, kJob, {.kind = engine::ControlRequest::Kind::timers},
-                  [](Result<Value>) {});
+    world_.submit(worker, kJob, {.body = engine::TimersRequest{}}, [](Result<Value>) {});
   }
   void run(Duration span) {
     world_.loop().run([] { return false; }, world_.loop().now() + span);
@@ -394,7 +390,7 @@ AE_TEST("sim/a job that kills its worker twice in a slice parks, and the others 
       EXPECT_EQ(rig.world().observer().jobs().at(JobId("job-0")).parked, "worn_out");
       EXPECT_EQ(rig.status_of(other), "completed");
       rig.watch = {};
-      rig.submit(0, {.kind = engine::ControlRequest::Kind::resume, .id = "resume", .by = "resume"});
+      rig.submit(0, {.id = "resume", .by = "resume", .body = engine::ResumeRequest{}});
       rig.run(60s);  // the call that the dead process left open must settle first
       EXPECT_EQ(rig.status(), "completed");
       EXPECT_EQ(canonical(rig.end()), R"("done")");

@@ -236,17 +236,16 @@ void Storm::schedule_user_requests(const JobId& job, const SimPlan& plan) {
     world_.loop().after(random_.between(0s, faults_.horizon),
                         [this, job, request] { users_.submit(job, request, 5); });
   };
-  using Kind = engine::ControlRequest::Kind;
   std::uint64_t written = 0;
   for (const auto& [type, key] : plan.waits) {
     if (type == "message") {
       for (std::uint64_t left = random_.below(4); left > 0; --left) {
         const std::string id = "mail-" + key + "-" + std::to_string(++written);
-        const engine::ControlRequest message{.kind = Kind::message,
-                                             .id = id,
-                                             .by = "someone",
-                                             .payload = Value::object({{"message", id}}),
-                                             .channel = key};
+        const engine::ControlRequest message{
+            .id = id,
+            .by = "someone",
+            .body = engine::MessageRequest{.channel = key,
+                                           .payload = Value::object({{"message", id}})}};
         later(message);
         if (random_.one_in(3)) later(message);  // a duplicate
       }
@@ -254,19 +253,16 @@ void Storm::schedule_user_requests(const JobId& job, const SimPlan& plan) {
     }
     const bool human = type == "human";
     const auto answer = [&](std::string_view who) {
-      engine::ControlRequest request{.kind = Kind::signal,
-                                     .id = std::string(who) + "-" + key,
-                                     .by = "someone",
-                                     .correlation_key = key,
-                                     .buffer = random_.one_in(3),
-                                     .payload = Value::object({{"from", who}})};
+      engine::SignalRequest signal{.correlation_key = key,
+                                   .buffer = random_.one_in(3),
+                                   .payload = Value::object({{"from", who}})};
       // Otherwise it is no valid answer, unless any is; an early invalid one cannot be reported
       // (docs/status.md).
-      if (human && (request.buffer || !random_.one_in(8))) {
-        request.payload =
-            request.payload.with("decision", random_.one_in(3) ? "reject" : "approve");
+      if (human && (signal.buffer || !random_.one_in(8))) {
+        signal.payload = signal.payload.with("decision", random_.one_in(3) ? "reject" : "approve");
       }
-      return request;
+      return engine::ControlRequest{
+          .id = std::string(who) + "-" + key, .by = "someone", .body = std::move(signal)};
     };
     const engine::ControlRequest first = answer("first");
     if (random_.one_in(3)) later(first);  // a duplicate
@@ -275,21 +271,21 @@ void Storm::schedule_user_requests(const JobId& job, const SimPlan& plan) {
     if (!has_second_answer || random_.one_in(2)) later(first);
   }
   if (random_.one_in(4)) {  // without a receiver
-    later({.kind = Kind::message,
-           .id = "junk",
+    later({.id = "junk",
            .by = "someone",
-           .payload = Value::object({{"message", "junk"}}),
-           .channel = "junk"});
+           .body = engine::MessageRequest{.channel = "junk",
+                                          .payload = Value::object({{"message", "junk"}})}});
   }
   if (random_.one_in(5)) {
-    later({.kind = Kind::cancel,
-           .id = "cancel",
+    later({.id = "cancel",
            .by = "someone",
-           .reason = "a storm",
-           .compensate =
-               pick(random_, {std::optional<bool>(), std::optional(true), std::optional(false)})});
+           .body = engine::CancelRequest{
+               .reason = "a storm",
+               .compensate = pick(
+                   random_, {std::optional<bool>(), std::optional(true), std::optional(false)})}});
     if (random_.one_in(4)) {
-      later({.kind = Kind::cancel, .id = "leave-it", .by = "someone", .compensate = false});
+      later(
+          {.id = "leave-it", .by = "someone", .body = engine::CancelRequest{.compensate = false}});
     }
   }
   if (random_.one_in(4)) pause_and_resume(job, 1 + random_.below(3));
@@ -306,16 +302,13 @@ void Storm::pause_and_resume(const JobId& job, std::uint64_t times) {
           random_.one_in(2) ? random_.between(0s, 100ms) : random_.between(0s, 9s);
       world_.loop().after(pause_time, [this, job, times, resume] {
         world_.report().mark("people.resume");
-        users_.submit(job,
-                      {.kind = engine::ControlRequest::Kind::resume, .id = resume, .by = resume}, 5,
+        users_.submit(job, {.id = resume, .by = resume, .body = engine::ResumeRequest{}}, 5,
                       [this, job, times] { pause_and_resume(job, times - 1); });
       });
     };
     world_.report().mark("people.pause");
-    users_.submit(
-        job,
-        {.kind = engine::ControlRequest::Kind::pause, .id = pause, .by = pause, .reason = pause}, 5,
-        then);
+    users_.submit(job, {.id = pause, .by = pause, .body = engine::PauseRequest{.reason = pause}}, 5,
+                  then);
   });
 }
 
@@ -366,11 +359,10 @@ void Storm::schedule_plans(const JobId& job, Value task_graph, std::uint64_t tim
     Variation other = vary(task_graph, random_);
     const std::string id = "plan-" + std::to_string(times);
     const engine::ControlRequest request{
-        .kind = engine::ControlRequest::Kind::plan,
         .id = id,
         .by = id,
-        .payload = Value::object(
-            {{"drop", Value::array(std::move(other.drop))}, {"task_graph", other.task_graph}})};
+        .body = engine::PlanRequest{.task_graph = other.task_graph,
+                                    .drop = Value::array(std::move(other.drop))}};
     world_.report().mark("people.plan");
     users_.submit(job, request, 4, [this, job, graph = other.task_graph, times] {
       schedule_plans(job, graph, times - 1);

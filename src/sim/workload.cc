@@ -419,54 +419,53 @@ Variation vary(const Value& task_graph, SimRandom& random) {
 
 namespace {
 
-using Kind = engine::ControlRequest::Kind;
-
 engine::ControlRequest signal(std::string key, Value payload = Value::object({{"go", true}})) {
-  return {.kind = Kind::signal,
-          .id = "signal-" + key,
+  return {.id = "signal-" + key,
           .by = "someone",
-          .correlation_key = std::move(key),
-          .payload = std::move(payload)};
+          .body = engine::SignalRequest{.correlation_key = std::move(key),
+                                        .payload = std::move(payload)}};
 }
 engine::ControlRequest buffered_signal(std::string key) {
   engine::ControlRequest request = signal(std::move(key));
-  request.buffer = true;
+  std::get<engine::SignalRequest>(request.body).buffer = true;
   return request;
 }
 engine::ControlRequest decision_signal(std::string key, std::string_view decision) {
   return signal(std::move(key), Value::object({{"decision", decision}}));
 }
 engine::ControlRequest message(std::string id) {
-  return {.kind = Kind::message,
-          .id = id,
+  return {.id = id,
           .by = "someone",
-          .payload = Value::object({{"message", id}}),
-          .channel = "news"};
+          .body = engine::MessageRequest{.channel = "news",
+                                         .payload = Value::object({{"message", id}})}};
 }
 engine::ControlRequest cancel(std::optional<bool> compensate = std::nullopt) {
-  return {.kind = Kind::cancel, .id = "cancel", .by = "someone", .compensate = compensate};
+  return {.id = "cancel", .by = "someone", .body = engine::CancelRequest{.compensate = compensate}};
 }
 engine::ControlRequest pause(std::string id) {
-  return {.kind = Kind::pause, .id = id, .by = id, .reason = id};
+  return {.id = id, .by = id, .body = engine::PauseRequest{.reason = id}};
 }
-engine::ControlRequest resume(std::string id) { return {.kind = Kind::resume, .id = id, .by = id}; }
+engine::ControlRequest resume(std::string id) {
+  return {.id = id, .by = id, .body = engine::ResumeRequest{}};
+}
 
 // Raises the budget; limits as they are stored.
 engine::ControlRequest raise(std::string_view limits) {
-  const auto payload = parse_json(limits);
-  AE_CHECK(payload.has_value(), std::string(limits));
-  return {.kind = Kind::budget, .id = "raise", .by = "raise", .payload = *payload};
+  const auto stored = parse_json(limits);
+  AE_CHECK(stored.has_value(), std::string(limits));
+  const auto read = engine::limits_of(*stored);
+  AE_CHECK(read.has_value(), std::string(limits));
+  return {.id = "raise", .by = "raise", .body = engine::BudgetRequest{.limits = *read}};
 }
 
 // A re-plan that abandons some nodes.
 engine::ControlRequest plan(std::string_view nodes, std::vector<Value> drop = {}) {
   auto graph = parse_json(nodes);
   AE_CHECK(graph.has_value(), std::string(nodes));
-  return {.kind = Kind::plan,
-          .id = "plan",
+  return {.id = "plan",
           .by = "plan",
-          .payload = Value::object(
-              {{"drop", Value::array(std::move(drop))}, {"task_graph", with_tools(*graph)}})};
+          .body = engine::PlanRequest{.task_graph = with_tools(*graph),
+                                      .drop = Value::array(std::move(drop))}};
 }
 constexpr std::string_view kWaiting = "waiting", kParked = "parked";
 Action mutate() { return {.after = 100ms, .when = kWaiting, .kind = Action::Kind::mutate}; }

@@ -54,9 +54,8 @@ struct SmallJob {
         actions, [](const Action& action) { return action.kind == Action::Kind::fork; });
   }
   bool cancelled() const {
-    return std::ranges::any_of(actions, [](const Action& action) {
-      return action.request.kind == engine::ControlRequest::Kind::cancel;
-    });
+    return std::ranges::any_of(
+        actions, [](const Action& action) { return action.request.is<engine::CancelRequest>(); });
   }
 };
 const std::vector<SmallJob>& small_jobs();

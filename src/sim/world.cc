@@ -27,13 +27,12 @@ Value nodes_of(const Value& task_graph) {
   return Value::array(std::move(ids));
 }
 
-// Increments every integer limit.
-Value more_than(const Value& limits) {
-  Value more = limits;
-  for (const auto& [name, most] : limits.members()) {
-    if (most.is_integer()) more = more.with(name, Value(most.as_int() + 1));
+// Increments every limit that is a number.
+engine::Limits more_than(engine::Limits limits) {
+  for (const engine::Limit limit : engine::kCountedLimits) {
+    if (auto& most = limits.max_of(limit)) ++*most;
   }
-  return more;
+  return limits;
 }
 
 }  // namespace
@@ -242,14 +241,10 @@ void SimWorld::create(std::size_t index, runtime::NewJobRequest request,
 void SimWorld::submit(std::size_t index, JobId job, engine::ControlRequest request,
                       async::Done<Result<Value>> done) {
   if (!is_alive(index)) return;
-  if (options_.canary == Canary::greedy_plan &&
-      request.kind == engine::ControlRequest::Kind::plan) {
-    request.payload = request.payload.with("drop", nodes_of(request.payload["task_graph"]));
-  }
-  if (options_.canary == Canary::generous_raise &&
-      request.kind == engine::ControlRequest::Kind::budget) {
-    request.payload = more_than(request.payload);
-  }
+  auto* const plan = std::get_if<engine::PlanRequest>(&request.body);
+  if (options_.canary == Canary::greedy_plan && plan) plan->drop = nodes_of(plan->task_graph);
+  auto* const raise = std::get_if<engine::BudgetRequest>(&request.body);
+  if (options_.canary == Canary::generous_raise && raise) raise->limits = more_than(raise->limits);
   Worker& worker = workers_[index];
   worker.process->post([runtime = worker.runtime.get(), job = std::move(job),
                         request = std::move(request), done = std::move(done)]() mutable {

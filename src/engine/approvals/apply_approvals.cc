@@ -254,7 +254,7 @@ Status Applier::apply(const JobPauseRequested& event) {
   }
   if (s_.pause_request) return corrupt_event("a pause is asked for already");
   if (s_.ending) return corrupt_event("the job is ending");
-  s_.pause_request = PauseRequest{or_empty(event.by), or_empty(event.reason)};
+  s_.pause_request = PendingPause{or_empty(event.by), or_empty(event.reason)};
   return {};
 }
 

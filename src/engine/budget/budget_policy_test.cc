@@ -46,12 +46,11 @@ AE_TEST("budget/a person is asked first, and what is approved is called when the
 
 AE_TEST("budget/what a person made of the arguments is what waits for room, and what is called") {
   JobFixture job = job_with_budget("{'tool_calls': 0}", kAsk);
-  job.claim().send_request({.kind = ControlRequest::Kind::signal,
-                            .by = "ann",
-                            .wait_type = "human",
-                            .approval = job.open_request_id("a"),
-                            .arguments = json("{'n': 100}"),
-                            .payload = json("{'decision': 'approve'}")});
+  job.claim().send_request({.by = "ann",
+                            .body = SignalRequest{.approval = job.open_request_id("a"),
+                                                  .wait_type = "human",
+                                                  .arguments = json("{'n': 100}"),
+                                                  .payload = json("{'decision': 'approve'}")}});
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
   job.raise("{'tool_calls': 1}");

@@ -211,7 +211,7 @@ AE_TEST("confirm/it can be answered among the approvals, and by the node's name"
   JobFixture other = charged(kHuman);
   other.external_checks["ch_1"] = mismatch();
   other.crash().send_request(
-      {.kind = ControlRequest::Kind::resolve, .idempotency_key = "a", .resolution = "fail"});
+      {.body = ResolveRequest{.idempotency_key = "a", .resolution = "fail"}});
   EXPECT_EQ(other.status(), "failed");
 }
 

@@ -596,8 +596,7 @@ AE_TEST("fork/a call that was given up before it stays unknown in the fork") {
   EXPECT_EQ(unknown_keys(job_view(third.state)["in_doubt"]), key) << "a fork of the fork";
   job.signal("k");
   EXPECT_EQ(job.last<JobCompleted>().in_doubt, Value::array({Value(key)}));
-  job.send_request(
-      {.kind = ControlRequest::Kind::resolve, .idempotency_key = key, .resolution = "happened"});
+  job.send_request({.body = ResolveRequest{.idempotency_key = key, .resolution = "happened"}});
   EXPECT_EQ(job.refused, std::nullopt);
   expect_proved(job);
 }
@@ -672,11 +671,10 @@ constexpr std::string_view kRiskThenPut =
     "{'id':'b','kind':'tool','tool':'put','args':{'n':'${ .steps.a.id }'},'needs':['a']}]";
 
 ControlRequest happened(const JobFixture& origin, std::string_view result) {
-  return {.kind = ControlRequest::Kind::resolve,
-          .by = "ann",
-          .idempotency_key = origin.sent[0].key,
-          .resolution = "happened",
-          .result = json(result)};
+  return {
+      .by = "ann",
+      .body = ResolveRequest{
+          .idempotency_key = origin.sent[0].key, .resolution = "happened", .result = json(result)}};
 }
 
 AE_TEST("fork/a retry makes a call again that an operator resolved as not_happened after the end") {

@@ -572,12 +572,11 @@ JobFixture ended() {
 AE_TEST("note/an ended job takes what a person found out, and its end stays") {
   JobFixture job = ended();
   const std::uint64_t seq = job.state.seq;
-  job.send_request({.kind = ControlRequest::Kind::resolve,
-                    .by = "ann",
-                    .reason = "it is on the statement",
-                    .idempotency_key = job.sent[0].key,
-                    .resolution = "happened",
-                    .result = json("{'id':7}")});
+  job.send_request({.by = "ann",
+                    .body = ResolveRequest{.idempotency_key = job.sent[0].key,
+                                           .resolution = "happened",
+                                           .result = json("{'id':7}"),
+                                           .reason = "it is on the statement"}});
   ASSERT_EQ(job.refused, std::nullopt);
   EXPECT_EQ(job.reply["noted"], Value(true));
   EXPECT_EQ(job.state.seq, seq + 1);
@@ -771,9 +770,8 @@ AE_TEST("ending/a plan that drops a call which was given up hides it nowhere") {
   expect_proved(job);
   const auto text_answer = [&](std::string_view resolution) {
     return job
-        .send_request({.kind = ControlRequest::Kind::resolve,
-                       .idempotency_key = key,
-                       .resolution = std::string(resolution)})
+        .send_request(
+            {.body = ResolveRequest{.idempotency_key = key, .resolution = std::string(resolution)}})
         .refused;
   };
   EXPECT_EQ(text_answer("not_happened"), Code::not_settled);

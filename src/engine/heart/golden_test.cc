@@ -173,11 +173,10 @@ std::list<Named> jobs() {
       {"a"});
   unknown.signal("z").after(1h).store_effect(
       late, {.kind = OutcomeKind::success, .result = json("{'id':7}")});
-  unknown.send_request({.kind = ControlRequest::Kind::resolve,
-                        .by = "ann",
-                        .reason = "looked",
-                        .idempotency_key = unknown.sent[0].key,
-                        .resolution = "not_happened"});
+  unknown.send_request({.by = "ann",
+                        .body = ResolveRequest{.idempotency_key = unknown.sent[0].key,
+                                               .resolution = "not_happened",
+                                               .reason = "looked"}});
   // Answers of users: a call happened without a result; an invalid early answer; a
   // result that breaks its schema.
   JobFixture& people =
@@ -188,11 +187,11 @@ std::list<Named> jobs() {
           {.more = "{'tools':{'strict':{'args_schema':{'type':'object'},"
                    "'result_schema':{'type':'integer'}}}}"});
   people.claim().crash().resolve("p", "happened");
-  people.add(expire_request(people.state, {.kind = ControlRequest::Kind::signal,
-                                           .id = "early",
-                                           .correlation_key = "k",
-                                           .buffer = true,
-                                           .payload = json("{'note':'hm'}")}));
+  people.add(expire_request(
+      people.state,
+      {.id = "early",
+       .body = SignalRequest{
+           .correlation_key = "k", .buffer = true, .payload = json("{'note':'hm'}")}}));
   people.run_until_idle();
   people.signal("k", "{'decision':'approve'}").ok("s", "'no number'");
   // Values that are recorded without a call: of nodes, of items, of a step that needed approval.

@@ -202,18 +202,17 @@ AE_TEST(
 AE_TEST("early/what its wait cannot take once it is open is kept, and never taken for its answer") {
   JobFixture job("[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'k'}}]");
   job.claim();
-  ControlRequest request{.kind = ControlRequest::Kind::signal,
-                         .id = "s1",
-                         .correlation_key = "k",
-                         .buffer = true,
-                         .payload = json("{'note':'hm'}")};
+  ControlRequest request{
+      .id = "s1",
+      .body =
+          SignalRequest{.correlation_key = "k", .buffer = true, .payload = json("{'note':'hm'}")}};
   ASSERT_EQ(job.send_request(request).refused, Code::input_invalid);
   const auto kept = expire_request(job.state, request);  // it was accepted before the wait opened
   ASSERT_EQ(kept.size(), 1u);
   job.add(kept);
   EXPECT_TRUE(expire_request(job.state, request).empty()) << "once";
   // The same user sends a valid answer with the same id.
-  request.payload = json("{'decision':'approve'}");
+  std::get<SignalRequest>(request.body).payload = json("{'decision':'approve'}");
   EXPECT_EQ(job.send_request(request).status(), "completed");
   EXPECT_EQ(job.state.result, json("{'w':{'decision':'approve'}}"));
   EXPECT_EQ(job.last<JobCompleted>().undelivered,
@@ -226,11 +225,9 @@ AE_TEST("early/one that comes to a wait that has its answer is kept, the answer 
       "[{'id':'w', 'kind':'wait', 'wait':{'type':'signal', 'key':'k'}},"
       " {'id':'x', 'kind':'wait', 'wait':{'type':'signal', 'key':'other'}}]");
   job.claim().signal_early("k", "1", "s1");
-  ControlRequest request{.kind = ControlRequest::Kind::signal,
-                         .id = "s1",
-                         .correlation_key = "k",
-                         .buffer = true,
-                         .payload = json("1")};
+  ControlRequest request{
+      .id = "s1",
+      .body = SignalRequest{.correlation_key = "k", .buffer = true, .payload = json("1")}};
   EXPECT_TRUE(expire_request(job.state, request).empty());
   request.id = "s2";
   ASSERT_EQ(expire_request(job.state, request).size(), 1u);
@@ -244,12 +241,11 @@ AE_TEST("early/a person's early answer counts, with who gave it") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'w', 'kind':'wait', 'needs':['a'], 'wait':{'type':'human', 'key':'k'}}]");
-  job.claim().send_request({.kind = ControlRequest::Kind::signal,
-                            .id = "s1",
-                            .by = "bob",
-                            .correlation_key = "k",
-                            .buffer = true,
-                            .payload = json("{'decision':'approve'}")});
+  job.claim().send_request(
+      {.id = "s1",
+       .by = "bob",
+       .body = SignalRequest{
+           .correlation_key = "k", .buffer = true, .payload = json("{'decision':'approve'}")}});
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.last<WaitCompleted>().by, "bob");
@@ -333,8 +329,8 @@ AE_TEST("message/what an ending job is sent is refused; what was accepted before
   JobFixture job(kTwoMessages);
   job.claim().cancel();
   EXPECT_EQ(job.message("c", "1", "m1").refused, Code::job_terminal);
-  const ControlRequest accepted{
-      .kind = ControlRequest::Kind::message, .id = "m1", .payload = Value(1), .channel = "c"};
+  const ControlRequest accepted{.id = "m1",
+                                .body = MessageRequest{.channel = "c", .payload = Value(1)}};
   job.add(expire_request(job.state, accepted));
   job.ok("a");
   EXPECT_EQ(job.last<JobCancelled>().undelivered, json("[{'channel':'c','message_id':'m1'}]"));

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/heart/control_request.h"
 #include "engine/heart/decide.h"
 #include "engine/state/state.h"
 #include "log/event.h"
@@ -84,52 +85,6 @@ std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const 
 inline constexpr std::size_t kSignalsMax = 10'000;
 Error signals_limit_error();
 
-struct ControlRequest {
-  enum class Kind : std::uint8_t {
-    signal,
-    cancel,
-    resolve,
-    timers,
-    message,
-    pause,
-    resume,
-    plan,
-    budget,
-    version  // this process offers the versions of the context: resumes jobs that wait for them
-  };
-  Kind kind = Kind::timers;
-  std::string id;           // chosen by the sender; requests with the same id are one
-  std::string by;           // the author
-  std::string traceparent;  // of the request for a signal or message; "" = none
-  // signal
-  std::string correlation_key, wait_type;
-  // Instead of the key: the id of the wait in the list of approvals.
-  std::string approval;
-  // Of an approval: the arguments to send instead of the requested ones.
-  std::optional<Value> arguments;
-  bool buffer = false;  // keep it if no wait has had this key yet
-  Value payload;
-  // message, with a payload; plan: {task_graph, drop?: [node…]}; budget: limits (plan/budget.h)
-  std::string channel;
-  // cancel, pause; note of resolve
-  std::string reason;
-  std::optional<bool> compensate;  // of cancel: undo committed steps; absent = yes
-  // resolve
-  // Or a prefix of it (at least 8 digits) that matches only one call with an unknown outcome.
-  std::string idempotency_key;
-  std::string resolution;    // happened | not_happened | fail; of a confirmation accept | fail
-  std::uint32_t try_no = 0;  // the try to resolve; 0 = the one with an unknown outcome
-  std::optional<Value> result;
-  // When its author decided, by the store's clock: `not_happened` must be valid then, and a signal
-  // counts if its wait had not expired then. Absent = when it is applied.
-  std::optional<Instant> checked_at;
-  // resolve, for the changes of a step: accept | fail
-  std::string step_id;
-
-  Value to_json() const;
-  static Result<ControlRequest> from_json(const Value& json);
-};
-
 struct AppliedRequest {
   std::vector<EventBody> events;  // empty: nothing to write
   Value answer;                   // for the client, e.g. {"delivered": true}
@@ -149,10 +104,6 @@ struct AcceptedRequest {
 };
 AcceptedRequest apply_accepted(const State& state, const ControlRequest& request,
                                const DecisionContext& context);
-
-// Is this request in the log, or is its goal reached? For a client that
-// repeats an accepted request.
-bool is_handled(const State& state, const ControlRequest& request);
 
 // The events for an accepted request that apply_request cannot apply any more. They record a signal
 // that arrived after the job's end was decided (it closes its wait), an early signal that its wait

@@ -37,16 +37,11 @@ class FuzzJob {
                  .retryable = true,
                  .error_code = "connect",
                  .error_message = "nobody there"});
-    send_request({.kind = ControlRequest::Kind::message,
-                  .id = "m-1",
-                  .payload = Value(7),
-                  .channel = "news"});
-    send_request({.kind = ControlRequest::Kind::signal,
-                  .id = "s-1",
-                  .correlation_key = "k",
-                  .payload = Value("go")});
+    send_request({.id = "m-1", .body = MessageRequest{.channel = "news", .payload = Value(7)}});
+    send_request(
+        {.id = "s-1", .body = SignalRequest{.correlation_key = "k", .payload = Value("go")}});
     now = now + std::chrono::minutes(2);
-    send_request({.kind = ControlRequest::Kind::timers});
+    send_request({.body = TimersRequest{}});
   }
 
   // The rest of the job: a crash, answers of operators, and the end.
@@ -56,15 +51,14 @@ class FuzzJob {
     for (const Node& node : state.plan->nodes) {
       const Step& step = state.steps[node.index];
       if (!step.call || !state.may_have_happened(step)) continue;
-      send_request({.kind = ControlRequest::Kind::resolve,
-                    .by = "ann",
-                    .idempotency_key = step.call->key.text,
-                    .resolution = "happened",
-                    .result = Value("paid")});
+      send_request({.by = "ann",
+                    .body = ResolveRequest{.idempotency_key = step.call->key.text,
+                                           .resolution = "happened",
+                                           .result = Value("paid")}});
     }
-    send_request({.kind = ControlRequest::Kind::pause, .by = "ann", .reason = "lunch"});
-    send_request({.kind = ControlRequest::Kind::resume, .by = "ann"});
-    send_request({.kind = ControlRequest::Kind::cancel, .by = "ann", .reason = "enough"});
+    send_request({.by = "ann", .body = PauseRequest{.reason = "lunch"}});
+    send_request({.by = "ann", .body = ResumeRequest{}});
+    send_request({.by = "ann", .body = CancelRequest{.reason = "enough"}});
   }
 
   State state;

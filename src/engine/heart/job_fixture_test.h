@@ -263,78 +263,65 @@ class JobFixture {
 
   JobFixture& signal(std::string_view key, std::string_view payload = "null",
                      std::string_view type = "") {
-    return send_request({.kind = ControlRequest::Kind::signal,
-                         .correlation_key = std::string(key),
-                         .wait_type = std::string(type),
-                         .payload = json(payload)});
+    return send_request({.body = SignalRequest{.correlation_key = std::string(key),
+                                               .wait_type = std::string(type),
+                                               .payload = json(payload)}});
   }
   JobFixture& cancel(std::string_view reason = "", std::optional<bool> compensate = {}) {
-    return send_request({.kind = ControlRequest::Kind::cancel,
-                         .by = "someone",
-                         .reason = std::string(reason),
-                         .compensate = compensate});
+    return send_request(
+        {.by = "someone",
+         .body = CancelRequest{.reason = std::string(reason), .compensate = compensate}});
   }
   JobFixture& resolve(std::string_view node, std::string_view resolution,
                       std::optional<std::string_view> result = std::nullopt) {
-    ControlRequest request{.kind = ControlRequest::Kind::resolve,
-                           .by = "someone",
-                           .idempotency_key = state.key_of(step(node)).text,
+    ResolveRequest request{.idempotency_key = state.key_of(step(node)).text,
                            .resolution = std::string(resolution)};
     const bool waits = waits_for_settling && resolution == "not_happened" && step(node).call;
     if (const auto settles = waits ? state.settles_at(step(node)) : std::nullopt) {
       now = std::max(now, *settles);
     }
     if (result) request.result = json(*result);
-    return send_request(request);
+    return send_request({.by = "someone", .body = std::move(request)});
   }
   // A signal that may arrive before its wait.
   JobFixture& signal_early(std::string_view key, std::string_view payload, std::string_view id,
                            std::string_view type = "") {
-    return send_request({.kind = ControlRequest::Kind::signal,
-                         .id = std::string(id),
-                         .correlation_key = std::string(key),
-                         .wait_type = std::string(type),
-                         .buffer = true,
-                         .payload = json(payload)});
+    return send_request({.id = std::string(id),
+                         .body = SignalRequest{.correlation_key = std::string(key),
+                                               .wait_type = std::string(type),
+                                               .buffer = true,
+                                               .payload = json(payload)}});
   }
   JobFixture& message(std::string_view channel, std::string_view payload, std::string_view id) {
-    return send_request({.kind = ControlRequest::Kind::message,
-                         .id = std::string(id),
-                         .payload = json(payload),
-                         .channel = std::string(channel)});
+    return send_request(
+        {.id = std::string(id),
+         .body = MessageRequest{.channel = std::string(channel), .payload = json(payload)}});
   }
   // An operator answers a failed verification of a step's changes.
   JobFixture& confirm(std::string_view node, std::string_view resolution,
                       std::string_view note = "") {
-    return send_request({.kind = ControlRequest::Kind::resolve,
-                         .by = "ann",
-                         .reason = std::string(note),
-                         .resolution = std::string(resolution),
-                         .step_id = step(node).id.text});
+    return send_request({.by = "ann",
+                         .body = ResolveRequest{.step_id = step(node).id.text,
+                                                .resolution = std::string(resolution),
+                                                .reason = std::string(note)}});
   }
   // Another plan for the job; `drop` names nodes whose effects are abandoned.
   JobFixture& replan(std::shared_ptr<const Plan> next, const std::vector<std::string>& drop = {}) {
     std::vector<Value> names(drop.begin(), drop.end());
-    send_request({.kind = ControlRequest::Kind::plan,
-                  .by = "someone",
-                  .payload = Value::object({{"drop", Value::array(std::move(names))},
-                                            {"task_graph", next->task_graph}})});
+    send_request({.by = "someone",
+                  .body = PlanRequest{.task_graph = next->task_graph,
+                                      .drop = Value::array(std::move(names))}});
     if (!refused) plan = std::move(next);
     return *this;
   }
   // A process offers its versions to the job.
-  JobFixture& offer() {
-    return send_request({.kind = ControlRequest::Kind::version, .by = "worker-2"});
-  }
-  JobFixture& pause() {
-    return send_request({.kind = ControlRequest::Kind::pause, .by = "someone"});
-  }
-  JobFixture& resume() {
-    return send_request({.kind = ControlRequest::Kind::resume, .by = "someone"});
-  }
+  JobFixture& offer() { return send_request({.by = "worker-2", .body = VersionRequest{}}); }
+  JobFixture& pause() { return send_request({.by = "someone", .body = PauseRequest{}}); }
+  JobFixture& resume() { return send_request({.by = "someone", .body = ResumeRequest{}}); }
   // Raises the job's budget; limits as they are stored.
   JobFixture& raise(std::string_view to) {
-    return send_request({.kind = ControlRequest::Kind::budget, .by = "ann", .payload = json(to)});
+    return send_request(
+        {.by = "ann", .body = BudgetRequest{.limits = limits_of(json(to)).value()}});
   }
   // Answers an open approval or question of a node, by its id in the list of approvals.
   JobFixture& approve(std::string_view node, std::string_view decision = "approve") {
@@ -342,11 +329,11 @@ class JobFixture {
   }
   JobFixture& reject(std::string_view node) { return approve(node, "reject"); }
   JobFixture& answer_approval(std::string_view id, std::string_view decision) {
-    return send_request({.kind = ControlRequest::Kind::signal,
-                         .by = "ann",
-                         .wait_type = "human",
-                         .approval = std::string(id),
-                         .payload = Value::object({{"decision", decision}})});
+    return send_request(
+        {.by = "ann",
+         .body = SignalRequest{.approval = std::string(id),
+                               .wait_type = "human",
+                               .payload = Value::object({{"decision", decision}})}});
   }
   // The id of the open approval or question of a node; "" = none.
   std::string open_request_id(std::string_view node) const {
@@ -376,7 +363,7 @@ class JobFixture {
     std::optional<DecisionCursor> from;
     while (decides) {
       if (auto due = state.next_due(); due && *due <= now) {
-        add(apply_request(state, {.kind = ControlRequest::Kind::timers}, context())->events);
+        add(apply_request(state, {.body = TimersRequest{}}, context())->events);
         from.reset();
       }
       Decision decision = decide(state, context(), limits, from ? &*from : nullptr);

@@ -176,11 +176,10 @@ AE_TEST("log/when its writers say that events were written decides nothing") {
       ASSERT_EQ(decision_text(decide(*other, context, job.limits)), expected)
           << "after event " << prefix;
       decisions += expected.empty() ? 0 : 1;
-      for (const ControlRequest::Kind kind :
-           {ControlRequest::Kind::timers, ControlRequest::Kind::cancel,
-            ControlRequest::Kind::pause}) {
-        auto one = apply_request(honest, {.kind = kind}, context);
-        auto two = apply_request(*other, {.kind = kind}, context);
+      for (const RequestBody& body : {RequestBody(TimersRequest{}), RequestBody(CancelRequest{}),
+                                      RequestBody(PauseRequest{})}) {
+        auto one = apply_request(honest, {.body = body}, context);
+        auto two = apply_request(*other, {.body = body}, context);
         ASSERT_EQ(one.has_value(), two.has_value());
         if (!one) continue;
         ASSERT_EQ(decision_text({.events = one->events}), decision_text({.events = two->events}));

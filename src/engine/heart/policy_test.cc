@@ -31,12 +31,12 @@ std::string hash_of(std::string_view arguments) {
 
 JobFixture& edit(JobFixture& job, std::string_view id, std::string_view arguments,
                  std::string_view decision = "approve") {
-  return job.send_request({.kind = ControlRequest::Kind::signal,
-                           .by = "ann",
-                           .wait_type = "human",
-                           .approval = std::string(id),
-                           .arguments = json(arguments),
-                           .payload = Value::object({{"decision", decision}})});
+  return job.send_request(
+      {.by = "ann",
+       .body = SignalRequest{.approval = std::string(id),
+                             .wait_type = "human",
+                             .arguments = json(arguments),
+                             .payload = Value::object({{"decision", decision}})}});
 }
 
 // ---------------------------------------------------------------- rules
@@ -561,9 +561,9 @@ AE_TEST("edit/what the schema or a policy refuses is not approved, and the quest
   EXPECT_EQ(job.refused, Code::input_invalid);
   edit(job, id, "{'n':1}", "reject");
   EXPECT_EQ(job.refused, Code::input_invalid);
-  job.send_request({.kind = ControlRequest::Kind::signal,
-                    .approval = id,
-                    .payload = json("{'decision':'approve', 'arguments':{'n':1}}")});
+  job.send_request(
+      {.body = SignalRequest{.approval = id,
+                             .payload = json("{'decision':'approve', 'arguments':{'n':1}}")}});
   EXPECT_EQ(job.refused, Code::input_invalid) << "never approved as it was, in silence";
   EXPECT_TRUE(job.sent.empty());
   EXPECT_EQ(job.open_request_id("a"), id);
@@ -684,15 +684,15 @@ AE_TEST("edit/a log in which other arguments were sent than the approver's is re
 }
 
 AE_TEST("edit/an act that holds one is not taken for a plain yes by a program that knows none") {
-  ControlRequest request{.kind = ControlRequest::Kind::signal, .approval = "0123456789abcdef"};
-  request.arguments = json("{'n':1}");
-  request.payload = json("{'decision':'approve'}");
+  const ControlRequest request{.body = SignalRequest{.approval = "0123456789abcdef",
+                                                     .arguments = json("{'n':1}"),
+                                                     .payload = json("{'decision':'approve'}")}};
   const Value stored = request.to_json();
   EXPECT_NE(stored.find("arguments"), nullptr) << "a member of its own, which it would refuse";
   EXPECT_EQ(stored["payload"].find("arguments"), nullptr);
   const auto read = ControlRequest::from_json(stored);
-  ASSERT_TRUE(read);
-  EXPECT_EQ(read->arguments, request.arguments);
+  ASSERT_TRUE(read && read->is<SignalRequest>());
+  EXPECT_EQ(read->as<SignalRequest>()->arguments, json("{'n':1}"));
 }
 
 AE_TEST("edit/a checkpoint keeps what was made of a call") {

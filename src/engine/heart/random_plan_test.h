@@ -261,12 +261,10 @@ class RandomWorld {
 
   // An operator who checks the outcome of the call and resolves it correctly.
   ControlRequest answer(const Invocation& call) const {
-    ControlRequest request{.kind = ControlRequest::Kind::resolve,
-                           .by = "someone",
-                           .idempotency_key = call.key.text,
+    ResolveRequest request{.idempotency_key = call.key.text,
                            .resolution = happened(call) ? "happened" : "not_happened"};
     if (happened(call)) request.result = result(call);
-    return request;
+    return {.by = "someone", .body = std::move(request)};
   }
 
   // The calls that the model of a loop requests, by its arguments: none, or up to three tools, some
@@ -340,10 +338,9 @@ inline void change_externally(JobFixture& job, Dice& dice) {
 inline void answer_confirmation(JobFixture& job, Dice& dice) {
   for (const auto& [key, change] : job.state.changes) {
     if (!change.escalated) continue;
-    job.send_request({.kind = ControlRequest::Kind::resolve,
-                      .by = "ann",
-                      .resolution = dice.one_in(4) ? "fail" : "accept",
-                      .step_id = job.state.steps[change.step].id.text});
+    job.send_request({.by = "ann",
+                      .body = ResolveRequest{.step_id = job.state.steps[change.step].id.text,
+                                             .resolution = dice.one_in(4) ? "fail" : "accept"}});
     return;
   }
 }
@@ -374,8 +371,7 @@ inline bool advance_randomly(JobFixture& job, RandomWorld& world, Dice& dice) {
     if (wait.resolve) {
       job.send_request(world.answer(*job.state.steps[wait.step].call));
     } else if (wait.type == WaitType::signal) {
-      job.send_request(
-          {.kind = ControlRequest::Kind::signal, .correlation_key = key, .payload = Value(key)});
+      job.send_request({.body = SignalRequest{.correlation_key = key, .payload = Value(key)}});
     } else if (wait.type == WaitType::human) {
       job.answer_approval(job.state.approval_id(wait), "approve");
     } else if (wait.type == WaitType::message) {

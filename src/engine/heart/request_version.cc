@@ -5,8 +5,8 @@
 namespace ae::engine {
 
 // Also for a job that waits for no version: then there is nothing to write.
-Result<AppliedRequest> apply_version_offer(const State& state, const ControlRequest& request,
-                                           const DecisionContext& context) {
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
+                                     const VersionRequest&, const DecisionContext& context) {
   AppliedRequest applied;
   applied.answer = Value::object({{"resumed", false}});
   if (state.status != JobStatus::parked || has_wrong_version(state, context)) return applied;

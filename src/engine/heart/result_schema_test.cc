@@ -167,10 +167,10 @@ AE_TEST(
     EXPECT_EQ(job.resolve("a", "happened", wrong).refused, Code::input_invalid) << wrong;
   }
   EXPECT_EQ(job.resolve("a", "happened").refused, Code::input_invalid);
-  ControlRequest request{.kind = ControlRequest::Kind::resolve,
-                         .idempotency_key = job.state.key_of(job.step("a")).text,
-                         .resolution = "happened"};
-  request.result = json("{'id':'x'}");
+  const ControlRequest request{
+      .body = ResolveRequest{.idempotency_key = job.state.key_of(job.step("a")).text,
+                             .resolution = "happened",
+                             .result = json("{'id':'x'}")}};
   const auto refused = apply_request(job.state, request, job.context());
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("/id"), std::string::npos) << refused.error().message;

@@ -589,11 +589,11 @@ AE_TEST("late/what comes after a call was decided is shown, and changes nothing"
 AE_TEST("late/whoever decides an unknown call names the slot that must be empty") {
   JobFixture job(one("pay"));
   job.claim().crash();
-  auto applied = apply_request(job.state,
-                               {.kind = ControlRequest::Kind::resolve,
-                                .idempotency_key = job.step("a").call->key.text,
-                                .resolution = "happened"},
-                               job.context());
+  auto applied =
+      apply_request(job.state,
+                    {.body = ResolveRequest{.idempotency_key = job.step("a").call->key.text,
+                                            .resolution = "happened"}},
+                    job.context());
   ASSERT_TRUE(applied);
   const auto slot = decided_effect_slot(job.state, applied->events.front());
   ASSERT_TRUE(slot);
@@ -827,11 +827,10 @@ AE_TEST("resolve/not_happened counts from when its giver looked, not from when i
   job.claim().crash();
   const Instant settles = *job.state.settles_at(job.step("a"));
   const auto resolve_at = [&](std::string resolution, Instant checked_at) {
-    const ControlRequest request{.kind = ControlRequest::Kind::resolve,
-                                 .by = "someone",
-                                 .idempotency_key = job.sent[0].key,
-                                 .resolution = std::move(resolution),
-                                 .checked_at = checked_at};
+    const ControlRequest request{.by = "someone",
+                                 .checked_at = checked_at,
+                                 .body = ResolveRequest{.idempotency_key = job.sent[0].key,
+                                                        .resolution = std::move(resolution)}};
     return job.send_request(*ControlRequest::from_json(request.to_json()))
         .refused;  // as kept in the inbox
   };
@@ -852,11 +851,10 @@ AE_TEST(
   const Instant settles = *job.state.settles_at(job.step("a"));
   const auto resolve_at = [&](Instant checked_at) {
     return job
-        .send_request({.kind = ControlRequest::Kind::resolve,
-                       .by = "someone",
-                       .idempotency_key = job.sent[0].key,
-                       .resolution = "not_happened",
-                       .checked_at = checked_at})
+        .send_request({.by = "someone",
+                       .checked_at = checked_at,
+                       .body = ResolveRequest{.idempotency_key = job.sent[0].key,
+                                              .resolution = "not_happened"}})
         .refused;
   };
   job.now = settles + 60s;
@@ -878,11 +876,10 @@ AE_TEST("resolve/not_happened from a check before the newest try was sent is ref
   const Instant settles = *job.state.settles_at(job.step("a"));
   const auto resolve_at = [&](Instant checked_at) {
     return job
-        .send_request({.kind = ControlRequest::Kind::resolve,
-                       .by = "someone",
-                       .idempotency_key = job.sent[0].key,
-                       .resolution = "not_happened",
-                       .checked_at = checked_at})
+        .send_request({.by = "someone",
+                       .checked_at = checked_at,
+                       .body = ResolveRequest{.idempotency_key = job.sent[0].key,
+                                              .resolution = "not_happened"}})
         .refused;
   };
   job.now = settles + 60s;
@@ -905,10 +902,9 @@ AE_TEST("resolve/when its giver looked does not matter where a look cannot be to
   for (const std::string resolution : {"happened", "fail"}) {
     JobFixture job(one("pay"));
     job.claim().crash();
-    job.send_request({.kind = ControlRequest::Kind::resolve,
-                      .idempotency_key = job.sent[0].key,
-                      .resolution = resolution,
-                      .checked_at = job.step("a").call->deadline - 1h});
+    job.send_request(
+        {.checked_at = job.step("a").call->deadline - 1h,
+         .body = ResolveRequest{.idempotency_key = job.sent[0].key, .resolution = resolution}});
     EXPECT_EQ(job.refused, std::nullopt) << resolution;
   }
 }
@@ -936,10 +932,9 @@ AE_TEST("resolve/a redo that is lost too parks again, under a key of its own") {
 AE_TEST("resolve/an answer about an earlier try does not stand for a later one") {
   JobFixture job(one("pay"));
   job.claim().crash().after(60s);
-  ControlRequest first{.kind = ControlRequest::Kind::resolve,
-                       .idempotency_key = job.sent[0].key,
-                       .resolution = "not_happened",
-                       .try_no = 1};
+  ControlRequest first{.body = ResolveRequest{.idempotency_key = job.sent[0].key,
+                                              .resolution = "not_happened",
+                                              .try_no = 1}};
   // By another operator, waiting in the inbox.
   ControlRequest second = *ControlRequest::from_json(first.to_json());
   second.id = "second";
@@ -965,9 +960,8 @@ AE_TEST("resolve/the start of a key is enough, when it is long enough and means 
   job.claim().crash();
   const std::string key = job.sent[0].key;
   const auto with = [&](std::string part) {
-    job.send_request({.kind = ControlRequest::Kind::resolve,
-                      .idempotency_key = std::move(part),
-                      .resolution = "fail"});
+    job.send_request(
+        {.body = ResolveRequest{.idempotency_key = std::move(part), .resolution = "fail"}});
     return job.refused;
   };
   EXPECT_EQ(with(key.substr(0, 7)), Code::not_in_doubt);

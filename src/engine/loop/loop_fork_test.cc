@@ -334,12 +334,11 @@ AE_TEST("loop fork/what people said no to, and what they edited, is told as it w
   origin.claim().ok("chat/0",
                     tool_calls_answer({{"a", "refund", "{'n': 1}"}, {"b", "refund", "{'n': 2}"}}));
   origin.reject("chat/0/0");
-  origin.send_request({.kind = ControlRequest::Kind::signal,
-                       .by = "ann",
-                       .wait_type = "human",
-                       .approval = origin.open_request_id("chat/0/1"),
-                       .arguments = json("{'n': 3}"),
-                       .payload = json("{'decision': 'approve'}")});
+  origin.send_request({.by = "ann",
+                       .body = SignalRequest{.approval = origin.open_request_id("chat/0/1"),
+                                             .wait_type = "human",
+                                             .arguments = json("{'n': 3}"),
+                                             .payload = json("{'decision': 'approve'}")}});
   origin.ok("chat/0/1", "'back'");
   const Value recorded_request = request(origin, "chat/1");
   origin.fails("chat/1");

@@ -38,12 +38,11 @@ JobFixture job_with_question(std::string_view nodes = kBook, const JobFixtureOpt
 }
 
 JobFixture& fill_in(JobFixture& job, std::string_view node, std::string_view content) {
-  return job.send_request({.kind = ControlRequest::Kind::signal,
-                           .by = "ann",
-                           .wait_type = "human",
-                           .approval = job.open_request_id(node),
-                           .arguments = json(content),
-                           .payload = json("{'decision':'approve'}")});
+  return job.send_request({.by = "ann",
+                           .body = SignalRequest{.approval = job.open_request_id(node),
+                                                 .wait_type = "human",
+                                                 .arguments = json(content),
+                                                 .payload = json("{'decision':'approve'}")}});
 }
 
 void expect_proved(const JobFixture& job) {

@@ -90,12 +90,16 @@ AE_TEST("replan/a request to drop a kept result counts as applied when it is dro
   const auto other = plan_of({kA, kB});
   job.replan(other);
   ASSERT_FALSE(job.refused) << job.refusal;
-  const ControlRequest request{.kind = ControlRequest::Kind::plan,
-                               .payload = Value::object({{"drop", Value::array({Value("a")})},
-                                                         {"task_graph", other->task_graph}})};
-  EXPECT_FALSE(is_handled(job.state, request)) << "the plan is the job's, and a is kept";
+  const ControlRequest request{
+      .body = PlanRequest{.task_graph = other->task_graph, .drop = Value::array({Value("a")})}};
+  const auto before = apply_request(job.state, request, job.context());
+  ASSERT_TRUE(before) << before.error().message;
+  EXPECT_FALSE(before->events.empty()) << "the plan is the job's, and a is kept";
   job.replan(other, {"a"});
-  EXPECT_TRUE(is_handled(job.state, request));
+  const auto after = apply_request(job.state, request, job.context());
+  ASSERT_TRUE(after) << after.error().message;
+  EXPECT_TRUE(after->events.empty());
+  EXPECT_EQ(after->answer["unchanged"], Value(true));
 }
 
 AE_TEST("replan/the plan that the job has changes nothing") {
@@ -260,8 +264,7 @@ AE_TEST("replan/it is refused while a call is under way, or in doubt, and after 
 AE_TEST("replan/a plan with faults changes nothing") {
   JobFixture job = waiting();
   const std::size_t events = job.log.size();
-  job.send_request({.kind = ControlRequest::Kind::plan,
-                    .payload = json("{'task_graph':{'schema':1,'nodes':3}}")});
+  job.send_request({.body = PlanRequest{.task_graph = json("{'schema':1,'nodes':3}")}});
   EXPECT_EQ(job.refused, Code::plan_invalid);
   job.replan(plan_of({kA, kB}), {"nobody"});
   EXPECT_EQ(job.refused, Code::plan_invalid);
@@ -467,10 +470,8 @@ AE_TEST("replan/a fork of a job with another plan begins with the plan of that e
 AE_TEST("replan/an event that carries what it may not is refused") {
   JobFixture job = waiting();
   const auto other = plan_of({kA, kB});
-  const auto taken = apply_request(job.state,
-                                   {.kind = ControlRequest::Kind::plan,
-                                    .payload = Value::object({{"task_graph", other->task_graph}})},
-                                   job.context());
+  const auto taken = apply_request(
+      job.state, {.body = PlanRequest{.task_graph = other->task_graph}}, job.context());
   ASSERT_TRUE(taken);
   PlanGenerated good;
   for (const EventBody& event : taken->events) {

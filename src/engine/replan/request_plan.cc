@@ -34,7 +34,8 @@ std::string joined(const DroppedNodes& names) {
   return text;
 }
 
-DecisionRecorded plan_decision(const State& state, const ControlRequest& request, const Plan& plan,
+DecisionRecorded plan_decision(const State& state, const ControlRequest& request,
+                               const std::string& reason, const Plan& plan,
                                const DecisionContext& context) {
   const std::string number = std::to_string(state.plan_number + 1);
   return {.at = context.now,
@@ -45,7 +46,7 @@ DecisionRecorded plan_decision(const State& state, const ControlRequest& request
           .payload = Value::object({{"plan", state.plan_number + std::uint64_t{1}},
                                     {"plan_hash", to_hex(plan.hash)},
                                     {"replaces", to_hex(state.plan->hash)}}),
-          .reason = none_if_empty(request.reason)};
+          .reason = none_if_empty(reason)};
 }
 
 PlanGenerated generated(const State& state, const Plan& plan, const Value& carried,
@@ -64,21 +65,20 @@ PlanGenerated generated(const State& state, const Plan& plan, const Value& carri
 
 }  // namespace
 
-Result<AppliedRequest> apply_plan_request(const State& state, const ControlRequest& request,
-                                          const DecisionContext& context) {
-  const Value& task_graph = request.payload["task_graph"];
-  AE_ASSIGN(const auto plan, Plan::compile(task_graph));
+Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
+                                     const PlanRequest& requested, const DecisionContext& context) {
+  AE_ASSIGN(const auto plan, Plan::compile(requested.task_graph));
   if (!state.plan) return fail(Code::plan_missing, "the job's log holds no plan");
   const std::string hash = to_hex(plan->hash);
   const bool same = plan->hash == state.plan->hash;
-  if (same && kept_results(state, request.payload["drop"]).empty()) {
+  if (same && kept_results(state, requested.drop).empty()) {
     return AppliedRequest{.events = {},
                           .answer = Value::object({{"plan_hash", hash}, {"unchanged", true}})};
   }
   AE_TRY(may_replan(state));
-  AE_ASSIGN(const DroppedNodes drop,
-            same ? Result<DroppedNodes>(kept_results(state, request.payload["drop"]))
-                 : dropped_of(state, request.payload["drop"]));
+  AE_ASSIGN(const DroppedNodes drop, same
+                                         ? Result<DroppedNodes>(kept_results(state, requested.drop))
+                                         : dropped_of(state, requested.drop));
   AE_ASSIGN(const Replan replan, replan_of(state, plan, drop));
   DroppedNodes unnamed;
   std::ranges::set_difference(replan.lost, drop, std::inserter(unnamed, unnamed.end()));
@@ -98,7 +98,7 @@ Result<AppliedRequest> apply_plan_request(const State& state, const ControlReque
     closed = true;
   }
   const Value carried = carried_list(state, replan);
-  applied.events.push_back(plan_decision(state, request, *plan, context));
+  applied.events.push_back(plan_decision(state, request, requested.reason, *plan, context));
   applied.events.push_back(generated(state, *plan, carried, drop));
   // The job is released to any worker that has the tools of the new plan.
   const std::string by = request.by.empty() ? "somebody" : request.by;

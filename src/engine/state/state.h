@@ -328,7 +328,7 @@ struct Change {
 };
 
 // A requested pause. The job parks as soon as no call is in flight.
-struct PauseRequest {
+struct PendingPause {
   std::string by, reason;
 };
 
@@ -420,7 +420,7 @@ class State {
   // Signals that arrived before their wait, by correlation key.
   std::map<std::string, std::deque<BufferedMessage>> early_signals;
   std::set<std::string> message_keys;         // of all messages and early signals so far
-  std::optional<PauseRequest> pause_request;  // requested, and not in effect yet
+  std::optional<PendingPause> pause_request;  // requested, and not in effect yet
   std::string parked_reason, parked_until;
   std::optional<Instant> parked_since;
   std::optional<Ending> ending;
