@@ -83,14 +83,29 @@ Value retained(const Record& record, bool blinded) {
   return Value::object(std::move(members));
 }
 
-// The only field of a value decision, if it is a record.
+constexpr std::string_view kItems = "items";
+
+Value retained_decision(const MapListed& map, bool) {
+  return map.list.is_array()
+             ? Value::object({{std::string(kItems), std::uint64_t{map.list.size()}}})
+             : Value();
+}
+
+// A model may choose any name for a call that is refused, and a repair quotes its answer.
+Value retained_decision(const ToolChosen& chosen, bool blinded) {
+  ToolChoice choice = chosen.choice;
+  for (ChosenCall& call : choice.calls) {
+    if (call.refused) call.name.reset();
+  }
+  if (choice.repair) choice.repair->clear();
+  return retained(choice, blinded);
+}
+
 template <class Decision>
-Value retained_value(const Decision& decision, bool blinded) {
-  Value left;
-  visit_fields(decision, [&]<class T>(auto, const T& member) {
-    if constexpr (IsRecord<T>) left = retained(member, blinded);
-  });
-  return left;
+Value retained_decision(const Decision& decision, bool blinded) {
+  if constexpr (Decision::kIsValue) return {};
+  const Value left = retained(decision, blinded);
+  return left.size() > 0 ? left : Value();
 }
 
 }  // namespace
@@ -143,14 +158,14 @@ Result<DecisionBody> decision_body(const DecisionRecorded& event) {
   return fail(Code::log_corrupt, std::move(message));
 }
 
-Value retained_fields(const DecisionBody& decision, bool blinded) {
-  return std::visit(
-      [blinded]<class Decision>(const Decision& body) {
-        if constexpr (Decision::kIsValue) return retained_value(body, blinded);
-        const Value left = retained(body, blinded);
-        return left.size() > 0 ? left : Value();
-      },
-      decision);
+Value retained_payload(const DecisionBody& decision, bool blinded) {
+  return std::visit([blinded](const auto& body) { return retained_decision(body, blinded); },
+                    decision);
+}
+
+std::optional<std::int64_t> retained_item_count(const MapListed& map) {
+  const Value& items = map.list[kItems];
+  return items.is_integer() ? std::optional(items.as_int()) : std::nullopt;
 }
 
 #define AE_REQUIRED_AS(kind, member, name, left, meaning) \

@@ -7,6 +7,7 @@
 // Threads: values, pure functions. See docs/decisions/0082-typed-decisions.md.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -77,7 +78,9 @@ std::optional<Decision> decision_as(const Event& event) {
 template <class Decision>
 DecisionRecorded decision_event(const Decision& decision, DecisionRecorded event);
 
-// The fields that remain when the payload is erased, as JSON; null: none.
-Value retained_fields(const DecisionBody& decision, bool blinded);
+// What remains when the payload is erased, as JSON; null: nothing.
+Value retained_payload(const DecisionBody& decision, bool blinded);
+// Of an erased list; nullopt: not recorded.
+std::optional<std::int64_t> retained_item_count(const MapListed& map);
 
 }  // namespace ae

@@ -239,16 +239,16 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
                                                        .step_id = step.id,
                                                        .try_no = step.call->try_no});
   }
-  applied.events.emplace_back(DecisionRecorded{
-      .at = context.now,
-      .by = none_if_empty(request.by),
-      .decision_id = decision_at(state, state.path_of(step) + "#in_doubt" + std::to_string(try_no)),
-      .kind = "in_doubt",
-      .node_id = state.node_of(step).id,
-      .payload = Value::object({{"idempotency_key", call_key}, {"resolution", request.resolution}}),
-      .reason = none_if_empty(request.reason),
-      .state = request.resolution,
-      .step_id = step.id});
+  applied.events.emplace_back(decision_event(
+      OutcomeDecided{.idempotency_key = state.key_of(step), .resolution = request.resolution},
+      {.at = context.now,
+       .by = none_if_empty(request.by),
+       .decision_id =
+           decision_at(state, state.path_of(step) + "#in_doubt" + std::to_string(try_no)),
+       .node_id = state.node_of(step).id,
+       .reason = none_if_empty(request.reason),
+       .state = request.resolution,
+       .step_id = step.id}));
   if (happened && step.call) {
     for (StateChanged& change : changed.events) applied.events.emplace_back(std::move(change));
     applied.events.emplace_back(CommandCommitted{.command_id = step.id,
@@ -607,7 +607,7 @@ std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const 
   if (const auto* closes = std::get_if<ToolInvocationFinished>(&event)) named = closes->step_id;
   if (const auto* asks = std::get_if<WaitOpened>(&event)) named = asks->step_id;  // an operator
   if (const auto* decision = std::get_if<DecisionRecorded>(&event);
-      decision != nullptr && decision->kind == "in_doubt") {
+      decision != nullptr && decision->kind == OutcomeDecided::kKind) {
     named = decision->step_id;
   }
   if (!named) return std::nullopt;
