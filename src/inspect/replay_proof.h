@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "engine/state/state.h"
+#include "log/decisions.h"
 #include "log/event.h"
 #include "plan/plan.h"
 

@@ -143,7 +143,8 @@ Status read_json(const Value& json, T& record) {
 template <IsRecord T>
 Status read_json(const Value& json, std::vector<T>& records) {
   if (!json.is_array()) {
-    return fail(Code::log_corrupt, std::string(T::kName).append("s are not a list"));
+    return fail(Code::log_corrupt,
+                std::string("the value of ").append(T::kName).append(" is not a list"));
   }
   records.reserve(json.size());
   for (const Value& item : json.items()) AE_TRY(read_json(item, records.emplace_back()));

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "log/decisions.h"
+#include "engine/heart/decide.h"
 #include "sim/check.h"
 
 namespace ae::sim {

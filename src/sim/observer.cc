@@ -7,7 +7,6 @@
 #include "engine/heart/ingest.h"
 #include "engine/heart/side_record.h"
 #include "json/json.h"
-#include "log/decisions.h"
 
 namespace ae::sim {
 namespace {
