@@ -18,7 +18,8 @@ Record = collections.namedtuple("Record", "struct name fields")
 Member = collections.namedtuple("Member", "kind required left meaning")
 
 # As docs/data.md calls the kinds of events.def.
-KINDS = {"step": "id8", "invocation": "id8", "decision": "id8", "hash": "hash32", "idempotency": "hash32"}
+KINDS = {"step": "id8", "invocation": "id8", "decision": "id8", "hash": "hash32", "idempotency": "hash32",
+         "nullable": "json"}
 # What remains of a field when the value that contains it is erased.
 LEFT = {"kept": "yes", "blinded": "with a blind", "erased": ""}
 

@@ -27,6 +27,7 @@ void fill(Fields, std::int64_t& number) { number = 7; }
 void fill(Fields, bool& flag) { flag = true; }
 void fill(Fields, Instant& instant) { instant = {1'700'000'000'123'456}; }
 void fill(Fields, Hash& hash) { hash = sha256("a hash"); }
+void fill(Fields, NullableJson& json) { json.value = Value("json"); }
 void fill(Fields, Value& value) { value = json(R"({"n":[1,null]})"); }
 template <class Tag, std::size_t Size>
 void fill(Fields, Id<Tag, Size>& id) {

@@ -17,6 +17,7 @@
 #include "json/value.h"
 #include "log/event_type.h"
 #include "log/events.h"
+#include "log/records.h"
 
 namespace ae {
 
@@ -37,6 +38,7 @@ Value field_json(const InlineText<Size>& text) {
 inline Value field_json(std::int64_t number) { return number; }
 inline Value field_json(bool flag) { return flag; }
 inline Value field_json(const Value& value) { return value; }
+inline Value field_json(const NullableJson& json) { return json.value; }
 inline Value field_json(const Erasable& field) { return field.value; }
 inline Value field_json(Instant instant) { return to_text(instant); }
 inline Value field_json(const Hash& hash) { return to_hex(hash); }
@@ -100,6 +102,10 @@ inline Status read_json(const Value& json, Hash& hash) {
 }
 inline Status read_json(const Value& json, Value& value) {
   value = json;
+  return {};
+}
+inline Status read_json(const Value& json, NullableJson& value) {
+  value.value = json;
   return {};
 }
 inline Status read_json(const Value& json, Erasable& field) {

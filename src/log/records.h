@@ -22,8 +22,15 @@ namespace ae {
 // blind, so that a guess of a value cannot be confirmed with the hash.
 enum class Retention : std::uint8_t { erased, kept, blinded };
 
+// JSON in an optional field that is present when it is null.
+struct NullableJson {
+  Value value;
+  bool operator==(const NullableJson&) const = default;
+};
+
 namespace field_kind {
 
+using nullable = Stored<FieldKind::json, NullableJson>;
 template <class T>
 using record = Stored<FieldKind::json, T>;
 template <class T>

@@ -55,11 +55,6 @@ inline std::optional<std::int64_t> maybe_int(const Value& payload, std::string_v
   return value.is_integer() ? std::optional(value.as_int()) : std::nullopt;
 }
 
-inline bool flag(const Value& payload, std::string_view key) {
-  const Value& value = payload[key];
-  return value.is_bool() && value.as_bool();
-}
-
 ResultType result_type_of(std::string_view text);  // none: unknown text
 
 class Applier {
