@@ -43,11 +43,12 @@ class ForkBuilder {
   void gather(const PlanGenerated& event);
   void gather(const OutcomeNoted& event);
   void gather(const auto&) {}
-  void gather(const StepId& step, const MapListed& map);
-  void gather(const StepId& step, const ToolChosen& chosen);
+  void gather(const StepId& step, const MapListed& map, const DecisionRecorded& event);
+  void gather(const StepId& step, const ToolChosen& chosen, const DecisionRecorded& event);
   void gather(const StepId& step, const ApprovalAnswered& answer, const DecisionRecorded& event);
-  void gather(const StepId& step, const CallDenied& denial);
-  void gather(const StepId& step, const ArgumentsEdited& edit);
+  void gather(const StepId& step, const CallDenied& denial, const DecisionRecorded& event);
+  void gather(const StepId& step, const ArgumentsEdited& edit, const DecisionRecorded& event);
+  void gather(const StepId&, const auto&, const DecisionRecorded&) {}
   void gather_imported(const ForkEntry& entry, const Value& results);
   void gather_items();
   bool is_in_effect(const Step& step) const;
@@ -211,23 +212,15 @@ void ForkBuilder::gather(const DecisionRecorded& event) {
   if (event.kind == ArgumentsEdited::kKind && event.payload.erased) {
     erased_.insert(step.text + "/edited");
   }
-  std::visit(
-      [&](const auto& body) {
-        if constexpr (requires { gather(step, body, event); }) {
-          gather(step, body, event);
-        } else if constexpr (requires { gather(step, body); }) {
-          gather(step, body);
-        }
-      },
-      *decision);
+  std::visit([&](const auto& body) { gather(step, body, event); }, *decision);
 }
 
-void ForkBuilder::gather(const StepId& step, const MapListed& map) {
+void ForkBuilder::gather(const StepId& step, const MapListed& map, const DecisionRecorded&) {
   map_values_[step.text] = map.list;
   if (map.erased) erased_.insert(step.text + "/over");
 }
 
-void ForkBuilder::gather(const StepId&, const ToolChosen& chosen) {
+void ForkBuilder::gather(const StepId&, const ToolChosen& chosen, const DecisionRecorded&) {
   const std::string of = chosen.choice.of.text;
   choices_[of] = chosen.choice;
   if (chosen.erased) erased_.insert(of + "/choice");
@@ -238,9 +231,11 @@ void ForkBuilder::gather(const StepId& step, const ApprovalAnswered&,
   if (event.state == "rejected") refused_.insert(step.text);
 }
 
-void ForkBuilder::gather(const StepId& step, const CallDenied&) { denied_.insert(step.text); }
+void ForkBuilder::gather(const StepId& step, const CallDenied&, const DecisionRecorded&) {
+  denied_.insert(step.text);
+}
 
-void ForkBuilder::gather(const StepId& step, const ArgumentsEdited& edit) {
+void ForkBuilder::gather(const StepId& step, const ArgumentsEdited& edit, const DecisionRecorded&) {
   edited_[step.text] = edit.arguments;
 }
 
