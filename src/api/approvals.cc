@@ -13,6 +13,7 @@
 #include "inspect/requests_view.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
@@ -33,10 +34,10 @@ constexpr std::array kKinds{NamedKind{"call", pending::call},
                             NamedKind{"question", pending::question},
                             NamedKind{"confirmation", pending::confirmation},
                             NamedKind{"unknown_outcome", pending::unknown_outcome},
-                            NamedKind{"budget", pending::budget}};
+                            NamedKind{field::budget, pending::budget}};
 
 Result<store::PendingKinds> kinds_of(const Query& query) {
-  const std::string* const name = query.find("kind");
+  const std::string* const name = query.find(field::kind);
   if (name == nullptr) return pending::all;
   const auto* const found = std::ranges::find(kKinds, *name, &NamedKind::name);
   if (found != kKinds.end()) return found->kind;
@@ -45,7 +46,7 @@ Result<store::PendingKinds> kinds_of(const Query& query) {
 }
 
 bool is_of(store::PendingKinds kinds, const Value& request) {
-  const auto* const found = std::ranges::find(kKinds, request.text("kind"), &NamedKind::name);
+  const auto* const found = std::ranges::find(kKinds, request.text(field::kind), &NamedKind::name);
   return found != kKinds.end() && (kinds & found->kind) != 0;
 }
 
@@ -76,12 +77,12 @@ struct Api::RequestWalk {
 
 // Also when its expiry is not recorded yet.
 bool Api::has_expired(const Value& request) const {
-  const auto expires = instant_from_text(request.text("expires_at"));
+  const auto expires = instant_from_text(request.text(field::expires_at));
   return expires && *expires <= store_.now();
 }
 
 Value Api::preview_of(const engine::State& state, const Value& approval) const {
-  if (!options_.preview || approval.text("kind") != "call") return {};
+  if (!options_.preview || approval.text(field::kind) != "call") return {};
   std::string_view version;  // a job keeps its tools when the file is reloaded
   if (state.plan) {
     const auto tool =
@@ -90,9 +91,9 @@ Value Api::preview_of(const engine::State& state, const Value& approval) const {
     if (tool != state.plan->tools.end()) version = tool->version;
   }
   const auto made = options_.preview(approval.text("tool"), state.job,
-                                     StepId(std::string(approval.text("step_id"))),
-                                     approval["arguments"], state.blind, version);
-  return made ? *made : Value::object({{"error", made.error().message}});
+                                     StepId(std::string(approval.text(field::step_id))),
+                                     approval[field::arguments], state.blind, version);
+  return made ? *made : Value::object({{field::error, made.error().message}});
 }
 
 std::vector<Value> Api::open_approvals(const engine::State& state) const {
@@ -106,11 +107,11 @@ std::vector<Value> Api::open_requests(const engine::State& state) const {
   std::vector<Value> requests = engine::requests_view(state);
   std::erase_if(requests, [this](const Value& one) { return has_expired(one); });
   for (Value& one : requests) {
-    const Value& detail = one["detail"];
+    const Value& detail = one[field::detail];
     one = with_commands(one).with(
-        "detail", one.text("kind") == "call"
-                      ? with_commands(detail).with("sends", preview_of(state, detail))
-                      : with_commands(detail));
+        field::detail, one.text(field::kind) == "call"
+                           ? with_commands(detail).with("sends", preview_of(state, detail))
+                           : with_commands(detail));
   }
   return requests;
 }
@@ -132,9 +133,10 @@ void Api::begin_walk(ContextPtr ctx, RequestWalk walk) {
   const bool has_kind = walk.member == "requests";
   const auto params = [&]() -> Status {
     if (of_job) {
-      AE_TRY(has_kind ? ctx->query.check_names({"job", "kind"}) : ctx->query.check_names({"job"}));
+      AE_TRY(has_kind ? ctx->query.check_names({"job", field::kind})
+                      : ctx->query.check_names({"job"}));
     } else {
-      AE_TRY(has_kind ? ctx->query.check_names({"cursor", "kind", "limit"})
+      AE_TRY(has_kind ? ctx->query.check_names({"cursor", field::kind, "limit"})
                       : ctx->query.check_names({"cursor", "limit"}));
     }
     AE_ASSIGN(walk.wanted, ctx->query.limit(kRequestsDefault, kJobsMax));
@@ -193,9 +195,9 @@ void Api::answer_approval(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
     AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body, {"arguments", "decision", "note"}));
+              Fields::parse(ctx->request.body, {field::arguments, "decision", field::note}));
     AE_ASSIGN(const std::string decision, fields.text("decision"));
-    AE_ASSIGN(const std::string note, fields.text("note"));
+    AE_ASSIGN(const std::string note, fields.text(field::note));
     if (decision != "approve" && decision != "reject") {
       return fail(Code::input_invalid, "\"decision\" must be approve or reject");
     }
@@ -208,8 +210,8 @@ void Api::answer_approval(ContextPtr ctx) {
                                   .wait_type = "human"};
     params.approval = ctx->id.substr(dot + 1);
     params.payload = Value::object({{"decision", decision}});
-    if (!note.empty()) params.payload = params.payload.with("note", note);
-    if (const Value* arguments = fields.find("arguments")) params.arguments = *arguments;
+    if (!note.empty()) params.payload = params.payload.with(field::note, note);
+    if (const Value* arguments = fields.find(field::arguments)) params.arguments = *arguments;
     ctx->id.resize(dot);
     if (params.approval.empty()) return fail(Code::not_found, "approval not found");
     return params;

@@ -8,6 +8,7 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -28,7 +29,7 @@ std::string sends_text(const Value& sends) {
   const auto line = [&](const char* what, const std::string& value) {
     text.append("  ").append(what).append(value).append("\n");
   };
-  if (sends["error"].is_string()) line("not sendable: ", safe(sends.text("error")));
+  if (sends[field::error].is_string()) line("not sendable: ", safe(sends.text(field::error)));
   if (sends["url"].is_string()) {
     line("sends:     ", safe(sends.text("method")) + " " + safe(sends.text("url")));
   }
@@ -51,13 +52,13 @@ std::string sends_text(const Value& sends) {
 // The details of a call to approve: the exact arguments and the reason.
 std::string call_text(const Value& approval) {
   std::string text;
-  if (approval["reason"].is_string())
-    text += "  reason:    " + safe(approval.text("reason")) + "\n";
-  if (approval["labels"].is_object() && approval["labels"].size() > 0) {
-    text += "  job:       " + safe_json(canonical(approval["labels"])) + "\n";
+  if (approval[field::reason].is_string())
+    text += "  reason:    " + safe(approval.text(field::reason)) + "\n";
+  if (approval[field::labels].is_object() && approval[field::labels].size() > 0) {
+    text += "  job:       " + safe_json(canonical(approval[field::labels])) + "\n";
   }
-  text += "  arguments: " + indented_json(approval["arguments"]) + "\n";
-  text += "  args hash: " + safe(approval.text("arguments_hash")) + "\n";
+  text += "  arguments: " + indented_json(approval[field::arguments]) + "\n";
+  text += "  args hash: " + safe(approval.text(field::arguments_hash)) + "\n";
   return text + sends_text(approval["sends"]);
 }
 
@@ -76,22 +77,22 @@ std::string question_text(const Value& approval) {
 std::string approval_text(const Value& approval) {
   const std::string id = safe(approval.text("id"));
   std::string what = "node " + place_text(approval) + " of job " + safe(approval.text("job_id"));
-  const bool call = approval.text("kind") == "call";
-  const bool question = approval.text("kind") == "question";
+  const bool call = approval.text(field::kind) == "call";
+  const bool question = approval.text(field::kind) == "question";
   if (call) {
     what += " waits for approval of the " + call_of(approval.text("tool"));
   } else if (question) {
     what += ": the " + call_of(approval.text("tool")) + " asks a question";
-  } else if (approval.text("kind") == "confirmation") {
+  } else if (approval.text(field::kind) == "confirmation") {
     what += " needs a decision on" + resources_text(approval["resources"]);
   } else {
     what += approval.text("answer") == "data" ? " asks for data (" : " asks (";
-    what += safe(approval.text("correlation_key")) + ")";
+    what += safe(approval.text(field::correlation_key)) + ")";
   }
   std::string text = id;
   text.append("\n  ").append(what).append("\n");
-  if (approval["expires_at"].is_string()) {
-    text += "  expires:   " + short_time(approval.text("expires_at")) + "\n";
+  if (approval[field::expires_at].is_string()) {
+    text += "  expires:   " + short_time(approval.text(field::expires_at)) + "\n";
   }
   if (call) text += call_text(approval);
   if (question) text += question_text(approval);
@@ -128,7 +129,7 @@ int approvals_command(const ApprovalsOptions& options, Terminal& terminal) {
   for (const Value& approval : (*page)["approvals"].items()) {
     const std::string id = safe(approval.text("id"));
     const bool form =
-        approval.text("kind") == "question" && approval["question"].text("mode") == "form";
+        approval.text(field::kind) == "question" && approval["question"].text("mode") == "form";
     std::string text = approval_text(approval);
     for (const std::string_view answer : {"approve ", "reject "}) {
       const bool fills_in = form && answer == "approve ";
@@ -161,16 +162,16 @@ std::vector<Option> requests_options(RequestsOptions& o) {
 
 // Approvals in the words of their list; an unknown outcome and a budget in one line.
 std::string request_text(const Value& request) {
-  const std::string_view kind = request.text("kind");
-  const Value& detail = request["detail"];
-  if (kind != "unknown_outcome" && kind != "budget") return approval_text(detail);
+  const std::string_view kind = request.text(field::kind);
+  const Value& detail = request[field::detail];
+  if (kind != "unknown_outcome" && kind != field::budget) return approval_text(detail);
   std::string text = safe(request.text("id")) + "\n  ";
   const std::string job = "job " + safe(request.text("job_id"));
-  if (kind == "budget") {
+  if (kind == field::budget) {
     return text + job + ": its budget of " + safe(detail.text("limit")) + " is used up\n";
   }
   return text + "node " + place_text(request) + " of " + job + ": the outcome of the " +
-         call_of(request.text("tool")) + " is unknown: " + safe(request.text("reason")) + "\n";
+         call_of(request.text("tool")) + " is unknown: " + safe(request.text(field::reason)) + "\n";
 }
 
 int requests_command(const RequestsOptions& options, Terminal& terminal) {
@@ -180,8 +181,8 @@ int requests_command(const RequestsOptions& options, Terminal& terminal) {
     auto client = open_to_read(*store, {});
     if (!client) return std::unexpected(client.error());
     api::QueryPairs query{
-        {"kind", options.kind}, {"limit", options.limit}, {"cursor", options.cursor}};
-    if (!options.job.empty()) query = {{"kind", options.kind}, {"job", options.job}};
+        {field::kind, options.kind}, {"limit", options.limit}, {"cursor", options.cursor}};
+    if (!options.job.empty()) query = {{field::kind, options.kind}, {"job", options.job}};
     return full_page(**client, {"api", "requests"}, std::move(query), "requests", options.limit);
   }();
   if (!page) return terminal.fail_with(page.error());
@@ -192,7 +193,7 @@ int requests_command(const RequestsOptions& options, Terminal& terminal) {
   if ((*page)["requests"].size() == 0) terminal.note("no open requests");
   for (const Value& request : (*page)["requests"].items()) {
     std::string text = request_text(request);
-    for (const Value& command : request["commands"].items()) {
+    for (const Value& command : request[field::commands].items()) {
       text += "  " + safe(command.as_string()) + store_flag(*store) + "\n";
     }
     terminal.print(text);

@@ -6,6 +6,7 @@
 #include "engine/state/action.h"
 #include "engine/state/view_values.h"
 #include "inspect/view.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -22,18 +23,18 @@ struct Parts {
 // `detail`: the entry of the request in the list of its kind.
 Value request_view(const State& state, Parts parts, const Value& detail) {
   return Value::object({{"actions", Value::array(std::move(parts.actions))},
-                        {"agent", state.agent},
-                        {"detail", detail},
-                        {"expires_at", std::move(parts.expires_at)},
+                        {field::agent, state.agent},
+                        {field::detail, detail},
+                        {field::expires_at, std::move(parts.expires_at)},
                         {"id", std::move(parts.id)},
                         {"item", detail["item"]},
                         {"job_id", state.job.text},
-                        {"kind", parts.kind},
-                        {"labels", state.labels},
-                        {"node_id", detail["node_id"]},
-                        {"opened_at", std::move(parts.opened_at)},
-                        {"reason", std::move(parts.reason)},
-                        {"step_id", detail["step_id"]},
+                        {field::kind, parts.kind},
+                        {field::labels, state.labels},
+                        {field::node_id, detail[field::node_id]},
+                        {field::opened_at, std::move(parts.opened_at)},
+                        {field::reason, std::move(parts.reason)},
+                        {field::step_id, detail[field::step_id]},
                         {"tool", detail["tool"]}});
 }
 
@@ -53,26 +54,26 @@ std::vector<Value> requests_view(const State& state) {
   for (const Value& approval : approvals_view(state)) {
     requests.push_back(request_view(state,
                                     {.id = std::string(approval.text("id")),
-                                     .kind = approval.text("kind"),
-                                     .reason = approval["reason"],
-                                     .opened_at = approval["opened_at"],
-                                     .expires_at = approval["expires_at"],
+                                     .kind = approval.text(field::kind),
+                                     .reason = approval[field::reason],
+                                     .opened_at = approval[field::opened_at],
+                                     .expires_at = approval[field::expires_at],
                                      .actions = approval_actions(approval)},
                                     approval));
   }
   for (const Value& call : in_doubt_view(state)) {
     const auto actions = call["actions"].items();
     if (actions.empty()) continue;  // given up, or an outcome is noted
-    requests.push_back(request_view(
-        state,
-        {.id =
-             state.job.text + "." + std::string(call.text("idempotency_key").substr(0, kIdDigits)),
-         .kind = "unknown_outcome",
-         .reason = call["reason"],
-         .opened_at = call["since"],
-         .expires_at = {},
-         .actions = {actions.begin(), actions.end()}},
-        call));
+    requests.push_back(
+        request_view(state,
+                     {.id = state.job.text + "." +
+                            std::string(call.text(field::idempotency_key).substr(0, kIdDigits)),
+                      .kind = "unknown_outcome",
+                      .reason = call[field::reason],
+                      .opened_at = call["since"],
+                      .expires_at = {},
+                      .actions = {actions.begin(), actions.end()}},
+                     call));
   }
   if (state.budget.exceeded && !is_terminal(state.status)) {
     const ExceededLimit& exceeded = *state.budget.exceeded;
@@ -80,7 +81,7 @@ std::vector<Value> requests_view(const State& state) {
     requests.push_back(request_view(
         state,
         {.id = state.job.text + ".budget",
-         .kind = "budget",
+         .kind = field::budget,
          .reason = state.parked_reason.empty() ? Value() : Value(state.parked_reason),
          .opened_at = state.parked_since ? Value(ae::to_text(*state.parked_since)) : Value(),
          .expires_at = {},

@@ -83,21 +83,15 @@ class Transcript {
   void add_answer(std::string_view step_id, const AnswerInfo& info, Members more = {});
   void add_tool_choice(std::string_view step_id, const ToolChoice& choice);
   void add_decision(const DecisionRecorded& event, const ToolChosen& chosen);
-  void add_decision(const DecisionRecorded& event, const ApprovalRequested& request);
-  void add_decision(const DecisionRecorded& event, const CallDenied& denial);
-  void add_decision(const DecisionRecorded& event, const ApprovalAnswered& answer);
-  void add_decision(const DecisionRecorded& event, const ArgumentsEdited& edit);
+  // A request for an approval, a denial, an answer.
+  template <class Approval>
+    requires(Approval::kKind == ApprovalRequested::kKind)
+  void add_decision(const DecisionRecorded& event, const Approval& approval);
   void add_decision(const DecisionRecorded& event, const OutcomeDecided&) { add_outcome(event); }
   void add_decision(const DecisionRecorded& event, const ResendDecided&) { add_outcome(event); }
   void add_decision(const DecisionRecorded& event, const BudgetExceeded&) { add_budget(event); }
   void add_decision(const DecisionRecorded& event, const BudgetRaised&) { add_budget(event); }
   void add_decision(const DecisionRecorded&, const auto&) {}
-  struct ApprovalInfo {
-    const std::string& tool;
-    Value arguments, expires_at;
-    bool erased = false;
-  };
-  void add_approval(const DecisionRecorded& event, const ApprovalInfo& info);
   void add_outcome(const DecisionRecorded& event);
   void add_budget(const DecisionRecorded& event);
   void add_approval_end(const WaitCompleted& event, std::string_view state);
@@ -541,40 +535,20 @@ void Transcript::add_recorded_value(RecordedKind records, std::string_view effec
 
 // ---------------------------------------------------------------- decisions and waits
 
-void Transcript::add_approval(const DecisionRecorded& event, const ApprovalInfo& info) {
-  if (info.erased) redacted_.emplace_back("arguments");
+template <class Approval>
+  requires(Approval::kKind == ApprovalRequested::kKind)
+void Transcript::add_decision(const DecisionRecorded& event, const Approval& approval) {
+  if (approval.erased) redacted_.emplace_back("arguments");
+  Value arguments, expires_at;
+  if constexpr (requires { approval.arguments; }) arguments = approval.arguments;
+  if constexpr (requires { approval.expires_at; }) expires_at = field_json(approval.expires_at);
   add("approval", step_of(*event_),
-      {{"arguments", info.arguments},
+      {{"arguments", arguments},
        {"by", field_json(event.by)},
-       {"expires_at", info.expires_at},
+       {"expires_at", expires_at},
        {"note", field_json(event.reason)},
        {"state", or_empty(event.state)},
-       {"tool", or_null(info.tool)}});
-}
-
-void Transcript::add_decision(const DecisionRecorded& event, const ApprovalRequested& request) {
-  add_approval(event, {.tool = request.tool,
-                       .arguments = request.arguments,
-                       .expires_at = field_json(request.expires_at),
-                       .erased = request.erased});
-}
-
-void Transcript::add_decision(const DecisionRecorded& event, const CallDenied& denial) {
-  add_approval(event, {.tool = denial.tool,
-                       .arguments = denial.arguments,
-                       .expires_at = {},
-                       .erased = denial.erased});
-}
-
-void Transcript::add_decision(const DecisionRecorded& event, const ApprovalAnswered& answer) {
-  add_approval(event,
-               {.tool = answer.tool, .arguments = {}, .expires_at = {}, .erased = answer.erased});
-}
-
-void Transcript::add_decision(const DecisionRecorded& event, const ArgumentsEdited& edit) {
-  add_approval(
-      event,
-      {.tool = edit.tool, .arguments = edit.arguments, .expires_at = {}, .erased = edit.erased});
+       {"tool", or_null(approval.tool)}});
 }
 
 void Transcript::add_approval_end(const WaitCompleted& event, std::string_view state) {

@@ -140,8 +140,10 @@ struct FieldOf {
   }
 #include "log/define_events.h"
 
-inline const std::string& or_empty(const std::optional<std::string>& text) {
-  static const std::string empty;
+// A template: a conversion would give a reference to a temporary text.
+template <class Text>
+const Text& or_empty(const std::optional<Text>& text) {
+  static const Text empty;
   return text ? *text : empty;
 }
 

@@ -5,9 +5,8 @@
 // events, calls `decide` until it returns no events, and commits everything as one batch (fused) or
 // in the order of SPEC §5 (split). Calls declared by a commit are performed only after it is
 // durable. One commit is in flight at a time.
-// The state in memory is what the driver wrote: it does not read the log again between steps.
-// All errors of a write are handled in one place: `on_committed`.
-// Threads: the loop's. See docs/architecture.md and docs/decisions/0007-callback-actors.md.
+// The state in memory is what the driver wrote: it does not read the log again between steps. All
+// errors of a write are handled in `on_committed`. Threads: the loop's (decision record 0007).
 #pragma once
 
 #include <array>

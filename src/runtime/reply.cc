@@ -5,6 +5,7 @@
 
 #include "base/utf8.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::runtime {
 namespace {
@@ -20,15 +21,16 @@ std::string reply_text(const Result<Value>& answer) {
   if (message.size() > kMessageMax)
     message =
         message.substr(0, valid_utf8_prefix(std::string_view(message).substr(0, kMessageMax)));
-  return canonical(Value::object({{"error", Value::object({{"code", code_name(answer.error().code)},
-                                                           {"message", std::move(message)}})}}));
+  return canonical(
+      Value::object({{field::error, Value::object({{field::code, code_name(answer.error().code)},
+                                                   {"message", std::move(message)}})}}));
 }
 
 Result<Value> read_reply(std::string_view text) {
   AE_ASSIGN(const Value reply, parse_json(text));
   if (const Value* const answer = reply.find("answer")) return *answer;
-  const Value& error = reply["error"];
-  const auto code = code_from_name(error.text("code"));
+  const Value& error = reply[field::error];
+  const auto code = code_from_name(error.text(field::code));
   if (!code) return fail(Code::log_corrupt, "the reply of the lease holder is damaged");
   return fail(*code, std::string(error.text("message")));
 }

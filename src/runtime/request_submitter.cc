@@ -48,6 +48,19 @@ bool concern_same_wait(const engine::ControlRequest& before,
   return !keys || before.correlation_key == request.correlation_key;
 }
 
+// Must `before`, which was accepted first, be applied first?
+bool applies_before(const engine::ControlRequest& before, const engine::ControlRequest& request) {
+  const bool same_channel = before.kind == engine::ControlRequest::Kind::message &&
+                            request.kind == before.kind && request.channel == before.channel;
+  return same_channel || concern_same_wait(before, request);
+}
+
+Result<engine::ControlRequest> read_entry(const JobId& job, const store::InboxEntry& entry) {
+  AE_ASSIGN(const Value json,
+            engine::read_side_record(engine::inbox_location(job, entry.id), entry.request));
+  return engine::ControlRequest::from_json(json);
+}
+
 // Messages of a channel, and answers to a wait or a call, apply in the order in which they were
 // accepted. If a job was parked with its inbox, its earlier entries are applied before `new_request`.
 // Appends their events to `events` and returns their inbox entries.
@@ -58,14 +71,8 @@ Result<std::vector<AppliedEntry>> collect_earlier_requests(
   std::vector<AppliedEntry> entries;
   const std::string own_id = inbox_id(new_request);
   for (const store::InboxEntry& entry : inbox) {
-    const auto json =
-        engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.request);
-    const auto request =
-        json ? engine::ControlRequest::from_json(*json) : std::unexpected(json.error());
-    const bool same_channel = request && request->kind == engine::ControlRequest::Kind::message &&
-                              new_request.kind == request->kind &&
-                              request->channel == new_request.channel;
-    if (!same_channel && !(request && concern_same_wait(*request, new_request))) continue;
+    const auto request = read_entry(state.job, entry);
+    if (!request || !applies_before(*request, new_request)) continue;
     auto applied = engine::apply_request(state, *request, context);
     if (!applied) continue;  // the job is ending: `apply_remaining_requests` handles this entry
     for (EventBody& draft : applied->events) {
@@ -88,9 +95,7 @@ Status apply_remaining_requests(const engine::State& state,
                                 const std::function<Status(EventBody)>& follow) {
   for (const store::InboxEntry& entry : inbox) {
     if (std::ranges::find(entries, entry.number, &AppliedEntry::number) != entries.end()) continue;
-    AE_ASSIGN(const Value json,
-              engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.request));
-    AE_ASSIGN(const engine::ControlRequest request, engine::ControlRequest::from_json(json));
+    AE_ASSIGN(const engine::ControlRequest request, read_entry(state.job, entry));
     entries.push_back({.number = entry.number, .id = entry.id, .reply = {}});
     if (request.kind == engine::ControlRequest::Kind::timers) continue;
     auto applied = engine::apply_accepted(state, request, context);
@@ -98,6 +103,17 @@ Status apply_remaining_requests(const engine::State& state,
     for (EventBody& draft : applied.events) AE_TRY(follow(std::move(draft)));
   }
   return {};
+}
+
+// Fails as engine::check_not_expired. An entry of the inbox was accepted in time: it may be sent
+// again later, and may close the wait of this request before the wait expires.
+Status check_in_time(const JobSnapshot& read, const engine::ControlRequest& request, Instant now) {
+  for (const store::InboxEntry& entry : read.inbox) {
+    if (entry.id == inbox_id(request)) return {};
+    const auto before = read_entry(read.state.job, entry);
+    if (before && applies_before(*before, request)) return {};
+  }
+  return engine::check_not_expired(read.state, request, now);
 }
 
 bool is_counted(const engine::ControlRequest& request) {
@@ -198,10 +214,8 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
   offering.tool_versions = &offered;
   offering.execution_version = &host_.version_of(read.state.agent);
   auto applied = engine::apply_request(read.state, active->request, offering);
-  const bool accepted_before =
-      std::ranges::count(read.inbox, inbox_id(active->request), &store::InboxEntry::id) > 0;
-  if (applied && !applied->events.empty() && !accepted_before) {
-    if (auto in_time = engine::check_not_expired(read.state, active->request, now); !in_time) {
+  if (applied && !applied->events.empty()) {
+    if (auto in_time = check_in_time(read, active->request, now); !in_time) {
       applied = std::unexpected(in_time.error());
     }
   }
@@ -285,11 +299,15 @@ void RequestSubmitter::enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
     return active->done(Value::object({{"fired", 0}}));
   if (is_counted(request) && read.state.signals + read.inbox.size() >= engine::kSignalsMax)
     return active->done(std::unexpected(engine::signals_limit_error()));
-  if (request.kind == engine::ControlRequest::Kind::resolve) {
-    // It is applied later: this binds it to the try whose outcome its author has seen as unknown.
-    const auto seen = engine::apply_request(read.state, request, request_context());
-    if (seen) request.try_no = seen->try_no;
+  const engine::DecisionContext context = request_context();
+  const auto applied = engine::apply_request(read.state, request, context);
+  if (applied && !applied->events.empty()) {
+    if (auto in_time = check_in_time(read, request, context.now); !in_time)
+      return active->done(std::unexpected(in_time.error()));
   }
+  // It is applied later: this binds it to the try whose outcome its author has seen as unknown.
+  if (applied && request.kind == engine::ControlRequest::Kind::resolve)
+    request.try_no = applied->try_no;
   reader_.cache_state(active->job, std::move(read));
   store::InboxEntry entry{.number = 0, .id = inbox_id(request), .request = {}};
   active->entry = entry.id;

@@ -12,6 +12,7 @@
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "runtime/runtime.h"
 #include "sim/checker.h"
 
@@ -61,7 +62,7 @@ void PartSteps::apply(const Event& event) {
   } else if (const auto* plan = as<PlanGenerated>(event)) {  // steps not carried start again
     std::set<std::string, std::less<>> carried;
     if (plan->carried.is_array()) {
-      for (const Value& entry : plan->carried.items()) carried.emplace(entry.text("step_id"));
+      for (const Value& entry : plan->carried.items()) carried.emplace(entry.text(field::step_id));
     }
     std::erase_if(own_, [&](const auto& own) { return !carried.contains(own.second); });
   }
@@ -218,10 +219,10 @@ void row_has_open_requests(const JobEvidence& e, Checker& checker) {
       {"question", store::pending::question},
       {"confirmation", store::pending::confirmation},
       {"unknown_outcome", store::pending::unknown_outcome},
-      {"budget", store::pending::budget}};
+      {field::budget, store::pending::budget}};
   for (const Value& request : engine::requests_view(e.state)) {
     for (const auto& [name, kind] : kKinds) {
-      if (request.text("kind") != name) continue;
+      if (request.text(field::kind) != name) continue;
       checker.fail_if((e.loaded.row.pending & kind) == 0,
                       "the row does not have the open request " + canonical(request));
     }
@@ -371,7 +372,7 @@ void unknown_outcome_is_never_guessed(const JobEvidence& e, Checker& checker) {
       if (before && !before->definite) {
         bool allowed = false;
         for (const Event& event : e.events) {
-          const auto* decision = decision_of(event, "in_doubt");
+          const auto* decision = decision_of(event, field::in_doubt);
           allowed = allowed || (decision && event.seq > before->seq && event.seq < t.seq &&
                                 step_of(event) == call.step && decision->state == "not_happened");
         }
@@ -539,7 +540,7 @@ void timers_fire_late_and_once(const JobEvidence& e, Checker& checker) {
   for (const Event& event : e.events) {
     // The wall time was raised, so its timer may fire again.
     const auto raised = decision_as<BudgetRaised>(event);
-    if (raised && !raised->limits["wall"].is_null()) fired.erase("budget");
+    if (raised && !raised->limits["wall"].is_null()) fired.erase(field::budget);
     const auto* timer = as<TimerFired>(event);
     if (!timer) continue;
     checker.fail_if(!fired.insert(timer->effect_id).second, timer->effect_id + " fired twice");
@@ -760,11 +761,11 @@ void check_visible(SimWorld& world, const engine::PlanSource& plans) {
     if (!all) continue;  // check_all reports it
     const Value view = engine::job_view(all->state);
     bool visible = false;
-    for (const Value& wait : view["waits"].items()) {
-      visible = visible || wait["actions"].size() > 0 || wait["due_at"].is_string();
+    for (const Value& wait : view[field::waits].items()) {
+      visible = visible || wait["actions"].size() > 0 || wait[field::due_at].is_string();
     }
     const Value& parked = view["parked"];
-    visible = visible || (!parked.text("reason").empty() && parked["action"].is_object());
+    visible = visible || (!parked.text(field::reason).empty() && parked["action"].is_object());
     const bool blocked = engine::is_blocked(all->state.status);
     if (!blocked || !visible) {
       world.report().violate(kRule, job, "it is " + observed.status + ": " + canonical(view),
