@@ -191,8 +191,8 @@ AE_TEST("log/decision/an unknown kind or state, and a payload that does not fit,
   EXPECT_EQ(problem({.kind = "retry", .payload = json(R"({"try":null})")}), "retry.try is missing");
   EXPECT_EQ(problem({.kind = "retry", .payload = json(R"({"try":"2"})")}),
             "retry.try is not an integer");
-  EXPECT_EQ(problem({.kind = "retry", .payload = json(R"({"soon":1,"try":2})")}),
-            "retry.soon is not a field of retry");
+  EXPECT_EQ(problem({.kind = "retry", .payload = json(R"({"try":2,"until":1})")}),
+            "retry.until is not a field of retry");
   EXPECT_EQ(problem({.kind = "retry", .payload = Value(2)}), "retry is not an object");
   const auto choice = [](std::string_view calls) {
     return problem({.kind = "tool_choice",
