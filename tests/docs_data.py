@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """docs/data.md says what is stored: this holds it against the code.
 
-Every event type and field of src/log/events.def, with number, kind, need and meaning; every word of
-src/log/words.cc; every table and column of src/store/sqlite/schema.cc; every JSON example against its type; and the
-commit that the page draws byte by byte is read as drawn, down to its hash. Says `ok NAME` or `not ok NAME`.
+Every event type and field of src/log/events.def, with number, kind, need and meaning; the decisions and records of
+src/log/decisions.def and records.def; every word of src/log/words.cc; every table and column of
+src/store/sqlite/schema.cc; every JSON example against its type; and the commit that the page draws byte by byte is read
+as drawn, down to its hash. Says `ok NAME` or `not ok NAME`.
 """
 import hashlib
 import os
@@ -120,7 +121,7 @@ def check_events():
             examples += [f"{name}: {f} cannot be {payload[f]!r}" for f in payload
                          if f in wanted and example_faults(wanted[f][1], payload[f])]
     say("every field, with number, kind and need", fields)
-    say("the tables are those of src/log/events.def", [] if events_file.written(PAGE, EVENTS) == PAGE else
+    say("the tables are those of src/log/*.def", [] if events_file.written(PAGE, ROOT) == PAGE else
         ["write them with: scripts/events.py --write"])
     say("every example fits its type", examples)
 
@@ -210,7 +211,7 @@ def check_vocabulary():
         faults.extend(f"{what} {word}: {'only in the code' if word in wanted else 'only on the page'}"
                       for word in sorted(page ^ wanted))
 
-    kinds = set(re.findall(r'\.kind = "(\w+)"', code))
+    kinds = {decision.kind for decision in events_file.read_decisions(ROOT)}
     compare("decision kind", ticked(sections["decision_recorded"], "kind") - {"when"}, kinds)
     types = set(re.findall(r'case ResultType::(\w+):\s+return "', sources["src/engine/state/status.cc"])) - {"none"}
     compare("result type", ticked(sections["node_finished"], "result_type") - {"step_compensated", "node_finished"}, types)

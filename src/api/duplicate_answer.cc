@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "json/json.h"
+#include "log/decisions.h"
 #include "log/event.h"
 
 namespace ae::api {
@@ -49,11 +50,6 @@ std::string answerer_text(const Event& event, std::string_view what) {
   std::string text(what);
   if (answerer_json.by) text.append(" by ").append(*answerer_json.by);
   return text.append(" at ").append(to_text(answerer_json.at));
-}
-
-const DecisionRecorded* decision_of(const Event& event, std::string_view kind) {
-  const auto* decision = as<DecisionRecorded>(event);
-  return decision != nullptr && decision->kind == kind ? decision : nullptr;
 }
 
 // Null instead of an empty text.
@@ -128,23 +124,21 @@ class ResolutionHistory {
                                   {"duplicate", true},
                                   {"node_id", shown(node_of(*last_))},
                                   {"resolution", resolution()}});
-    if (decision_of(*last_, "confirmation")) return answer.with("step_id", shown(step_of(*last_)));
     if (const auto* note = as<OutcomeNoted>(*last_)) {
       answer = answer.with("noted", true).with("idempotency_key", note->idempotency_key.text);
+    } else if (const auto decided = decision_as<OutcomeDecided>(*last_)) {
+      answer = answer.with("idempotency_key", decided->idempotency_key.text);
     } else {
-      const auto& decision = std::get<DecisionRecorded>(last_->body);
-      answer = answer.with("idempotency_key", decision.payload.value["idempotency_key"]);
+      return answer.with("step_id", shown(step_of(*last_)));
     }
     return resolution() == "happened" ? answer.with("result", result_) : answer;
   }
 
  private:
   void decided(const Event& event, const DecisionRecorded& decision) {
-    const std::string_view state = or_empty(decision.state);
-    if (decision.kind == "in_doubt" && state != "resend" &&
-        is_same_call(decision.payload.value.text("idempotency_key"))) {
-      decides(event, Value());
-    } else if (decision.kind == "confirmation" && is_answer(state) && is_same_step(event)) {
+    if (const auto outcome = decision_as<OutcomeDecided>(decision)) {
+      if (is_same_call(outcome->idempotency_key.text)) decides(event, Value());
+    } else if (is_decision<ConfirmationAnswered>(decision) && is_same_step(event)) {
       last_ = &event;
     }
   }
@@ -152,7 +146,6 @@ class ResolutionHistory {
     last_ = &event;
     result_ = std::move(result);
   }
-  static bool is_answer(std::string_view state) { return state == "accept" || state == "fail"; }
   bool is_same_call(std::string_view key) const {
     if (requested_.call.size() < kKeyMin || !key.starts_with(requested_.call)) return false;
     const auto of = tries_.find(key);
@@ -173,13 +166,12 @@ class ResolutionHistory {
 // log.
 const Event* find_edit(const SignalRequest& signal, const std::vector<Event>& events) {
   for (const Event& event : events) {
-    const auto* decision = decision_of(event, "approval");
-    if (decision == nullptr || decision->state != "edited") continue;
-    const Value& of = decision->payload.value;
+    const auto edit = decision_as<ArgumentsEdited>(event);
+    if (!edit) continue;
     std::string key("approval/");
-    key.append(of.text("command_id"));
+    key.append(edit->command_id.text.view());
     if (signal.approval.empty() ? key == signal.correlation_key
-                                : of.text("approval_id") == signal.approval) {
+                                 : edit->approval_id.text == signal.approval) {
       return &event;
     }
   }
@@ -203,8 +195,8 @@ Value add_message_match(Value answer, const std::string& id, const MessageReques
 
 // Is this event the result of such a control request? `key`: of the request's wait.
 bool answers(const BudgetRequest&, const Event& event, const Value&) {
-  const auto* decision = decision_of(event, "budget");
-  return decision != nullptr && decision->state == "raised";
+  const auto* decision = as<DecisionRecorded>(event);
+  return decision != nullptr && is_decision<BudgetRaised>(*decision);
 }
 bool answers(const auto&, const Event& event, const Value& key) {
   const auto* completed = as<WaitCompleted>(event);

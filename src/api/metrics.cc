@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "log/decisions.h"
 
 namespace ae::api {
 namespace {
@@ -173,7 +174,7 @@ void Metrics::count_committed(const CommandCommitted& event) {
 
 void Metrics::count_decision(const DecisionRecorded& event) {
   const bool requested = event.state == "requested";
-  if (event.kind == "retry") count("aetheris_step_retries_total");
+  if (event.kind == RetryScheduled::kKind) count("aetheris_step_retries_total");
   if (requested) count("aetheris_approval_requests_total");
   if (!or_empty(event.by).empty() && !requested && event.state != "resend") {
     count(labelled("aetheris_human_decision_total", "kind", event.kind));

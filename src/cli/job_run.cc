@@ -8,6 +8,7 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/decisions.h"
 
 namespace ae::cli {
 namespace {
@@ -511,7 +512,7 @@ void JobRun::print_progress(const Event& event) {
       return record_call(std::get<ToolInvocationStarted>(event.body));
     case EventType::decision_recorded: {
       const auto& decision = std::get<DecisionRecorded>(event.body);
-      if (decision.kind != "retry") return;
+      if (decision.kind != RetryScheduled::kKind) return;
       const Place place = place_of(std::string(node_of(event)), std::string(step_of(event)));
       return step_line(Tint::warn, "↻", place.name,
                        (place.turn ? place.part + ": " : "") + "retrying after " +

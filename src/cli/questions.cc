@@ -5,6 +5,7 @@
 
 #include "engine/confirm/confirm.h"
 #include "engine/state/state.h"
+#include "log/decisions.h"
 #include "log/outcome.h"
 
 namespace ae::cli {
@@ -54,9 +55,9 @@ void OpenQuestions::decided(const Event& event) {
   const auto& decision = std::get<DecisionRecorded>(event.body);
   const std::string step(step_of(event));
   const bool requested = decision.state == "requested";
-  if (requested && decision.kind == "approval")
+  if (requested && decision.kind == ApprovalRequested::kKind)
     approval_requests_[step] = decision.decision_id.text;
-  if (decision.kind != "confirmation") return;
+  if (decision.kind != ConfirmationRequested::kKind) return;
   if (requested) {
     add_question(event, "confirmation", step,
                  "aetheris resolve " + job_.text + " " + step + " accept");

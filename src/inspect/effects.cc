@@ -4,6 +4,7 @@
 #include "base/ids.h"
 #include "engine/heart/recorded_value.h"
 #include "engine/state/view_values.h"
+#include "log/decisions.h"
 
 namespace ae::engine {
 namespace {
@@ -15,10 +16,9 @@ bool has_decision(std::string_view key) {
 }
 
 bool is_human_decision(const DecisionRecorded& event) {
-  const std::string_view kind = event.kind, state = or_empty(event.state);
-  if (kind == "approval") return state == "approved" || state == "rejected" || state == "edited";
-  if (kind == "confirmation") return state == "accept" || state == "fail";
-  return kind == "in_doubt" && event.by != "probe" && state != "resend";
+  return is_decision<ApprovalAnswered>(event) || is_decision<ArgumentsEdited>(event) ||
+         is_decision<ConfirmationAnswered>(event) ||
+         (is_decision<OutcomeDecided>(event) && event.by != "probe");
 }
 
 bool is_human_answer(const WaitCompleted& event) {

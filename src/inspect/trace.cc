@@ -446,24 +446,23 @@ std::vector<Value> Tracer::requested_call_views(const Step& turn) {
   const std::string began = span.started != nullptr ? span.started->invocation_id.text : "";
   const auto choice =
       record_.choices.find(turn.imported ? turn.imported->invocation.text.string() : began);
-  if (choice == record_.choices.end() || !choice->second["calls"].is_array()) return views;
+  if (choice == record_.choices.end()) return views;
   const bool ended =
       dropped_by_ || is_terminal(s_.status) || s_.steps[turn.node].phase == StepPhase::done;
   const std::vector<const Step*> started_calls = child_steps(turn);
-  for (const Value& call : choice->second["calls"].items()) {
+  for (const ChosenCall& call : choice->second.calls) {
     const auto nth = static_cast<std::uint32_t>(views.size());
-    const Value& refused = call["refused"];
     const auto step =
         std::ranges::find(started_calls, nth, [](const Step* one) { return one->nth; });
-    const std::string_view status = !refused.is_null()            ? "refused"
+    const std::string_view status = call.refused                  ? "refused"
                                     : step != started_calls.end() ? status_of(**step)
                                     : ended                       ? "not_run"
                                                                   : "pending";
-    if (!refused.is_null()) refused_++;
-    views.push_back(Value::object({{"call_id", call["id"]},
-                                   {"error", refused},
+    if (call.refused) refused_++;
+    views.push_back(Value::object({{"call_id", field_json(call.id)},
+                                   {"error", field_json(call.refused)},
                                    {"status", status},
-                                   {"tool", call["name"]},
+                                   {"tool", field_json(call.name)},
                                    {"turn_call", number(nth)}}));
   }
   return views;
@@ -471,15 +470,15 @@ std::vector<Value> Tracer::requested_call_views(const Step& turn) {
 
 // The nodes of a plan, in its order, that had begun and that the next plan does not carry over.
 std::vector<Value> Tracer::dropped_nodes(const Value& carried) {
-  std::set<std::string_view> carried_steps;
-  if (carried.is_array()) {
-    for (const Value& one : carried.items()) carried_steps.insert(one.text("step_id"));
+  std::set<StepId> carried_steps;
+  if (const auto list = record_list_from_json<CarriedNode>(carried)) {
+    for (const CarriedNode& one : *list) carried_steps.insert(one.step_id);
   }
   std::vector<Value> views;
   for (const Node& node : s_.plan->nodes) {
     const Step& step = s_.steps[node.index];
     const bool has_begun = step.started || step.skipped || step.map || step.loop || step.imported;
-    if (has_begun && !carried_steps.contains(step.id.text)) {
+    if (has_begun && !carried_steps.contains(step.id)) {
       views.push_back(node_view(step));
     }
   }

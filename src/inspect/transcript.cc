@@ -17,6 +17,7 @@
 #include "inspect/field_json.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/decisions.h"
 #include "plan/model_calls.h"
 
 namespace ae::engine {
@@ -68,9 +69,9 @@ class Transcript {
   void add_entries(const JobCancelled& event);
   void add_entries(const auto&) {}
 
-  void add_imported_turn(const ForkImported& fork, const Value& entry);
-  void add_imported_call(const ForkImported& fork, const Value& entry);
-  void add_imported_arguments(const ForkImported& fork, const Value& entry);
+  void add_imported_turn(const ForkImported& fork, const ForkEntry& entry);
+  void add_imported_call(const ForkImported& fork, const ForkEntry& entry);
+  void add_imported_arguments(const ForkImported& fork, const ForkEntry& entry);
   void add_messages(std::string_view step_id, const Value& arguments);
   void add_request(std::string_view step_id, const Value* arguments, bool first);
   struct AnswerInfo {
@@ -80,8 +81,19 @@ class Transcript {
     bool late = false;
   };
   void add_answer(std::string_view step_id, const AnswerInfo& info, Members more = {});
-  void add_tool_choice(std::string_view step_id, const Value& choice);
-  void add_approval(const DecisionRecorded& event);
+  void add_tool_choice(std::string_view step_id, const ToolChoice& choice);
+  void add_decision(const DecisionRecorded& event, const ToolChosen& chosen);
+  // A request for an approval, a denial, an answer.
+  template <class Approval>
+    requires(Approval::kKind == ApprovalRequested::kKind)
+  void add_decision(const DecisionRecorded& event, const Approval& approval);
+  void add_decision(const DecisionRecorded& event, const OutcomeDecided&) { add_outcome(event); }
+  void add_decision(const DecisionRecorded& event, const ResendDecided&) { add_outcome(event); }
+  void add_decision(const DecisionRecorded& event, const BudgetExceeded&) { add_budget(event); }
+  void add_decision(const DecisionRecorded& event, const BudgetRaised&) { add_budget(event); }
+  void add_decision(const DecisionRecorded&, const auto&) {}
+  void add_outcome(const DecisionRecorded& event);
+  void add_budget(const DecisionRecorded& event);
   void add_approval_end(const WaitCompleted& event, std::string_view state);
   void add_recorded_value(RecordedKind records, std::string_view effect_id, const Erasable& value);
   void note_error(std::string_view step_id, const std::string& node_id, std::string_view code);
@@ -133,10 +145,6 @@ std::string_view model_of(std::string_view tool) { return tool.substr(kModelTool
 
 std::uint64_t positive_or_zero(const Value& value) {
   return value.is_integer() && value.as_int() > 0 ? static_cast<std::uint64_t>(value.as_int()) : 0;
-}
-
-std::string node_name(const Value& node_id) {
-  return node_id.is_string() ? node_id.as_string() : std::string();
 }
 
 // The results that a fork imports; null: erased.
@@ -235,11 +243,11 @@ void Transcript::add_entries(const PlanGenerated& event) {
 }
 
 void Transcript::add_entries(const ForkImported& event) {
-  const Value& commands = event.commands;
+  const auto entries = record_list_from_json<ForkEntry>(event.commands);
+  if (!entries) return;
   imported_ = true;
-  for (std::size_t i = 0; commands.is_array() && i < commands.size(); ++i) {
-    const Value& entry = commands.items()[i];
-    if (entry["turn"].is_integer() && entry["turn_call"].is_null()) {
+  for (const ForkEntry& entry : *entries) {
+    if (entry.turn && !entry.turn_call) {
       add_imported_turn(event, entry);
     } else {
       add_imported_call(event, entry);
@@ -249,37 +257,36 @@ void Transcript::add_entries(const ForkImported& event) {
   answers_.clear();
 }
 
-void Transcript::add_imported_turn(const ForkImported& fork, const Value& entry) {
-  const std::string id(entry.text("step_id"));
+void Transcript::add_imported_turn(const ForkImported& fork, const ForkEntry& entry) {
+  const std::string id = entry.step_id.text;
   const Value none{};
   const bool erased = fork.results.erased;
   const Value& results = available_results(fork);
   const Value& arguments = results[id + "/arguments"];
   const Value* answer = erased ? &none : results.find(id);
   if (answer == nullptr || (!erased && !arguments.is_object())) return;
-  const std::int64_t turn = entry["turn"].as_int();
-  turns_[{node_name(entry["node_id"]), turn}] = id;
-  add_request(id, erased ? nullptr : &arguments, turn == 0);
+  turns_[{entry.node_id, *entry.turn}] = id;
+  add_request(id, erased ? nullptr : &arguments, *entry.turn == 0);
   if (erased) redacted_.emplace_back("text");
-  add_answer(id, {.model = entry.text("tool"), .answer = *answer});
-  add_tool_choice(id, entry["choice"]);
+  add_answer(id, {.model = or_empty(entry.tool), .answer = *answer});
+  if (entry.choice) add_tool_choice(id, *entry.choice);
 }
 
-void Transcript::add_imported_call(const ForkImported& fork, const Value& entry) {
-  const std::string id(entry.text("step_id"));
+void Transcript::add_imported_call(const ForkImported& fork, const ForkEntry& entry) {
+  const std::string id = entry.step_id.text;
   const Value none{};
-  const bool erased = fork.results.erased && entry["tool"].is_string();
+  const bool erased = fork.results.erased && entry.tool;
   const Value* result = erased ? &none : available_results(fork).find(id);
-  if (entry["skipped"] == Value(true) || result == nullptr || entry["over"] == Value(true)) return;
-  const std::string_view tool = entry.text("tool");
+  if (entry.skipped == true || result == nullptr || entry.over == true) return;
+  const std::string_view tool = or_empty(entry.tool);
   const Value& failure = (*result)["error"];
   const bool failed = result->is_object() && result->size() == 1 && failure.is_object() &&
-                      entry.text("result_type").ends_with("failure");
+                      entry.result_type && entry.result_type->ends_with("failure");
   if (is_model(tool) && !failed) {
     if (erased) redacted_.emplace_back("text");
     return add_answer(id, {.model = tool, .answer = *result});
   }
-  if (entry["turn_call"].is_integer()) add_imported_arguments(fork, entry);
+  if (entry.turn && entry.turn_call) add_imported_arguments(fork, entry);
   if (erased) redacted_.emplace_back("result");
   add("result", id,
       {{"definite", Value()},
@@ -293,12 +300,12 @@ void Transcript::add_imported_call(const ForkImported& fork, const Value& entry)
 }
 
 // The arguments of a loop's call: from the answer of its turn, or as edited by an approval.
-void Transcript::add_imported_arguments(const ForkImported& fork, const Value& entry) {
-  const std::string id(entry.text("step_id"));
-  const auto turn = turns_.find({node_name(entry["node_id"]), entry["turn"].as_int()});
+void Transcript::add_imported_arguments(const ForkImported& fork, const ForkEntry& entry) {
+  const std::string id = entry.step_id.text;
+  const auto turn = turns_.find({entry.node_id, *entry.turn});
   const Value none{};
   const Value& calls = turn == turns_.end() ? none : answers_[turn->second]["tool_calls"];
-  const auto nth = static_cast<std::size_t>(entry["turn_call"].as_int());
+  const auto nth = static_cast<std::size_t>(*entry.turn_call);
   const Value call = calls.is_array() && nth < calls.size() ? calls.items()[nth] : Value();
   const Value* edited = available_results(fork).find(id + "/edited");
   if (fork.results.erased) {
@@ -309,7 +316,7 @@ void Transcript::add_imported_arguments(const ForkImported& fork, const Value& e
        {"call_id", call["id"]},
        {"effect_class", Value()},
        {"refused", Value()},
-       {"tool", or_null(entry.text("tool"))},
+       {"tool", field_json(entry.tool)},
        {"try", Value()}});
 }
 
@@ -470,37 +477,35 @@ void Transcript::add_entries(const ToolInvocationFinished& event) {
 }
 
 // The refused calls of an answer, and the repair message for an unusable answer.
-void Transcript::add_tool_choice(std::string_view step_id, const Value& choice) {
-  if (!choice.is_object()) return;
+void Transcript::add_tool_choice(std::string_view step_id, const ToolChoice& choice) {
   const std::string id(step_id);
-  const Value& calls = choice["calls"];
   const auto found = answers_.find(id);
   const Value answer = found == answers_.end() ? Value() : found->second;
   if (!imported_) answers_.erase(id);
   const Value& requested = answer["tool_calls"];
   std::vector<Value>& ids = call_ids_[id];
   ids.clear();
-  for (std::size_t nth = 0; calls.is_array() && nth < calls.size(); ++nth) {
-    const Value& call = calls.items()[nth];
-    ids.push_back(call["id"]);
-    if (call["refused"].is_null()) continue;
+  for (std::size_t nth = 0; nth < choice.calls.size(); ++nth) {
+    const ChosenCall& call = choice.calls[nth];
+    ids.push_back(field_json(call.id));
+    if (!call.refused) continue;
     const bool known = requested.is_array() && nth < requested.size();
     const Value request = known ? requested.items()[nth] : Value();
     if (answer.is_null()) redacted_.emplace_back("arguments");
-    if (call["id"].is_null()) {  // the choice was erased
+    if (!call.id) {  // the choice was erased
       for (const char* name : {"call_id", "refused.message", "tool"}) redacted_.emplace_back(name);
     }
     add("tool_call", step_id,
         {{"arguments",
           request.find("malformed") != nullptr ? request["malformed"] : request["arguments"]},
-         {"call_id", call["id"]},
+         {"call_id", field_json(call.id)},
          {"effect_class", Value()},
-         {"refused", call["refused"]},
-         {"tool", call["name"]},
+         {"refused", field_json(call.refused)},
+         {"tool", field_json(call.name)},
          {"try", Value()}});
   }
-  if (choice["repair"].is_string()) {
-    const std::string& why = choice["repair"].as_string();  // "": erased
+  if (choice.repair) {
+    const std::string& why = *choice.repair;  // "": erased
     const Value message = repair_message(why);
     if (why.empty()) redacted_.emplace_back("content");
     add("message", step_id,
@@ -530,16 +535,20 @@ void Transcript::add_recorded_value(RecordedKind records, std::string_view effec
 
 // ---------------------------------------------------------------- decisions and waits
 
-void Transcript::add_approval(const DecisionRecorded& event) {
-  if (event.payload.erased) redacted_.emplace_back("arguments");
-  const Value& payload = event.payload.value_or_retained();
+template <class Approval>
+  requires(Approval::kKind == ApprovalRequested::kKind)
+void Transcript::add_decision(const DecisionRecorded& event, const Approval& approval) {
+  if (approval.erased) redacted_.emplace_back("arguments");
+  Value arguments, expires_at;
+  if constexpr (requires { approval.arguments; }) arguments = approval.arguments;
+  if constexpr (requires { approval.expires_at; }) expires_at = field_json(approval.expires_at);
   add("approval", step_of(*event_),
-      {{"arguments", event.payload.erased ? Value() : payload["arguments"]},
+      {{"arguments", arguments},
        {"by", field_json(event.by)},
-       {"expires_at", payload["expires_at"]},
+       {"expires_at", expires_at},
        {"note", field_json(event.reason)},
        {"state", or_empty(event.state)},
-       {"tool", payload["tool"]}});
+       {"tool", or_null(approval.tool)}});
 }
 
 void Transcript::add_approval_end(const WaitCompleted& event, std::string_view state) {
@@ -553,22 +562,28 @@ void Transcript::add_approval_end(const WaitCompleted& event, std::string_view s
 }
 
 void Transcript::add_entries(const DecisionRecorded& event) {
+  const auto decision = decision_body(event);
+  if (!decision) return;
+  std::visit([&](const auto& body) { add_decision(event, body); }, *decision);
+}
+
+// The loop's decision about the answer of a turn.
+void Transcript::add_decision(const DecisionRecorded&, const ToolChosen& chosen) {
+  const auto call = calls_.find(chosen.choice.of.text);
+  if (call != calls_.end()) add_tool_choice(call->second.step_id, chosen.choice);
+}
+
+void Transcript::add_budget(const DecisionRecorded& event) {
+  const Value payload = value(event.payload, "payload");
+  add("budget", step_of(*event_),
+      {{"by", field_json(event.by)},
+       {"note", field_json(event.reason)},
+       {"payload", payload},
+       {"state", field_json(event.state)}});
+}
+
+void Transcript::add_outcome(const DecisionRecorded& event) {
   const std::string id(step_of(*event_));
-  if (event.kind == "tool_choice") {  // the loop's decision about the answer of a turn
-    const Value& choice = event.payload.value_or_retained();
-    const auto call = calls_.find(std::string(choice.text("of")));
-    return call == calls_.end() ? void() : add_tool_choice(call->second.step_id, choice);
-  }
-  if (event.kind == "approval") return add_approval(event);
-  if (event.kind == "budget") {
-    const Value payload = value(event.payload, "payload");
-    return add("budget", id,
-               {{"by", field_json(event.by)},
-                {"note", field_json(event.reason)},
-                {"payload", payload},
-                {"state", field_json(event.state)}});
-  }
-  if (event.kind != "in_doubt") return;
   add("resolution", id,
       {{"by", field_json(event.by)},
        {"note", field_json(event.reason)},

@@ -15,6 +15,7 @@
 #include "inspect/replay_proof.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/records.h"
 #include "log/redacted.h"
 
 namespace ae::engine {
@@ -285,15 +286,17 @@ void Verifier::conclude_replay() {
 void Verifier::add_step_ends(const Event& event) {
   const auto add = [&](const StepId& id, std::string_view result_type) {
     const auto step = state_.by_id.find(id);
-    if (step == state_.by_id.end() || result_type.empty()) return;
+    if (step == state_.by_id.end()) return;
     ends_.push_back({id, state_.path_of(state_.steps[step->second]), std::string(result_type)});
   };
   if (const auto* plan = as<PlanGenerated>(event)) plan_hashes_.push_back(to_hex(plan->plan_hash));
   if (const auto* end = as<NodeFinished>(event)) add(end->step_id, end->result_type);
   const auto* fork = as<ForkImported>(event);
   if (fork == nullptr) return;
-  for (const Value& entry : fork->commands.items()) {
-    add(StepId(std::string(entry.text("step_id"))), entry.text("result_type"));
+  const auto entries = record_list_from_json<ForkEntry>(fork->commands);
+  if (!entries) return;
+  for (const ForkEntry& entry : *entries) {
+    if (entry.result_type) add(entry.step_id, *entry.result_type);
   }
 }
 

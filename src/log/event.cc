@@ -96,9 +96,9 @@ std::string_view expected_json(FieldKind kind) {
   return {};
 }
 
-std::unexpected<Error> field_error(const EventKind& kind, std::string_view field,
+std::unexpected<Error> field_error(std::string_view of, std::string_view field,
                                    std::string_view what) {
-  std::string message(kind.name);
+  std::string message(of);
   message.append(".").append(field).append(" ").append(what);
   return fail(Code::log_corrupt, std::move(message));
 }
@@ -155,25 +155,31 @@ std::string_view event_name(const Event& event) noexcept {
 }
 
 // Members and fields have the same order, so one pass finds missing fields and unknown members.
-Status check_payload(const EventKind& kind, const Value& payload) {
-  if (!payload.is_object()) return field_error(kind, "payload", "is not an object");
-  const auto members = payload.members();
+Status check_fields(const FieldCheck& check, const Value& json) {
+  if (!json.is_object())
+    return fail(Code::log_corrupt, std::string(check.of) + " is not an object");
+  const auto members = json.members();
   auto member = members.begin();
-  for (const Field& field : kind.fields) {
+  for (const Field& field : check.fields) {
     const bool present = member != members.end() && member->first == field.name;
-    if (present && !(member->second.is_null() && !accepts_null(field)) &&
-        !has_kind(field.kind, member->second)) {
-      return field_error(kind, field.name,
+    const bool absent = !present || (member->second.is_null() && !accepts_null(field));
+    if (!absent && !has_kind(field.kind, member->second)) {
+      return field_error(check.of, field.name,
                          std::string("is not ").append(expected_json(field.kind)));
     }
-    if (field.required && (!present || (member->second.is_null() && !accepts_null(field)))) {
-      return field_error(kind, field.name, "is missing");
+    if (absent && field.required && !check.partial) {
+      return field_error(check.of, field.name, "is missing");
     }
     if (present) ++member;
   }
-  if (member != members.end())
-    return field_error(kind, member->first, "is not a field of this event");
+  if (member != members.end()) {
+    return field_error(check.of, member->first, std::string("is not a field of ").append(check.of));
+  }
   return {};
+}
+
+Status check_payload(const EventKind& kind, const Value& payload) {
+  return check_fields({.of = kind.name, .fields = kind.fields}, payload);
 }
 
 Value envelope(const JobId& job, const Event& event) {

@@ -64,11 +64,11 @@ AE_TEST("log/event/a payload holds the fields of its kind and no others") {
       "node_started.try is missing");
   EXPECT_EQ(
       field_problem(node_started, R"({"node_id":"a","step_id":"0123456789abcdef","try":1,"z":1})"),
-      "node_started.z is not a field of this event");
+      "node_started.z is not a field of node_started");
   EXPECT_EQ(
       field_problem(node_started, R"({"a":1,"node_id":"a","step_id":"0123456789abcdef","try":1})"),
       "node_started.node_id is missing");
-  EXPECT_EQ(field_problem(node_started, "[]"), "node_started.payload is not an object");
+  EXPECT_EQ(field_problem(node_started, "[]"), "node_started is not an object");
 }
 
 AE_TEST("log/event/each field has the form of its kind") {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "log/decisions.h"
 #include "log/event_type.h"
 
 namespace ae {
@@ -42,8 +43,10 @@ std::uint8_t schema_for(const ForkImported& event) {
 // 3 adds `resend` of an unknown outcome, once the tool is offered unchanged again: a reader of 2
 // leaves the call to an operator. 2 adds approvals that were denied or edited.
 std::uint8_t schema_for(const DecisionRecorded& event) {
-  if (event.kind == "in_doubt" && event.state == "resend") return 3;
-  return event.kind == "approval" && (event.state == "denied" || event.state == "edited") ? 2 : 1;
+#define AE_DECISION(Struct, kind, states, schema, ...) \
+  if (is_decision<Struct>(event)) return schema;
+#include "log/define_records.h"
+  return 1;
 }
 
 std::uint8_t schema_for(const ToolInvocationStarted&) { return 2; }

@@ -841,7 +841,7 @@ AE_TEST("log/seal/a narrative event of a newer schema is carried too") {
   ASSERT_TRUE(opened) << opened.error().message;
   EXPECT_EQ(payload(opened->events[0]), R"({"brand_new":1})");
   EXPECT_EQ(refusal(open_by_hand(by_hand(EventType::progress, 1, body, "", R"({"brand_new":1})"))),
-            "log_corrupt: event 1: progress.brand_new is not a field of this event");
+            "log_corrupt: event 1: progress.brand_new is not a field of progress");
 }
 
 AE_TEST("log/seal/any other unknown type, schema or format asks for a newer version") {

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "engine/state/retained_value.h"
+#include "log/decisions.h"
 #include "log/redacted.h"
 #include "runtime/row.h"
 
@@ -42,9 +43,9 @@ std::string events_text(const std::vector<std::uint64_t>& seqs) {
 std::string retained_part_name(const Event& event) {
   const auto* decision = as<DecisionRecorded>(event);
   const std::string_view kind = decision != nullptr ? decision->kind.view() : std::string_view();
-  if (kind == "branch") return "the number of items of a map";
-  if (kind == "tool_choice") return "which tools a model chose";
-  if (kind == "end") return "the code with which the job ends";
+  if (kind == MapListed::kKind) return "the number of items of a map";
+  if (kind == ToolChosen::kKind) return "which tools a model chose";
+  if (kind == EndDecided::kKind) return "the code with which the job ends";
   return "the names and hashes of an approval";
 }
 

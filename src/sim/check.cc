@@ -438,9 +438,10 @@ void not_happened_waits(const JobEvidence& e, Checker& checker) {
   for (const Event& event : e.events) {
     const auto* decision = as<DecisionRecorded>(event);
     if (!decision || decision->state != "not_happened") continue;
+    const auto decided = decision_as<OutcomeDecided>(*decision);
     const Instant at = decision->at.value_or(Instant{});
     for (const auto& [invocation, call] : calls) {
-      if (call.key != decision->payload.value.text(field::idempotency_key)) continue;
+      if (!decided || call.key != decided->idempotency_key.text) continue;
       for (const std::int64_t number : unsettled_tries(call, event.seq)) {
         checker.fail_if(at < call.tries.at(number).settled_at(kToolTimeout, kToolGrace),
                         call.tool + " try " + std::to_string(number) + " could still arrive");
@@ -537,8 +538,8 @@ void timers_fire_late_and_once(const JobEvidence& e, Checker& checker) {
   std::set<std::string, std::less<>> fired;
   for (const Event& event : e.events) {
     // The wall time was raised, so its timer may fire again.
-    const auto* budget_raise = decision_of(event, field::budget);
-    if (budget_raise && !budget_raise->payload.value["wall"].is_null()) fired.erase(field::budget);
+    const auto raised = decision_as<BudgetRaised>(event);
+    if (raised && !raised->limits["wall"].is_null()) fired.erase(field::budget);
     const auto* timer = as<TimerFired>(event);
     if (!timer) continue;
     checker.fail_if(!fired.insert(timer->effect_id).second, timer->effect_id + " fired twice");

@@ -141,20 +141,21 @@ class UsageCounter {
   }
 
   void decided(const Event& event, const DecisionRecorded& decision) {
-    if (decision.state == "raised") return check_raise(event, decision);
+    if (is_decision<BudgetRaised>(decision)) return check_raise(event, decision);
+    const auto exceeded = decision_as<BudgetExceeded>(decision);
+    if (!exceeded) return checker_.fail(at(event) + "no decision about a budget");
     checker_.mark("budget.exceeded");
     for (const auto& [id, charge] : charges_) {
       const bool is_own_attempt = event.attempt_id && charge.attempt == event.attempt_id->text;
       checker_.fail_if(charge.open && is_own_attempt, at(event) + "it parks with a call under way");
     }
-    const Value& value = decision.payload.value;
-    if (value.text("limit") == "wall") {
+    if (exceeded->limit == "wall") {
       return checker_.fail_if(!wall_passed_, at(event) + "no time has passed");
     }
     for (const Limit limit : kCountedLimits) {
-      if (to_text(limit) != value.text("limit")) continue;
+      if (to_text(limit) != exceeded->limit) continue;
       const std::uint64_t used = amount_of(spent_, limit) + amount_of(deferred_, limit);
-      const bool fits = used + static_cast<std::uint64_t>(value["asked"].as_int()) <=
+      const bool fits = used + static_cast<std::uint64_t>(exceeded->asked.value_or(0)) <=
                         limits_.max_of(limit).value_or(0);
       checker_.fail_if(fits, at(event) + "there was room");
     }

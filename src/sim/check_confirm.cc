@@ -83,12 +83,13 @@ class ConfirmationWalker {
   }
 
   void decided(const DecisionRecorded& decision, const std::string& step) {
-    if (decision.state == "requested") {
-      for (const Value& one : decision.payload.value["resources"].items()) {
-        const auto resource = resources.find(one.text("resource_id"));
+    if (const auto request = decision_as<ConfirmationRequested>(decision)) {
+      for (const DeviatingResource& one : request->resources) {
+        const auto resource = resources.find(one.resource_id);
         if (resource == resources.end()) continue;
+        const bool known = one.observed.is_string();
         resource->second.open_mismatch =
-            Mismatch{std::string(one.text("verdict")), std::string(one.text("observed"))};
+            Mismatch{one.verdict, known ? one.observed.as_string() : std::string()};
       }
     }
     for (auto& [name, resource] : resources) {

@@ -130,7 +130,8 @@ void probe_answered(const JobEvidence& e, CommandWalker& walker, std::size_t ind
                     Checker& checker) {
   const auto& decision = std::get<DecisionRecorded>(e.events[index].body);
   const std::string at = "event " + std::to_string(index + 1) + ": ";
-  const std::string invocation(decision.payload.value.text("probe"));
+  const auto decided = decision_as<OutcomeDecided>(decision);
+  const std::string invocation = decided && decided->probe ? decided->probe->text.string() : "";
   const Value* answer = nullptr;
   for (const auto& [step, command] : walker.commands) {
     if (const auto it = command.answers.find(invocation); it != command.answers.end()) {
@@ -243,20 +244,24 @@ class CompensationWalker {
                   [&](const std::string& node) { return !nodes.contains(node); });
   }
 
+  template <class Record>
+  std::vector<Record> list_of(const Value& json) {
+    auto records = record_list_from_json<Record>(json);
+    checker_.fail_if(!records, at_ + "an import that cannot be read");
+    return records ? *std::move(records) : std::vector<Record>();
+  }
+
   // The job does not compensate imported calls; those with unknown outcomes are listed if it fails.
   void apply_import(const ForkImported& fork) {
-    if (fork.unknown.is_array()) {
-      for (const Value& call : fork.unknown.items()) {
-        earlier_unknown_.emplace(call.text("idempotency_key"));
-        checker_.mark("fork.unknown");
-      }
+    for (const UnknownImport& call :
+         list_of<UnknownImport>(fork.unknown.is_null() ? Value::array({}) : fork.unknown)) {
+      earlier_unknown_.emplace(call.idempotency_key.text);
+      checker_.mark("fork.unknown");
     }
-    for (const Value& entry : fork.commands.items()) {
-      const ToolKind* kind = tool_kind(entry.text("tool"));
-      const bool done =
-          entry.text("result_type") == "side_effect_committed" || entry["committed"] == Value(true);
-      if (kind && !kind->undo.empty() && done)
-        imported_undoable_.emplace_back(entry.text("node_id"));
+    for (const ForkEntry& entry : list_of<ForkEntry>(fork.commands)) {
+      const ToolKind* kind = tool_kind(or_empty(entry.tool));
+      const bool done = entry.result_type == "side_effect_committed" || entry.committed == true;
+      if (kind && !kind->undo.empty() && done) imported_undoable_.emplace_back(entry.node_id);
     }
   }
 
@@ -274,7 +279,7 @@ class CompensationWalker {
   }
 
   void decided(const DecisionRecorded& decision, const std::string& step) {
-    if (decision.kind != "in_doubt" || step != undo_) return;
+    if (!is_decision<OutcomeDecided>(decision) || step != undo_) return;
     const bool called = walk_.commands.contains(step) && !walk_.commands[step].key.empty();
     if (decision.state == "happened" && !called) undone_by_hand_.insert(undoing_);
     if (decision.state != "fail") return;

@@ -32,18 +32,20 @@ class Approvals {
 
  private:
   void apply_decision(const Event& event, const DecisionRecorded& decision) {
-    const Value& requested = decision.payload.value;
-    if (decision.state == "requested") {
+    if (const auto requested = decision_as<ApprovalRequested>(decision)) {
       Request& request = requests_[decision.decision_id.text];
       request.command = step_of(event);
-      request.tool = requested.text("tool");
-      request.arguments_hash = requested.text("arguments_hash");
-      request.schema = requested.text("schema_digest");
-      if (!requested.text("expires_at").empty()) request.expires = instant(requested["expires_at"]);
+      request.tool = requested->tool;
+      request.arguments_hash = requested->arguments_hash;
+      request.schema = requested->schema_digest;
+      if (requested->expires_at) request.expires = *requested->expires_at;
       newest_[request.command] = decision.decision_id.text;
       return;
     }
-    const auto request = requests_.find(requested.text("approval_id"));
+    DecisionId approval;
+    if (const auto answer = decision_as<ApprovalAnswered>(decision)) approval = answer->approval_id;
+    if (const auto edit = decision_as<ArgumentsEdited>(decision)) approval = edit->approval_id;
+    const auto request = requests_.find(approval.text);
     if (request == requests_.end()) return checker_.fail("an answer to what nobody asked");
     checker_.fail_if(!request->second.decided.empty(), "a second answer to one request");
     request->second.decided = or_empty(decision.state);
@@ -409,8 +411,9 @@ void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
         break;
       case EventType::decision_recorded: {
         const auto& decision = std::get<DecisionRecorded>(event.body);
-        if (decision.kind == "end") pause_requested = parked = false;
-        if (decision.kind == "confirmation" && or_empty(decision.state).starts_with("fail")) {
+        if (decision.kind == EndDecided::kKind) pause_requested = parked = false;
+        if (decision.kind == ConfirmationFailed::kKind &&
+            or_empty(decision.state).starts_with("fail")) {
           pause_requested = parked = false;
         }
         break;

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/heart/decide.h"
 #include "sim/check.h"
 
 namespace ae::sim {

@@ -154,14 +154,13 @@ void Observer::apply_call(const ObservedJob& observed, const Event& event) {
 
 void Observer::apply_decision(ObservedJob& observed, const Event& event) {
   const auto& decision = std::get<DecisionRecorded>(event.body);
-  const std::string step(step_of(event)), state = or_empty(decision.state);
-  if (decision.kind == "approval" && state == "requested") {
+  const std::string step(step_of(event));
+  if (is_decision<ApprovalRequested>(decision)) {
     observed.requests[step] = decision.decision_id.text;
   }
-  if (decision.kind != "confirmation") return;
   // A verification mismatch was opened or answered.
-  if (state == "requested") observed.open_mismatches.insert(step);
-  if (state == "accept" || state == "fail") observed.open_mismatches.erase(step);
+  if (is_decision<ConfirmationRequested>(decision)) observed.open_mismatches.insert(step);
+  if (is_decision<ConfirmationAnswered>(decision)) observed.open_mismatches.erase(step);
 }
 
 void Observer::apply_event(const JobId& job, ObservedJob& observed, const Event& event) {

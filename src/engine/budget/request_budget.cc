@@ -109,13 +109,11 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   AE_TRY(check_covers_call(state, next));
   wanted.soft = 0;
   const std::string name = "budget/" + std::to_string(state.seq) + "#raised";
-  applied.events.emplace_back(DecisionRecorded{.at = context.now,
-                                               .by = none_if_empty(request.by),
-                                               .decision_id = decision_at(state, name),
-                                               .kind = "budget",
-                                               .payload = to_json(wanted),
-                                               .reason = none_if_empty(budget.reason),
-                                               .state = "raised"});
+  applied.events.emplace_back(decision_event(BudgetRaised{.limits = to_json(wanted)},
+                                             {.at = context.now,
+                                              .by = none_if_empty(request.by),
+                                              .decision_id = decision_at(state, name),
+                                              .reason = none_if_empty(budget.reason)}));
   if (state.awaits_budget()) {
     applied.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
   }

@@ -23,16 +23,15 @@ std::uint32_t escalated_step(const State& state, std::string_view name) {
   return found;
 }
 
-std::vector<Value> resources_of(const State& state, std::uint32_t step) {
-  std::vector<Value> resources;
+std::vector<AnsweredResource> resources_of(const State& state, std::uint32_t step) {
+  std::vector<AnsweredResource> resources;
   for (const auto& [key, change] : state.changes) {
     if (change.step != step || !change.escalated) continue;
-    resources.push_back(Value::object(
-        {{"observed",
-          change.escalated->observed.empty() ? Value() : Value(change.escalated->observed)},
-         {"resource_id", change.resource_id},
-         {"resource_type", change.resource_type},
-         {"verdict", change.escalated->verdict}}));
+    const std::string& observed = change.escalated->observed;
+    resources.push_back({.observed = observed.empty() ? Value() : Value(observed),
+                         .resource_id = change.resource_id,
+                         .resource_type = change.resource_type,
+                         .verdict = change.escalated->verdict});
   }
   return resources;
 }
@@ -53,20 +52,19 @@ Result<AppliedRequest> apply_answer(const State& state, const ControlRequest& re
                                         state.job.text + "` lists the open ones");
   }
   const Step& step = state.steps[index];
-  std::vector<Value> resources = resources_of(state, index);
+  std::vector<AnsweredResource> resources = resources_of(state, index);
   const bool last = resources.size() == state.escalated;
   AppliedRequest applied;
-  applied.events.emplace_back(DecisionRecorded{
-      .at = context.now,
-      .by = none_if_empty(request.by),
-      .decision_id =
-          decision_at(state, "confirmation/" + std::to_string(state.seq) + "/" + step.id.text),
-      .kind = "confirmation",
-      .node_id = state.node_of(step).id,
-      .payload = Value::object({{"resources", Value::array(std::move(resources))}}),
-      .reason = none_if_empty(answer.note),
-      .state = answer.resolution,
-      .step_id = step.id});
+  applied.events.emplace_back(decision_event(
+      ConfirmationAnswered{.resources = std::move(resources)},
+      {.at = context.now,
+       .by = none_if_empty(request.by),
+       .decision_id =
+           decision_at(state, "confirmation/" + std::to_string(state.seq) + "/" + step.id.text),
+       .node_id = state.node_of(step).id,
+       .reason = none_if_empty(answer.note),
+       .state = answer.resolution,
+       .step_id = step.id}));
   // A park until `resume` stays: the next verification finds the answer.
   if (last && answer.resolution == "accept" && state.awaits_confirmation()) {
     applied.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});

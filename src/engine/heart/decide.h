@@ -18,6 +18,7 @@
 
 #include "engine/state/state.h"
 #include "log/check_result.h"
+#include "log/decisions.h"
 #include "log/event.h"
 
 namespace ae::engine {

@@ -332,12 +332,11 @@ void Decider::schedule_retry(const Step& step) {
   emit(RandomRecorded{.effect_id = step.id.text + ":random:" + std::to_string(call.try_no),
                       .value = Value(jitter_seed)});
   emit_of(step,
-          DecisionRecorded{
-              .decision_id = decision_id_of(step, "retry" + std::to_string(call.try_no)),
-              .kind = "retry",
-              .not_before = context_.now + wait,
-              .payload = Value::object({{"try", static_cast<std::uint64_t>(call.try_no + 1)}}),
-              .reason = asked_questions ? std::string(to_text(call.outcome)) : call.error.code});
+          decision_event(
+              RetryScheduled{.try_no = std::int64_t{call.try_no} + 1},
+              {.decision_id = decision_id_of(step, "retry" + std::to_string(call.try_no)),
+               .not_before = context_.now + wait,
+               .reason = asked_questions ? std::string(to_text(call.outcome)) : call.error.code}));
 }
 
 // Makes the next try when its time has come. A long back-off may exceed the

@@ -84,10 +84,8 @@ void Decider::end_with_error(std::string_view code, std::string message) {
                     .node_id = {},
                     .by = {}});
   }
-  emit(DecisionRecorded{.decision_id = decision_at(s_, "end"),
-                        .kind = "end",
-                        .payload = Value::object({{"code", code}, {"message", std::move(message)}}),
-                        .state = "failed"});
+  emit(decision_event(EndDecided{.code = std::string(code), .message = std::move(message)},
+                      {.decision_id = decision_at(s_, "end")}));
 }
 
 // Ends the job: nothing new starts, calls in flight are awaited, and unknown

@@ -13,9 +13,8 @@ void Decider::decide_ready(const Step& step) {
       start(step);
       return fail_step(step, branch_taken.error());
     }
-    emit_of(step, DecisionRecorded{.decision_id = decision_id_of(step, "when"),
-                                   .kind = "branch",
-                                   .payload = Value(*branch_taken)});
+    emit_of(step, decision_event(BranchTaken{.taken = *branch_taken},
+                                 {.decision_id = decision_id_of(step, "when")}));
     if (!*branch_taken) skip(step);
     return;  // the next call of decide continues with it
   }
@@ -173,8 +172,7 @@ void Decider::start_map(const Step& step) {
     return fail_step(step, over.error());
   }
   emit_of(step,
-          DecisionRecorded{
-              .decision_id = decision_id_of(step, "map"), .kind = "branch", .payload = *over});
+          decision_event(MapListed{.list = *over}, {.decision_id = decision_id_of(step, "map")}));
   start(step);
 }
 

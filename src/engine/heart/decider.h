@@ -153,8 +153,6 @@ class Decider {
   void park_for_budget();
   const Step* existing_step(const Declaration& d) const;  // nullptr: it is about to start
   std::string path_of(const Declaration& d) const;
-  std::vector<Member> call_members(const Declaration& d, const Value& args,
-                                   std::string_view hash) const;
   bool deny_if_forbidden(const Declaration& d, const Value& args, std::string_view hash);
   bool is_call_approved(const Declaration& d, const Value& args, std::string_view hash) const;
   void request_approval(const Declaration& d, const Value& args, std::string_view hash);

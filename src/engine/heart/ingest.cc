@@ -21,10 +21,6 @@ RecordedError recorded_error(std::string_view code, std::string_view message) {
   return {std::string(code), Value(message)};
 }
 
-Value error_value(std::string_view code, std::string_view message) {
-  return Value::object({{"code", code}, {"message", message}});
-}
-
 // The resolve wait of the call that the request names.
 Result<const std::pair<const std::string, Wait>*> find_resolve_wait(const State& state,
                                                                     const ResolveRequest& resolve) {
@@ -195,16 +191,16 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
                                                        .step_id = step.id,
                                                        .try_no = step.call->try_no});
   }
-  applied.events.emplace_back(DecisionRecorded{
-      .at = context.now,
-      .by = none_if_empty(request.by),
-      .decision_id = decision_at(state, state.path_of(step) + "#in_doubt" + std::to_string(try_no)),
-      .kind = "in_doubt",
-      .node_id = state.node_of(step).id,
-      .payload = Value::object({{"idempotency_key", call_key}, {"resolution", resolve.resolution}}),
-      .reason = none_if_empty(resolve.reason),
-      .state = resolve.resolution,
-      .step_id = step.id});
+  applied.events.emplace_back(decision_event(
+      OutcomeDecided{.idempotency_key = state.key_of(step), .resolution = resolve.resolution},
+      {.at = context.now,
+       .by = none_if_empty(request.by),
+       .decision_id =
+           decision_at(state, state.path_of(step) + "#in_doubt" + std::to_string(try_no)),
+       .node_id = state.node_of(step).id,
+       .reason = none_if_empty(resolve.reason),
+       .state = resolve.resolution,
+       .step_id = step.id}));
   if (happened && step.call) {
     for (StateChanged& change : changed.events) applied.events.emplace_back(std::move(change));
     applied.events.emplace_back(CommandCommitted{.command_id = step.id,
@@ -336,36 +332,39 @@ void commit(const State& state, const Step& step, const Outcome& outcome,
 }
 
 // The outcome in an effect record.
-Result<Outcome> outcome_of_record(const Value& record) {
+Result<Outcome> outcome_of_record(const EffectRecord& record) {
   Outcome outcome;
-  const std::string_view kind = record.text("outcome");
   bool known = false;
   for (auto k : {OutcomeKind::success, OutcomeKind::failure, OutcomeKind::timeout,
                  OutcomeKind::unknown, OutcomeKind::input_required}) {
-    if (to_text(k) == kind) {
+    if (to_text(k) == record.outcome) {
       outcome.kind = k;
       known = true;
     }
   }
   if (!known) return fail(Code::log_corrupt, "an effect record without outcome");
-  outcome.external_id = record.text("external_id");
-  if (record["retry_after_ms"].is_integer()) {
-    outcome.retry_after = std::chrono::milliseconds(record["retry_after_ms"].as_int());
+  outcome.external_id = or_empty(record.external_id);
+  if (record.retry_after_ms) {
+    outcome.retry_after = std::chrono::milliseconds(*record.retry_after_ms);
   }
-  if (record["took_us"].is_integer()) outcome.elapsed = Duration(record["took_us"].as_int());
-  outcome.result = record["output"];
-  if (const Value* invalid = record.find("invalid")) outcome.invalid = *invalid;
-  outcome.definite = record["definite"].is_bool() && record["definite"].as_bool();
-  outcome.retryable = record["retryable"].is_bool() && record["retryable"].as_bool();
-  outcome.settled = record["settled"] == Value(true);
-  outcome.error_code = record["error"].text("code");
-  outcome.error_message = record["error"].text("message");
+  outcome.elapsed = Duration(record.took_us);
+  if (record.output) outcome.result = record.output->value;
+  if (!record.invalid.is_null()) outcome.invalid = record.invalid;
+  outcome.definite = record.definite == true;
+  outcome.retryable = record.retryable == true;
+  outcome.settled = record.settled == true;
+  if (record.error) {
+    outcome.error_code = record.error->code;
+    outcome.error_message = record.error->message;
+  }
   return outcome;
 }
 
-// The schema that the recorded result was validated with.
-std::optional<Hash> result_schema_hash_of(const Value& record) {
-  return hash_from_hex(record.text("response_schema_hash"));
+Result<EffectRecord> effect_record_of(const State& state, const StoredEffect& effect) {
+  AE_ASSIGN(const Value record,
+            read_side_record(effect_location(state.job, effect.invocation, effect.try_no),
+                             effect.record));
+  return record_from_json<EffectRecord>(record);
 }
 
 // Notes the outcomes of calls that were given up, or whose job has ended, from late results: one
@@ -388,19 +387,15 @@ Status note_late_results(const State& state, const std::vector<StoredEffect>& ef
     const auto found = calls.find(effect.invocation.text);
     if (found == calls.end() || !found->second.call.uncertain_tries.contains(effect.try_no))
       continue;
-    AE_ASSIGN(const Value record,
-              read_side_record(effect_location(state.job, effect.invocation, effect.try_no),
-                               effect.record));
+    AE_ASSIGN(const EffectRecord record, effect_record_of(state, effect));
     AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
     Late& late = found->second;
-    if (!(record["late"] == Value(true)) || !is_certain(outcome)) continue;
+    if (record.late != true || !is_certain(outcome)) continue;
     const bool happened = outcome.kind == OutcomeKind::success;
     if (!happened && ++late.failed_tries < late.call.uncertain_tries.size()) continue;
     const Value& result = result_of(outcome);
-    const auto at = instant_from_text(record.text("created_at"));
-    if (!at) return fail(Code::log_corrupt, "an effect record without the time of its writing");
-    OutcomeNoted event =
-        noted_event(late.call, *at, happened ? "happened" : "not_happened", kRuntimeActor);
+    OutcomeNoted event = noted_event(late.call, record.created_at,
+                                     happened ? "happened" : "not_happened", kRuntimeActor);
     // A job whose values were erased gets no new ones.
     if (happened && !state.blind_erased) event.result = result;
     events.emplace_back(std::move(event));
@@ -466,22 +461,16 @@ SentTry sent_try_of(const State& state, const Step& step) {
 }
 
 Result<std::string> erased_effect(std::string_view location, std::string_view text) {
-  AE_ASSIGN(const Value record, read_side_record(location, text));
-  if (is_erased_effect(record)) return std::string(text);
-  std::vector<Member> left;
-  for (const auto& [name, value] : record.members()) {
-    if (name == "error") {
-      left.emplace_back(name, error_value(value.text("code"), ""));
-    } else if (name != "output" && name != "invalid" && name != "metadata" &&
-               name != "external_id") {
-      left.emplace_back(name, value);
-    }
-  }
-  left.emplace_back("erased", true);
-  return canonical(with_checksum(location, Value::object(std::move(left))));
+  AE_ASSIGN(const Value stored, read_side_record(location, text));
+  AE_ASSIGN(EffectRecord record, record_from_json<EffectRecord>(stored));
+  if (record.erased == true) return std::string(text);
+  if (record.error) record.error->message.clear();
+  record.output.reset();
+  record.invalid = record.metadata = Value();
+  record.external_id.reset();
+  record.erased = true;
+  return canonical(with_checksum(location, record_json(record)));
 }
-
-bool is_erased_effect(const Value& record) { return record["erased"] == Value(true); }
 
 bool is_certain(const Outcome& outcome) {
   return outcome.kind == OutcomeKind::success || outcome.kind == OutcomeKind::input_required ||
@@ -507,36 +496,29 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
     if (!open &&
         (!awaits_late_result || effect.record.find(R"("late":true)") == effect.record.npos))
       continue;
-    AE_ASSIGN(const Value record,
-              read_side_record(effect_location(state.job, effect.invocation, effect.try_no),
-                               effect.record));
+    AE_ASSIGN(const EffectRecord record, effect_record_of(state, effect));
     AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
     if (awaits_late_result) {
       // A result that is in the log is not late, although its attempt could not
       // know that it was committed.
       const bool known = !call.uncertain_tries.contains(effect.try_no);
-      if (record["late"] == Value(true) && !known && !is_terminal(state.status) &&
-          is_certain(outcome)) {
+      if (record.late == true && !known && !is_terminal(state.status) && is_certain(outcome)) {
         ToolInvocationFinished event = finished_event(step, effect.try_no, outcome);
-        event.response_schema_hash = result_schema_hash_of(record);
+        event.response_schema_hash = record.response_schema_hash;
         event.late = true;
         event.source = kEffectStoreSource;
         events.emplace_back(std::move(event));
       }
       continue;
     }
-    if (record.text("attempt_id") != call.attempt.text) continue;
+    if (record.attempt_id != call.attempt.text) continue;
     const bool outcome_unknown = step.phase == StepPhase::in_doubt;
     if (outcome_unknown && !is_certain(outcome)) continue;
     ToolInvocationFinished event = finished_event(step, effect.try_no, outcome);
-    event.response_schema_hash = result_schema_hash_of(record);
+    event.response_schema_hash = record.response_schema_hash;
     event.caught_up = true;
     event.source = kEffectStoreSource;
-    if (!is_certain(outcome)) {
-      const auto at = instant_from_text(record.text("created_at"));
-      if (!at) return fail(Code::log_corrupt, "an effect record without the time of its writing");
-      event.at = *at;
-    }
+    if (!is_certain(outcome)) event.at = record.created_at;
     events.emplace_back(std::move(event));
     if (outcome.kind == OutcomeKind::success) commit(state, step, outcome, events);
     if (auto wait = state.waits.find(step.wait_key); outcome_unknown && wait != state.waits.end()) {
@@ -547,13 +529,11 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
   return events;
 }
 
-Result<ToolInvocationFinished> finished_payload(const Value& record) {
+Result<ToolInvocationFinished> finished_payload(const EffectRecord& record) {
   AE_ASSIGN(const Outcome outcome, outcome_of_record(record));
-  const std::int64_t n = record["try"].is_integer() ? record["try"].as_int() : 0;
   ToolInvocationFinished event =
-      finished_event(InvocationId(std::string(record.text("invocation_id"))),
-                     StepId(std::string(record.text("command_id"))), n, outcome);
-  event.response_schema_hash = result_schema_hash_of(record);
+      finished_event(record.invocation_id, record.command_id, record.try_no, outcome);
+  event.response_schema_hash = record.response_schema_hash;
   return event;
 }
 
@@ -563,7 +543,7 @@ std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const 
   if (const auto* closes = std::get_if<ToolInvocationFinished>(&event)) named = closes->step_id;
   if (const auto* asks = std::get_if<WaitOpened>(&event)) named = asks->step_id;  // an operator
   if (const auto* decision = std::get_if<DecisionRecorded>(&event);
-      decision != nullptr && decision->kind == "in_doubt") {
+      decision != nullptr && decision->kind == OutcomeDecided::kKind) {
     named = decision->step_id;
   }
   if (!named) return std::nullopt;
@@ -577,41 +557,37 @@ std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const 
 Value effect_record(const JobId& job, const SentTry& sent, const Outcome& observed, Instant at,
                     Arrival arrival) {
   const Outcome outcome = validated_outcome(observed, sent.result_schema, sent.may_ask_user);
-  std::vector<Member> p{{"attempt_id", sent.attempt.text},
-                        {"command_id", sent.step.text},
-                        {"created_at", to_text(at)},
-                        {"idempotency_key", sent.key.text},
-                        {"input_ref", sent.arguments_hash},
-                        {"invocation_id", sent.invocation.text},
-                        {"job_id", job.text},
-                        {"kind", sent.provider.empty() ? "tool" : "llm"},
-                        {"outcome", to_text(outcome.kind)},
-                        {"took_us", static_cast<std::int64_t>(outcome.elapsed.count())},
-                        {"try", static_cast<std::uint64_t>(sent.try_no)}};
-  if (arrival == Arrival::late) p.emplace_back("late", true);
-  if (!outcome.external_id.empty()) p.emplace_back("external_id", outcome.external_id);
-  if (outcome.retry_after) {
-    p.emplace_back("retry_after_ms",
-                   static_cast<std::int64_t>(outcome.retry_after->count() / 1000));
-  }
+  EffectRecord record{.attempt_id = sent.attempt.text,
+                      .command_id = sent.step,
+                      .created_at = at,
+                      .external_id = none_if_empty(outcome.external_id),
+                      .idempotency_key = sent.key,
+                      .input_ref = sent.arguments_hash,
+                      .invocation_id = sent.invocation,
+                      .job_id = job.text,
+                      .kind = sent.provider.empty() ? "tool" : "llm",
+                      .outcome = to_text(outcome.kind),
+                      .took_us = outcome.elapsed.count(),
+                      .try_no = sent.try_no};
+  if (arrival == Arrival::late) record.late = true;
+  if (outcome.retry_after) record.retry_after_ms = outcome.retry_after->count() / 1000;
   if (!sent.provider.empty()) {
-    p.emplace_back("metadata",
-                   model_metadata(sent.blind, sent.provider, sent.request, result_of(outcome)));
+    record.metadata = model_metadata(sent.blind, sent.provider, sent.request, result_of(outcome));
   }
   if (outcome.kind == OutcomeKind::success) {
-    p.emplace_back(outcome.invalid ? "invalid" : "output", result_of(outcome));
-    if (sent.result_schema) p.emplace_back("response_schema_hash", sent.result_digest);
+    if (outcome.invalid) record.invalid = *outcome.invalid;
+    if (!outcome.invalid) record.output = NullableJson{outcome.result};
+    if (sent.result_schema) record.response_schema_hash = hash_from_hex(sent.result_digest);
   } else if (outcome.kind == OutcomeKind::input_required) {
-    p.emplace_back("definite", true);
-    p.emplace_back("output", outcome.result);
+    record.definite = true;
+    record.output = NullableJson{outcome.result};
   } else {
-    p.emplace_back("definite", outcome.definite);
-    p.emplace_back("error", error_value(outcome.error_code, outcome.error_message));
-    p.emplace_back("retryable", outcome.retryable);
-    if (outcome.settled) p.emplace_back("settled", true);
+    record.definite = outcome.definite;
+    record.error = EffectError{.code = outcome.error_code, .message = outcome.error_message};
+    record.retryable = outcome.retryable;
+    if (outcome.settled) record.settled = true;
   }
-  return with_checksum(effect_location(job, sent.invocation, sent.try_no),
-                       Value::object(std::move(p)));
+  return with_checksum(effect_location(job, sent.invocation, sent.try_no), record_json(record));
 }
 
 AcceptedRequest apply_accepted(const State& state, const ControlRequest& request,

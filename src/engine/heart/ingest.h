@@ -59,8 +59,6 @@ bool is_certain(const Outcome& outcome);
 // An effect record without its values: only that it happened, its outcome and an error's code
 // remain. `record`: the text stored at `location`. Fails with log_corrupt.
 Result<std::string> erased_effect(std::string_view location, std::string_view record);
-// Is this an effect record whose values were erased?
-bool is_erased_effect(const Value& record);
 
 // The events that import effects which are stored but not in the log yet (SPEC §5, W3; §6, late
 // effects). A try whose outcome has been decided meanwhile gets a `finished{late}`, for display.
@@ -73,7 +71,7 @@ Result<std::vector<EventBody>> import_stored_effects(const State& state,
                                                      const std::vector<StoredEffect>& effects);
 
 // The tool_invocation_finished for an effect record, without the members that describe its import.
-Result<ToolInvocationFinished> finished_payload(const Value& record);
+Result<ToolInvocationFinished> finished_payload(const EffectRecord& record);
 
 // The slot in the effect store that this event decides about without a known result: the event may
 // be written only while the slot is empty (SPEC §6). REQUIRES: the event is not yet applied, and is

@@ -115,6 +115,28 @@ AE_TEST(
   }
 }
 
+AE_TEST("log/a decision of an unknown kind or state, or with an unknown field, is refused") {
+  JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
+  job.claim().fails("a", "connect");
+  const std::uint64_t seq = job.seq_of(EventType::decision_recorded, "a");
+  const auto& retry = std::get<DecisionRecorded>(job.log[seq - 1].body);
+  ASSERT_EQ(retry.kind, "retry");
+  const auto is_applied = [&](const auto& change) {
+    DecisionRecorded event = retry;
+    change(event);
+    State before = job.folded(seq - 1);
+    const Status applied = apply(before, event, job.now, uncached_plan_source());
+    if (!applied) EXPECT_EQ(applied.error().code, Code::log_corrupt);
+    return applied.has_value();
+  };
+  EXPECT_TRUE(is_applied([](DecisionRecorded&) {}));
+  EXPECT_FALSE(is_applied([](DecisionRecorded& event) { event.kind = "route"; }));
+  EXPECT_FALSE(is_applied([](DecisionRecorded& event) { event.state = "requested"; }));
+  EXPECT_FALSE(is_applied([](DecisionRecorded& event) { event.payload = Value(); }));
+  EXPECT_FALSE(is_applied(
+      [](DecisionRecorded& event) { event.payload = event.payload.value.with("brand_new", 1); }));
+}
+
 AE_TEST("log/without a plan no attempt begins") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
   State state;

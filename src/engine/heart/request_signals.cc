@@ -247,25 +247,28 @@ DecisionRecorded approval_decision(const State& state, const Wait& wait,
                                    const ControlRequest& request, const SignalRequest& signal,
                                    const DecisionContext& context, std::string_view outcome) {
   const Step& step = state.steps[wait.step];
-  const bool edited = outcome == "edited";
-  std::vector<Member> answer{{"approval_id", step.approval->id},
-                             {"arguments_hash", step.approval->arguments_hash},
-                             {"command_id", step.id.text},
-                             {"tool", step.approval->tool}};
-  if (edited) {
-    answer[1].second = state.hash_of(*signal.arguments);
-    answer.emplace_back("arguments", *signal.arguments);
-    answer.emplace_back("edited_from", step.approval->arguments_hash);
+  const Approval& approval = *step.approval;
+  DecisionRecorded event{.at = context.now,
+                         .by = none_if_empty(request.by),
+                         .decision_id = decision_at(state, approval.id + "#answer"),
+                         .node_id = state.node_of(step).id,
+                         .reason = none_if_empty(signal.payload.text("note")),
+                         .state = outcome,
+                         .step_id = step.id};
+  if (outcome == "edited") {
+    return decision_event(ArgumentsEdited{.approval_id = DecisionId(approval.id),
+                                          .arguments = *signal.arguments,
+                                          .arguments_hash = state.hash_of(*signal.arguments),
+                                          .command_id = step.id,
+                                          .edited_from = approval.arguments_hash,
+                                          .tool = approval.tool},
+                          std::move(event));
   }
-  return {.at = context.now,
-          .by = none_if_empty(request.by),
-          .decision_id = decision_at(state, step.approval->id + "#answer"),
-          .kind = "approval",
-          .node_id = state.node_of(step).id,
-          .payload = Value::object(std::move(answer)),
-          .reason = none_if_empty(signal.payload.text("note")),
-          .state = std::string(outcome),
-          .step_id = step.id};
+  return decision_event(ApprovalAnswered{.approval_id = DecisionId(approval.id),
+                                         .arguments_hash = approval.arguments_hash,
+                                         .command_id = step.id,
+                                         .tool = approval.tool},
+                        std::move(event));
 }
 
 }  // namespace

@@ -17,17 +17,14 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
     for (const std::string& key : unknown_calls_to_resend(state, context)) {
       const Wait& wait = state.waits.at(key);
       const Step& step = state.steps[wait.step];
-      applied.events.emplace_back(DecisionRecorded{
-          .at = context.now,
-          .by = by,
-          .decision_id = decision_at(state, state.path_of(step) + "#" + key),
-          .kind = "in_doubt",
-          .node_id = state.node_of(step).id,
-          .payload = Value::object(
-              {{"idempotency_key", state.key_of(step).text}, {"resolution", "resend"}}),
-          .reason = "its tool is offered again as it was (" + step.call->tool_version + ")",
-          .state = "resend",
-          .step_id = step.id});
+      applied.events.emplace_back(decision_event(
+          ResendDecided{.idempotency_key = state.key_of(step), .resolution = "resend"},
+          {.at = context.now,
+           .by = by,
+           .decision_id = decision_at(state, state.path_of(step) + "#" + key),
+           .node_id = state.node_of(step).id,
+           .reason = "its tool is offered again as it was (" + step.call->tool_version + ")",
+           .step_id = step.id}));
       applied.events.emplace_back(wait_completed_event(state, key, wait, "cancelled"));
     }
   }

@@ -38,15 +38,15 @@ DecisionRecorded plan_decision(const State& state, const ControlRequest& request
                                const std::string& reason, const Plan& plan,
                                const DecisionContext& context) {
   const std::string number = std::to_string(state.plan_number + 1);
-  return {.at = context.now,
-          .by = none_if_empty(request.by),
-          .decision_id =
-              DecisionId(step_id(state.job, plan.decision, number + "#re_plan", "decision").text),
-          .kind = "re_plan",
-          .payload = Value::object({{"plan", state.plan_number + std::uint64_t{1}},
-                                    {"plan_hash", to_hex(plan.hash)},
-                                    {"replaces", to_hex(state.plan->hash)}}),
-          .reason = none_if_empty(reason)};
+  return decision_event(
+      PlanReplaced{.plan = std::int64_t{state.plan_number} + 1,
+                   .plan_hash = plan.hash,
+                   .replaces = state.plan->hash},
+      {.at = context.now,
+       .by = none_if_empty(request.by),
+       .decision_id =
+           DecisionId(step_id(state.job, plan.decision, number + "#re_plan", "decision").text),
+       .reason = none_if_empty(reason)});
 }
 
 PlanGenerated generated(const State& state, const Plan& plan, const Value& carried,
