@@ -13,7 +13,7 @@ import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/release/aetheris")
+TESTING_BIN = os.environ.get("AETHERIS_TESTING_BIN") or str(ROOT / "build/release/aetheris_testing")
 BENCH = os.environ.get("AETHERIS_BENCH_BIN") or str(ROOT / "build/release/aetheris_bench")
 PATIENCE = 1800.0  # seconds for anything that must happen some time
 TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
@@ -159,7 +159,7 @@ class Serve:
         env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
         self.started = time.time()
         self.process = subprocess.Popen(
-            [BIN, "serve", "agents.yaml", "--store", store.url, "--listen", "127.0.0.1:0", "--json", *words],
+            [TESTING_BIN, "serve", "agents.yaml", "--store", store.url, "--listen", "127.0.0.1:0", "--json", *words],
             cwd=store.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=open(store.folder / "said", "a"),
             text=True)
         line = self.process.stdout.readline()

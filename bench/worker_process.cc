@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "testing/native_functions.h"
 #include "tools/native/native.h"
 
 namespace ae::bench {
@@ -50,7 +51,7 @@ WorkerProcess::WorkerProcess(const Options& settings) : event_pipe_(settings.eve
   if (!opened) exit_with_error(opened.error());
   store_ = *std::move(opened);
   tool_registry_.add("work", {std::make_unique<tools::NativeTool>(
-                                  loop_, steady_, tools::built_in_functions().at("fill").function),
+                                  loop_, steady_, testing::native_functions().at("fill").function),
                               "0123456789abcdef"});
   runtime::RuntimeOptions options;
   options.worker = "bench:" + std::to_string(::getpid());

@@ -276,7 +276,7 @@ def push_stages():
     seed = commit()
     return [
         Stage("source", 1, one("source", ["scripts/check", "source"]), pool="waiting"),
-        Stage("release program", 6, builds("release", "--target", "aetheris"), slots=ALL),
+        Stage("release program", 6, builds("release", "--target", "aetheris", "aetheris_testing"), slots=ALL),
         Stage("scripts", 11, scripts(RELEASE, on_release), ("release program",), "waiting"),
         Stage("examples and demos", 3, demos, ("release program",), "waiting"),
         Stage("simulator", 2, builds("release", "--target", "aetheris_sim"), ("release program",), slots=ALL),
@@ -313,7 +313,7 @@ def full_parts():
         "tests": ("every test program under clang's sanitizers, slow tests included",
                   lambda: [build("dev", 12), Stage("test programs", 40, programs(DEV, True), ("dev build",))]),
         "scripts": ("every script of tests/ under sanitizers, slow tests included",
-                    lambda: [build("dev", 12, "--target", "aetheris"), Stage("release build", 6, builds("release"), slots=ALL),
+                    lambda: [build("dev", 12, "--target", "aetheris", "aetheris_testing"), Stage("release build", 6, builds("release"), slots=ALL),
                              Stage("scripts", 30, scripts(DEV, list, True), ("dev build", *after), "waiting")]),
         "gcc": ("the test programs under the address and undefined-behaviour sanitizers of g++", lambda: tested("dev-gcc", 10)),
         "tsan": ("the test programs under the thread sanitizer", lambda: tested("tsan", 20)),

@@ -18,8 +18,9 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from cli import BIN, PATIENCE, ROOT, expect, home  # noqa: E402
+from cli import PATIENCE, expect, home  # noqa: E402
 from serve import Server  # noqa: E402
+from shared.program import BIN, ROOT  # noqa: E402
 
 PORT = "127.0.0.1:7070"
 GROUPS = {  # which routes a reader must find here
@@ -123,7 +124,7 @@ def main():
         missing = [group for group, pattern in GROUPS.items() if not any(re.search(pattern, line) for line, _ in lines)]
         if missing:
             raise Differs(f"no example for: {', '.join(missing)}")
-        with home() as h:
+        with home(BIN) as h:
             (h.path / "agents.yaml").unlink()
             reader = Reader(h)
             for line, answer in lines:

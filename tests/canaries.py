@@ -347,7 +347,7 @@ def by_the_server(loud=False):
         World.gate.clear()
         try:
             with open(h.path / "served.log", "wb") as log:
-                process = subprocess.Popen([os.environ["AETHERIS_BIN"], "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"],
+                process = subprocess.Popen([h.program, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"],
                                            cwd=h.path, env=h.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
             h.started.append(process)
             url = json.loads(process.stdout.readline())["listening"]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The command line, end to end: the built program in folders of its own, as a person or a script would use it.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` per test. tests/shared/program.py has the program, AETHERIS_ROOT names the tree.
   cli.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
@@ -26,10 +26,9 @@ import threading
 import time
 import traceback
 
+from shared.program import ROOT, TESTING_BIN
 from shared.sanitizer import sanitizer
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parent.parent)
-BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/dev/aetheris")
 PATIENCE = 60.0  # seconds, for anything that must happen some time
 TESTS = []
 
@@ -104,7 +103,8 @@ class Said:
 class Home:
     """A folder with an agents file; commands run in it."""
 
-    def __init__(self):
+    def __init__(self, program):
+        self.program = program
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-cli-"))
         (self.path / "agents.yaml").write_text(AGENTS)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
@@ -118,12 +118,12 @@ class Home:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def run(self, *words, env=None, stdin="", timeout=PATIENCE):
-        done = subprocess.run([BIN, *words], cwd=self.path, env={**self.env, **(env or {})},
+        done = subprocess.run([self.program, *words], cwd=self.path, env={**self.env, **(env or {})},
                               input=stdin, capture_output=True, text=True, timeout=timeout)
         return Said(done.returncode, done.stdout, done.stderr)
 
     def start(self, *words, env=None, prefix=()):
-        process = subprocess.Popen([*prefix, BIN, *words], cwd=self.path, env={**self.env, **(env or {})},
+        process = subprocess.Popen([*prefix, self.program, *words], cwd=self.path, env={**self.env, **(env or {})},
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)
         self.started.append(process)
@@ -162,8 +162,9 @@ def expect(said, code):
 
 
 @contextlib.contextmanager
-def home():
-    h = Home()
+def home(program=TESTING_BIN):
+    """AGENTS needs TESTING_BIN."""
+    h = Home(program)
     try:
         yield h
     finally:
@@ -319,7 +320,7 @@ def run_json_is_the_job():
 def on_terminal(h, *words, env=None):
     """What a command prints on a terminal."""
     master, slave = pty.openpty()
-    process = subprocess.Popen([BIN, *words], cwd=h.path, stdin=slave, stdout=slave, stderr=slave,
+    process = subprocess.Popen([h.program, *words], cwd=h.path, stdin=slave, stdout=slave, stderr=slave,
                                env={**h.env, "TERM": "xterm-256color", **(env or {})})
     os.close(slave)
     text = b""
@@ -1183,7 +1184,7 @@ def output_that_cannot_be_written_is_7_and_said():
 
         def full(*words, out="/dev/full"):
             with open(out, "wb") as file:
-                done = subprocess.run([BIN, *words], cwd=h.path, env=h.env, stdin=subprocess.DEVNULL, stdout=file,
+                done = subprocess.run([h.program, *words], cwd=h.path, env=h.env, stdin=subprocess.DEVNULL, stdout=file,
                                       stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
             return Said(done.returncode, "", done.stderr)
 
@@ -1198,13 +1199,13 @@ def output_that_cannot_be_written_is_7_and_said():
         reader, writer = os.pipe()  # whoever read has gone: as every program in a pipe, without a word
         os.close(reader)
         try:
-            done = subprocess.run([BIN, "events", "a"], cwd=h.path, env=h.env, stdin=subprocess.DEVNULL, stdout=writer,
+            done = subprocess.run([h.program, "events", "a"], cwd=h.path, env=h.env, stdin=subprocess.DEVNULL, stdout=writer,
                                   stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
         finally:
             os.close(writer)
         assert done.returncode == 128 + signal.SIGPIPE and done.stderr == "", done
         # A stdout that was never open is not taken for one of our own files.
-        done = subprocess.run(["sh", "-c", 'exec "$0" run agents.yaml echo --input \'{"n":3}\' >&-', BIN], cwd=h.path,
+        done = subprocess.run(["sh", "-c", 'exec "$0" run agents.yaml echo --input \'{"n":3}\' >&-', h.program], cwd=h.path,
                               env=h.env, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
         assert done.returncode == 7, done
         expect(h.run("run", "agents.yaml", "echo"), 0)
@@ -2411,7 +2412,7 @@ def events_are_followed_across_a_restart_of_the_server():
         server, url = serve("127.0.0.1:0")
         out, err = h.path / "out.txt", h.path / "err.txt"
         with open(out, "wb") as to, open(err, "wb") as warnings:
-            watcher = subprocess.Popen([BIN, "events", "w", "-f", "--json"], cwd=h.path, env={**h.env, "AETHERIS_URL": url},
+            watcher = subprocess.Popen([h.program, "events", "w", "-f", "--json"], cwd=h.path, env={**h.env, "AETHERIS_URL": url},
                                        stdin=subprocess.DEVNULL, stdout=to, stderr=warnings)
         h.started.append(watcher)
         until(lambda: "wait_opened" in out.read_text())
@@ -2718,7 +2719,7 @@ def a_disk_that_fails_ends_the_run_and_the_next_one_goes_on():
         for n in range(1, 40):
             strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync,fsync",
                       "-e", f"inject=fdatasync,fsync:error=EIO:when={n}+"]
-            done = subprocess.run([*strace, BIN, "run", "agents.yaml", "sleeps", "--job-id", f"j{n}"], cwd=h.path,
+            done = subprocess.run([*strace, h.program, "run", "agents.yaml", "sleeps", "--job-id", f"j{n}"], cwd=h.path,
                                   env={**h.env, **sanitizer("detect_leaks=0")}, capture_output=True, text=True,
                                   timeout=PATIENCE)
             ends.add(done.returncode)

@@ -27,8 +27,8 @@ import tempfile
 import time
 import urllib.request
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
-BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
+from shared.program import BIN, ROOT
+
 INPUT = '{"order_id": "43", "replacement": "BOOK-5"}'
 # How long after its arrival a request takes effect where the shop is late.
 LATE_MS = {"labels": 300, "flaky": 100, "refunds": 600, "shipments": 1200, "gift-cards": 1200}

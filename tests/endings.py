@@ -19,8 +19,7 @@ import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
-BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
+from shared.program import ROOT, TESTING_BIN
 
 AGENTS = """\
 aetheris: 1
@@ -108,7 +107,7 @@ class Shop:
 
     def run(self, *words, code=0, **env):
         kept = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
-        done = subprocess.run([BIN, *words], cwd=self.folder, env=dict(kept, NO_COLOR="1", **env), text=True,
+        done = subprocess.run([TESTING_BIN, *words], cwd=self.folder, env=dict(kept, NO_COLOR="1", **env), text=True,
                               capture_output=True, timeout=120, stdin=subprocess.DEVNULL)
         assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
@@ -116,7 +115,7 @@ class Shop:
     @contextlib.contextmanager
     def serves(self):
         kept = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
-        words = [BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"]
+        words = [TESTING_BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"]
         with open(self.folder / "serve.log", "ab") as log:
             server = subprocess.Popen(words, cwd=self.folder, env=kept, stdout=subprocess.PIPE, stderr=log, text=True)
         try:

@@ -25,7 +25,8 @@ import urllib.request
 
 sys.dont_write_bytecode = True
 from shared import desk as shared  # noqa: E402
-from shared.desk import BIN, ROOT, run_tests  # noqa: E402
+from shared.desk import ROOT, run_tests  # noqa: E402
+from shared.program import TESTING_BIN  # noqa: E402
 from cli import until  # noqa: E402
 from postgres import Postgres  # noqa: E402
 
@@ -141,6 +142,7 @@ def canonical(value):
 
 class Desk(shared.Desk):
     """A store of its own, in files."""
+    program = TESTING_BIN
 
     def __init__(self):
         super().__init__([KEY])
@@ -218,7 +220,7 @@ class Owned:
 
     def __init__(self):
         super().__init__()
-        self.owner = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=self.path,
+        self.owner = subprocess.Popen([TESTING_BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=self.path,
                                       env=self.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                       stdin=subprocess.DEVNULL, text=True)
         self.url = json.loads(self.owner.stdout.readline())["listening"]
@@ -467,7 +469,7 @@ def each_text_that_is_no_value_is_listed_by_the_command_and_by_the_api(desk):
         "job_created.idempotency_key", "progress.detail"}, sorted(found)
     assert {"labels", "idempotency_key", "the reason"} <= listed(body["kept"]).keys(), body["kept"]
     expect_gone(desk, "t", texts)
-    server = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=desk.path,
+    server = subprocess.Popen([TESTING_BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=desk.path,
                               env=desk.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                               stdin=subprocess.DEVNULL, text=True)
     try:

@@ -22,7 +22,7 @@ import threading
 import time
 
 sys.dont_write_bytecode = True
-from cli import BIN, PATIENCE, expect, home, run_tests, until  # noqa: E402
+from cli import PATIENCE, expect, home, run_tests, until  # noqa: E402
 from serve import Server  # noqa: E402
 from shared.desk import SCENARIOS, Desk  # noqa: E402
 
@@ -859,12 +859,12 @@ def a_transcript_shows_the_conversation_of_a_running_and_a_finished_job():
         piped = desk.path / "piped.txt"
         begin = {"cwd": desk.path, "env": desk.env, "stdin": subprocess.DEVNULL}
         with open(piped, "wb") as out, open(desk.path / "run.txt", "wb") as rest:
-            run = subprocess.Popen([BIN, "run", "agents.yaml", "--message", "Refund order 43", "--job-id", "c"], stdout=rest,
+            run = subprocess.Popen([desk.program, "run", "agents.yaml", "--message", "Refund order 43", "--job-id", "c"], stdout=rest,
                                    stderr=rest, **begin)
             follow = None
             try:
                 until(lambda: lines(desk, "began"))
-                follow = subprocess.Popen([BIN, "transcript", "c", "-f"], stdout=out, stderr=rest, **begin)
+                follow = subprocess.Popen([desk.program, "transcript", "c", "-f"], stdout=out, stderr=rest, **begin)
                 until(lambda: "→ get_order" in piped.read_text(encoding="utf-8"))
                 text = piped.read_text(encoding="utf-8")
                 assert text.startswith("job c · agent helper · running · 1 model answer · 1 tool call · "), text
@@ -957,13 +957,13 @@ def a_store_of_another_user_is_refused():
         os.chown(h.path / ".aetheris", 12345, 12345)
         for folder in (h.path, below):
             for words in (["jobs"], ["run", str(h.path / "agents.yaml"), "echo"]):
-                done = subprocess.run([BIN, *words], cwd=folder, env=h.env, capture_output=True, text=True)
+                done = subprocess.run([h.program, *words], cwd=folder, env=h.env, capture_output=True, text=True)
                 assert done.returncode == 2 and "belongs to another user (uid 12345)" in done.stderr, done
         os.chown(h.path / ".aetheris", 0, 0)
         # A link of another user to our own store is not followed.
         (below / ".aetheris").symlink_to(h.path / ".aetheris")
         os.lchown(below / ".aetheris", 12345, 12345)
-        done = subprocess.run([BIN, "jobs"], cwd=below, env=h.env, capture_output=True, text=True)
+        done = subprocess.run([h.program, "jobs"], cwd=below, env=h.env, capture_output=True, text=True)
         assert done.returncode == 2 and "belongs to another user" in done.stderr, done
 
 
@@ -1013,7 +1013,7 @@ class OnTerminal:
         self.pid, self.master = pty.fork()
         if self.pid == 0:
             os.chdir(h.path)
-            os.execve(BIN, [BIN, *words], {**h.env, "TERM": "dumb"})
+            os.execve(h.program, [h.program, *words], {**h.env, "TERM": "dumb"})
         self.text = ""
 
     def read(self):
@@ -1173,7 +1173,7 @@ def a_program_runs_in_the_folder_of_its_file():
             'aetheris: 1\ntools: { read: { command: ["cat", "notes.txt"], effect: read } }\n'
             'agents: { a: { plan: [{ id: note, tool: read }], output: "${ .steps.note }" } }\n', encoding="utf-8")
         (h.path / "sub").mkdir()
-        done = subprocess.run([BIN, "run", "../reads.yaml"], cwd=h.path / "sub", env=h.env, capture_output=True,
+        done = subprocess.run([h.program, "run", "../reads.yaml"], cwd=h.path / "sub", env=h.env, capture_output=True,
                               text=True, timeout=PATIENCE, check=False)
         assert (done.returncode, done.stdout) == (0, "a note\n"), done
 

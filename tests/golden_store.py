@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
-BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
+from shared.program import ROOT, TESTING_BIN
+
 GOLDEN = ROOT / "testdata/golden"
 AGENTS = r"""
 aetheris: 1
@@ -49,7 +49,7 @@ agents:
 
 def aetheris(store, *arguments, code=0):
     env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
-    done = subprocess.run([BIN, "--store", f"sqlite:{store}", *arguments], env=dict(env, NO_COLOR="1"), cwd=store.parent,
+    done = subprocess.run([TESTING_BIN, "--store", f"sqlite:{store}", *arguments], env=dict(env, NO_COLOR="1"), cwd=store.parent,
                           capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
     assert done.returncode == code, (arguments, done.returncode, done.stderr)
     return done.stdout

@@ -18,10 +18,9 @@ import tempfile
 import threading
 import traceback
 
+from shared.program import BIN, ROOT
 from shared.sanitizer import sanitizer
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT") or pathlib.Path(__file__).resolve().parent.parent)
-BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/dev/aetheris")
 PATIENCE = 120.0
 GIBIBYTE = 1 << 30
 GOOD_JOBS = 3

@@ -18,7 +18,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import mcp  # noqa: E402
 import oracles  # noqa: E402
-from cli import BIN, PATIENCE, ROOT, expect, home, run_tests, until  # noqa: E402
+from cli import PATIENCE, ROOT, expect, home, run_tests, until  # noqa: E402
 from jsonschema import Draft7Validator, Draft202012Validator  # noqa: E402
 from serve import Server  # noqa: E402
 
@@ -142,7 +142,7 @@ class Http(Client):
 class Stdio(Client):
     def __init__(self, h, *words, revision=LEGACY, capabilities=None, env=None):
         super().__init__(revision, capabilities)
-        self.process = subprocess.Popen([BIN, "mcp", *words], cwd=h.path, env={**h.env, **(env or {})}, stdin=subprocess.PIPE,
+        self.process = subprocess.Popen([h.program, "mcp", *words], cwd=h.path, env={**h.env, **(env or {})}, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         h.started.append(self.process)
 
@@ -444,7 +444,7 @@ def the_official_client_drives_it_over_http():
 @test
 def the_official_client_drives_it_over_stdio():
     with home() as h:
-        oracle("stdio", BIN, "mcp", str(h.path / "agents.yaml"), "--store", f"sqlite:{h.path}/mcp.db", env=h.env)
+        oracle("stdio", h.program, "mcp", str(h.path / "agents.yaml"), "--store", f"sqlite:{h.path}/mcp.db", env=h.env)
 
 
 def made(server, *calls):

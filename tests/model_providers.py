@@ -19,9 +19,9 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import oracles  # noqa: E402
 from cli import run_tests  # noqa: E402
+from shared.program import BIN  # noqa: E402
 
 ROOT = oracles.ROOT
-BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/dev/aetheris")
 SERVER = ROOT / "examples/model-server/server.mjs"
 SCENARIOS = [ROOT / f"examples/model-server/scenarios/{name}.json" for name in ("storm", "structured")]
 PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}

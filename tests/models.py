@@ -19,8 +19,8 @@ import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
-BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
+from shared.program import BIN, ROOT
+
 ROUTE = "POST /v1/chat/completions"
 LONG = "a line that is long enough to be worth a place of its own in the store, for all who repeat it"
 AGENTS = f"""\

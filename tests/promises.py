@@ -16,10 +16,9 @@ import subprocess
 import sys
 import tempfile
 
+from shared.program import BIN, ROOT
 from shared.sanitizer import sanitizer
 
-ROOT = pathlib.Path(os.environ.get("AETHERIS_ROOT", pathlib.Path(__file__).resolve().parent.parent))
-BIN = os.environ.get("AETHERIS_BIN", str(ROOT / "build/dev/aetheris"))
 AGENTS = """\
 aetheris: 1
 tools:

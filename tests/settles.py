@@ -30,7 +30,7 @@ import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from cli import BIN, expect, home, run_tests, until  # noqa: E402
+from cli import expect, home, run_tests, until  # noqa: E402
 
 TESTS = []
 CALLS = 36
@@ -168,7 +168,7 @@ class Service:
 
     def start(self):
         words = ["serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json", "--lease", "2s"]
-        self.process = subprocess.Popen([BIN, *words], cwd=self.h.path, env={**self.h.env, **self.env},
+        self.process = subprocess.Popen([self.h.program, *words], cwd=self.h.path, env={**self.h.env, **self.env},
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log, text=True)
         self.h.started.append(self.process)
         line = self.process.stdout.readline()

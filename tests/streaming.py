@@ -23,9 +23,9 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import oracles  # noqa: E402
 from cli import run_tests, until  # noqa: E402
+from shared.program import BIN  # noqa: E402
 
 ROOT = oracles.ROOT
-BIN = os.environ.get("AETHERIS_BIN") or str(ROOT / "build/dev/aetheris")
 SERVER = ROOT / "examples/model-server/server.mjs"
 KEY = "sk-canary-0815-never-shown"
 ESCAPED = f"\\u{ord(KEY[0]):04x}" + KEY[1:].replace("-", "\\u002d")

@@ -20,7 +20,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cli  # noqa: E402
-from cli import BIN, Skip, expect, home, run_tests, until  # noqa: E402
+from cli import Skip, expect, home, run_tests, until  # noqa: E402
 from keys import certificate  # noqa: E402
 from serve import Server  # noqa: E402
 
@@ -416,7 +416,7 @@ def programs_of_our_own_user_in_other_sessions_are_let_in_over_tcp():
     with serving() as s:
         attack(s, {"variables": []})
         url = f"http://{s.address}/api/jobs"
-        clients = {"aetheris": [BIN, "jobs"],
+        clients = {"aetheris": [s.h.program, "jobs"],
                    "thread": [sys.executable, "-c", THREAD, s.address, "stays"],
                    "ended": [sys.executable, "-c", THREAD, s.address, "ends"]}
         if shutil.which("curl"):
@@ -449,7 +449,7 @@ def a_tool_that_runs_the_command_line_makes_no_key_and_approves_nothing():
     with serving() as s:
         decision = decision_of_a_payment(s)
         store = "sqlite:" + str(s.h.path / ".aetheris/aetheris.db")
-        said = attack(s, {"commands": [BIN, store, decision]})["commands"]
+        said = attack(s, {"commands": [s.h.program, store, decision]})["commands"]
         for name, (code, text) in said.items():
             assert code != 0 and "forbidden" in text, (name, code, text)
         assert not (s.h.path / "paid.txt").exists()
@@ -494,7 +494,7 @@ def a_tool_of_another_server_neither_approves_a_payment_nor_makes_a_key():
         store = "sqlite:" + str(s.h.path / ".aetheris/aetheris.db")
         tried = attack(other, {"on_socket": [socket_of(s), decision], "on_tcp": [s.address, decision],
                                "detached": [socket_of(s), str(other.h.path / "said.json")],
-                               "in_a_hidden_thread": [s.address], "commands": [BIN, store, decision]})
+                               "in_a_hidden_thread": [s.address], "commands": [s.h.program, store, decision]})
         for name, (code, text) in tried.pop("commands").items():
             assert code != 0 and "forbidden" in text, (name, code, text)
         assert tried["in_a_hidden_thread"].pop("unshared") == 0, tried

@@ -19,7 +19,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from shared import retention  # noqa: E402
-from cli import BIN, ROOT, Skip, expect, home, run_tests, until  # noqa: E402
+from cli import ROOT, Skip, expect, home, run_tests, until  # noqa: E402
 from serve import Server  # noqa: E402
 
 TESTS = []
@@ -178,7 +178,7 @@ def progress_is_shown_to_a_terminal_and_to_nobody_else():
         connection.close()
         assert expect(h.run("backup", "quiet.db"), 0).err == ""
         master, slave = pty.openpty()
-        process = subprocess.Popen([BIN, "backup", "b.db"], cwd=h.path, env=h.env, stderr=slave,
+        process = subprocess.Popen([h.program, "backup", "b.db"], cwd=h.path, env=h.env, stderr=slave,
                                    stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         os.close(slave)
         shown = b""
@@ -451,7 +451,7 @@ def a_store_reached_through_another_mount_has_one_owner():
         other = h.path / "other"
         other.mkdir()
         (other / "x.db").write_bytes(b"")
-        mount = f"mount --bind {h.store} {other}/x.db && exec {BIN} run agents.yaml echo --store sqlite:{other}/x.db"
+        mount = f"mount --bind {h.store} {other}/x.db && exec {h.program} run agents.yaml echo --store sqlite:{other}/x.db"
         if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0:
             raise Skip("this machine allows no mounts of our own")
         server = Server(h)

@@ -16,7 +16,7 @@ import urllib.parse
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import postgres  # noqa: E402
-from cli import BIN, PATIENCE, ROOT, expect, home, run_tests, until  # noqa: E402
+from cli import PATIENCE, ROOT, expect, home, run_tests, until  # noqa: E402
 from serve import Server  # noqa: E402
 
 TESTS = []

@@ -41,10 +41,7 @@ class AgentCheck {
 
   Agent run() {
     const std::size_t before = check_.count();
-    if (!check_.mapping(source_node_,
-                        {"plan", "loop", "planner", "input_schema", "output", "deadline",
-                         "max_attempts", "labels", "description", "versions",
-                         "required_capabilities", "confirm", "queue", "budget", "grants"},
+    if (!check_.mapping(source_node_, Mapping::agent,
                         {{"code", "agents written as code are not available yet"},
                          {"cron", "schedules are not available yet"},
                          {"schedule", "schedules are not available yet"}})) {
@@ -211,9 +208,7 @@ class AgentCheck {
 
   Value node(std::uint32_t index) {
     const SourceNode& source_node = nodes_[index].source_node;
-    if (!check_.mapping(source_node,
-                        {"id", "tool", "args", "needs", "when", "on_error", "wait", "map", "as",
-                         "max_parallel", "do", "on_item_error", "llm", "loop"},
+    if (!check_.mapping(source_node, Mapping::node,
                         {{"approval", "set approval on the tool, not on the node"},
                          {"agent", "child jobs are not available yet"},
                          {"retry", "set retry on the tool, not on the node"},
@@ -227,7 +222,7 @@ class AgentCheck {
     needs(source_node, members);
     if (const auto when = source_node.find("when")) this->when(*when, members);
     if (const auto on_error = source_node.find("on_error")) {
-      if (check_.word(*on_error, {"fail", "continue"}) == 1) {
+      if (check_.word(*on_error, Words::fail_or_continue) == "continue") {
         members.emplace_back("on_error", "continue");
       }
     }
@@ -237,9 +232,11 @@ class AgentCheck {
 
   void kind(const SourceNode& source_node, std::vector<Member>& members) {
     std::vector<std::string_view> kinds;
-    for (const std::string_view kind : {"tool", "llm", "wait", "map", "loop", "agent"}) {
+    const Shape& shape = shape_of(Mapping::node);
+    for (const std::string_view kind : shape.kinds) {
       if (source_node->find(kind) != nullptr) kinds.push_back(kind);
     }
+    if (source_node->find("agent") != nullptr) kinds.emplace_back("agent");  // reported
     if (kinds.empty()) {
       check_.report(source_node, "a node needs one of tool, llm, wait, map or loop");
       return;
@@ -250,30 +247,25 @@ class AgentCheck {
                         std::string(kinds[0]) + " and " + std::string(kinds[1]));
       return;
     }
-    if (kinds[0] == "tool") {
-      check_.misplaced(source_node, "a map", {"as", "max_parallel", "do", "on_item_error"});
-      members.emplace_back("kind", "tool");
+    const std::string_view kind = kinds[0];
+    if (kind == "agent") return;
+    check_.misplaced(source_node, shape, kind, [&](std::string_view key, const auto& owners) {
+      const bool of_map = owners.front() == "map";
+      return "`" + std::string(key) + "` belongs to " +
+             (of_map          ? "a map"
+              : kind == "map" ? "the `do` of a map"
+                              : "a tool");
+    });
+    if (kind == "loop") return loop(*source_node.find(kind), members);
+    members.emplace_back("kind", kind);
+    if (kind == "tool") {
       call(source_node, members);
-    } else if (kinds[0] == "llm") {
-      check_.misplaced(source_node, "a map", {"as", "max_parallel", "do", "on_item_error"});
-      check_.misplaced(source_node, "a tool", {"args"});
-      members.emplace_back("kind", "llm");
-      llm(*source_node.find("llm"), members);
-    } else if (kinds[0] == "wait") {
-      check_.misplaced(source_node, "a map", {"as", "max_parallel", "do", "on_item_error"});
-      check_.misplaced(source_node, "a tool", {"args"});
-      members.emplace_back("kind", "wait");
-      if (auto wait = check_wait(check_, *source_node.find("wait"), check_expressions_)) {
-        members.emplace_back("wait", *std::move(wait));
-      }
-    } else if (kinds[0] == "map") {
-      check_.misplaced(source_node, "the `do` of a map", {"args"});
-      members.emplace_back("kind", "map");
+    } else if (kind == "llm") {
+      llm(*source_node.find(kind), members);
+    } else if (kind == "map") {
       map(source_node, members);
-    } else if (kinds[0] == "loop") {
-      check_.misplaced(source_node, "a map", {"as", "max_parallel", "do", "on_item_error"});
-      check_.misplaced(source_node, "a tool", {"args"});
-      loop(*source_node.find("loop"), members);
+    } else if (auto wait = check_wait(check_, *source_node.find(kind), check_expressions_)) {
+      members.emplace_back("wait", *std::move(wait));
     }
   }
 
@@ -371,10 +363,7 @@ class AgentCheck {
 
   // Checks a model request and builds the arguments of its call.
   void llm(const SourceNode& source_node, std::vector<Member>& members) {
-    if (!check_.mapping(source_node,
-                        {"model", "prompt", "messages", "system", "temperature", "max_tokens",
-                         "schema", "repair"},
-                        {{"tools", "tools need a `loop`"}})) {
+    if (!check_.mapping(source_node, Mapping::llm, {{"tools", "tools need a `loop`"}})) {
       return;
     }
     std::vector<Member> request;
@@ -459,13 +448,13 @@ class AgentCheck {
     }
     members.emplace_back("max_parallel", static_cast<double>(parallel.value_or(8)));
     if (const auto on_item = source_node.find("on_item_error")) {
-      if (check_.word(*on_item, {"fail", "collect"}) == 1) {
+      if (check_.word(*on_item, Words::on_item_error) == "collect") {
         members.emplace_back("on_item_error", "collect");
       }
     }
     const auto each =
         check_.required(source_node, "do", "the tool call or llm step to run for each item");
-    if (!each || !check_.mapping(*each, {"tool", "args", "llm"},
+    if (!each || !check_.mapping(*each, Mapping::map_item,
                                  {{"map", "nested maps are not available yet"},
                                   {"wait", "waits in maps are not available yet"},
                                   {"when", "set `when` on the node, or filter the list"}})) {
@@ -476,7 +465,10 @@ class AgentCheck {
       if ((*each)->find("tool") != nullptr) {
         check_.report(*each, "`do` needs either `tool` or `llm`");
       }
-      check_.misplaced(*each, "a tool", {"args"});
+      check_.misplaced(*each, shape_of(Mapping::map_item), "llm",
+                       [](std::string_view key, const auto&) {
+                         return "`" + std::string(key) + "` belongs to a tool";
+                       });
     } else if ((*each)->find("tool") == nullptr &&
                ((*each)->find("map") != nullptr || (*each)->find("wait") != nullptr)) {
       return;  // already reported

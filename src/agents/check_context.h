@@ -16,6 +16,7 @@
 
 #include "agents/agents_file.h"
 #include "agents/diagnostics.h"
+#include "agents/grammar.h"
 #include "agents/source_tree.h"
 #include "base/time.h"
 #include "expr/expr.h"
@@ -40,9 +41,9 @@ constexpr std::size_t kHeadersMax = 64;  // of one request
 
 using NameList = std::initializer_list<std::string_view>;
 
-// Reserved keys and words that this version does not implement.
+// Reserved keys that this version does not implement.
 struct UnsupportedKey {
-  std::string_view word;
+  std::string_view key;
   std::string_view why;  // follows "…: " in the message
 };
 using UnsupportedKeys = std::initializer_list<UnsupportedKey>;
@@ -78,11 +79,18 @@ class CheckContext {
   std::vector<Note> take_notes() { return std::exchange(notes_, {}); }
 
   // Checks for a mapping without unknown keys; false = not a mapping.
-  bool mapping(const SourceNode& source_node, NameList known,
-               UnsupportedKeys unsupported_keys = {});
+  bool mapping(const SourceNode& source_node, Names known, UnsupportedKeys unsupported_keys = {});
+  bool mapping(const SourceNode& source_node, Mapping mapping_of_grammar,
+               UnsupportedKeys unsupported_keys = {}) {
+    return mapping(source_node, shape_of(mapping_of_grammar).keys, unsupported_keys);
+  }
   bool any_mapping(const SourceNode& source_node);
-  // Reports keys that are valid elsewhere only.
-  void misplaced(const SourceNode& source_node, std::string_view owner, NameList keys);
+  // Reports the keys that only mappings of other kinds have. `message`: for the key and the kinds
+  // that have it; "" = reported elsewhere.
+  using MisplacedMessage =
+      std::function<std::string(std::string_view key, const std::vector<std::string_view>& kinds)>;
+  void misplaced(const SourceNode& source_node, const Shape& shape, std::string_view kind,
+                 const MisplacedMessage& message);
   bool list(const SourceNode& source_node);
   // The value of this key; reports an error if it is missing.
   std::optional<SourceNode> required(const SourceNode& source_node, std::string_view key,
@@ -93,9 +101,11 @@ class CheckContext {
   std::optional<std::uint32_t> count(const SourceNode& source_node, std::uint32_t most);
   std::optional<Duration> duration(const SourceNode& source_node, Duration least);
   std::optional<std::uint64_t> size(const SourceNode& source_node, std::uint64_t most);
-  // The index of the word.
-  std::optional<std::size_t> word(const SourceNode& source_node, NameList words,
-                                  UnsupportedKeys unsupported_keys = {});
+  // One of the words.
+  std::optional<std::string_view> word(const SourceNode& source_node, Names words);
+  std::optional<std::string_view> word(const SourceNode& source_node, Words words) {
+    return word(source_node, words_of(words));
+  }
   // Validates a key that names something (a node, tool or agent).
   bool name(std::string_view what, std::string_view text, SourceLocation at,
             const std::string& path);

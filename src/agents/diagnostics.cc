@@ -227,9 +227,9 @@ std::string quote(std::string_view text) {
   return out;
 }
 
-std::string join_names(std::initializer_list<std::string_view> details) {
+std::string join_names(std::span<const std::string_view> names) {
   std::string out;
-  for (const std::string_view word : details) {
+  for (const std::string_view word : names) {
     if (!out.empty()) out += ", ";
     out += word;
   }

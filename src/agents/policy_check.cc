@@ -53,8 +53,7 @@ class PolicyCheck {
 
   Policy run(const SourceNode& source_node) {
     const std::size_t before = check_.count();
-    if (!check_.mapping(source_node, {"tools", "agents", "capability", "when", "label", "action",
-                                      "reason", "expires"})) {
+    if (!check_.mapping(source_node, Mapping::policy)) {
       return {};
     }
     action(source_node);
@@ -74,13 +73,11 @@ class PolicyCheck {
 
  private:
   void action(const SourceNode& source_node) {
-    constexpr std::string_view kActions[] = {"allow", "require_approval", "deny"};
     const auto found = check_.required(source_node, "action", "allow, require_approval or deny");
-    const auto word =
-        found ? check_.word(*found, {"allow", "require_approval", "deny"}) : std::nullopt;
+    const auto word = found ? check_.word(*found, Words::policy_action) : std::nullopt;
     if (!word) return;
-    requires_approval_ = *word == 1;
-    rule_.emplace_back("action", kActions[*word]);
+    requires_approval_ = *word == "require_approval";
+    rule_.emplace_back("action", *word);
   }
 
   // A list of names.

@@ -69,8 +69,7 @@ void check_entry(CheckContext& check, const SourceNode& source_node,
 
 void check_retry(CheckContext& check, const SourceNode& source_node, engine::RetryPolicy& retry,
                  const MayRetry& may) {
-  if (!check.mapping(source_node, {"max_attempts", "initial_backoff", "max_backoff", "multiplier",
-                                   "retry_on"})) {
+  if (!check.mapping(source_node, Mapping::retry)) {
     return;
   }
   if (const auto tries = check.required(source_node, "max_attempts", "the total number of tries")) {

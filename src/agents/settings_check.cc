@@ -54,8 +54,8 @@ class SettingsCheck {
       }
     }
     if (const auto confirm = source_node_.find("confirm")) {  // the default is strict
-      const auto mode = check_.word(*confirm, {"strict", "warn", "human"});
-      if (mode && *mode > 0) graph_.emplace_back("confirm", *mode == 1 ? "warn" : "human");
+      const auto mode = check_.word(*confirm, Words::confirm_mode);
+      if (mode && *mode != "strict") graph_.emplace_back("confirm", *mode);
     }
     return cost_;
   }
@@ -63,8 +63,7 @@ class SettingsCheck {
  private:
   // The limits of each job. Model prices are checked after the nodes.
   void budget(const SourceNode& source_node) {
-    if (!check_.mapping(source_node,
-                        {"tokens", "cost", "model_calls", "tool_calls", "wall", "soft"})) {
+    if (!check_.mapping(source_node, Mapping::budget)) {
       return;
     }
     const auto counted = [&](std::string_view key, std::optional<std::uint64_t>& most) {
@@ -107,12 +106,11 @@ class SettingsCheck {
   }
 
   void versions(const SourceNode& source_node) {
-    if (!check_.mapping(source_node, {"policy", "execution"})) return;
+    if (!check_.mapping(source_node, Mapping::versions)) return;
     if (const auto policy = source_node.find("policy")) {
-      const auto chosen_policy = check_.word(*policy, {"warn", "strict", "route"});
-      if (chosen_policy && *chosen_policy > 0) {
-        graph_.emplace_back("versions",
-                            Value::object({{"policy", *chosen_policy == 1 ? "strict" : "route"}}));
+      const auto chosen_policy = check_.word(*policy, Words::version_policy);
+      if (chosen_policy && *chosen_policy != "warn") {
+        graph_.emplace_back("versions", Value::object({{"policy", *chosen_policy}}));
       }
     }
     if (const auto execution = source_node.find("execution")) {

@@ -24,6 +24,7 @@ constexpr std::size_t kListEntriesMax =
     1'000;  // entries of command, env, retry_on, definite_failures
 constexpr std::uint64_t kSandboxBytesMax = std::uint64_t{1} << 40;
 constexpr std::uint32_t kSandboxCountMax = 1'000'000;
+constexpr std::string_view kInDoubt[] = {"resend", "park", "fail", "probe"};  // of OnInDoubt
 constexpr Duration kHeartbeatMin = std::chrono::milliseconds(100);
 
 std::string lower(std::string_view text) {
@@ -43,18 +44,7 @@ class ToolCheck {
 
   CheckedTool run() {
     const std::size_t before = check_.count();
-    if (server_tool_ ||
-        check_.mapping(source_node_, {"description",      "http",         "command",
-                                      "native",           "mcp",          "effect",
-                                      "timeout",          "retry",        "on_in_doubt",
-                                      "dedupe_window",    "grace",        "definite_failures",
-                                      "args_schema",      "output",       "result",
-                                      "numbers",          "output_max",   "env",
-                                      "env_allow",        "cwd",          "approval",
-                                      "approval_expires", "probe",        "compensate",
-                                      "changes",          "verify",       "heartbeat_timeout",
-                                      "result_schema",    "capabilities", "local",
-                                      "sandbox"})) {
+    if (server_tool_ || check_.mapping(source_node_, Mapping::own_tool)) {
       if (const auto description = source_node_.find("description")) {
         checked_.description = check_.text(*description).value_or("");
       }
@@ -75,9 +65,7 @@ class ToolCheck {
   // The connection to an MCP server; `source_node_` is the value of `mcp`.
   Value connection() {
     const bool program = source_node_->find("command") != nullptr;
-    if (!check_.mapping(source_node_,
-                        program ? NameList{"command", "env", "env_allow", "cwd", "sandbox"}
-                                : NameList{"command", "url", "headers"})) {
+    if (!check_.mapping(source_node_, program ? Mapping::mcp_program : Mapping::mcp_address)) {
       return {};
     }
     if (program) {
@@ -130,14 +118,11 @@ class ToolCheck {
     const auto source_node = server_tool_ ? std::nullopt : source_node_.find("native");
     if (!source_node || !(*source_node)->is_string()) return;
     const std::string& name = (*source_node)->scalar.as_string();
-    RecordedKind& records = checked_.tool.policy.records;
-    if (name == "now") records = RecordedKind::time;
-    if (name == "random") records = RecordedKind::random;
-    if (name == "uuid") records = RecordedKind::uuid;
-    if (records == RecordedKind::nothing) return;
-    for (const std::string_view key :
-         {"timeout", "retry", "on_in_doubt", "dedupe_window", "grace", "args_schema",
-          "result_schema", "probe", "compensate", "changes", "verify", "heartbeat_timeout"}) {
+    if (!contains(words_of(Words::recorded_function), name)) return;
+    checked_.tool.policy.records = name == "now"      ? RecordedKind::time
+                                   : name == "random" ? RecordedKind::random
+                                                      : RecordedKind::uuid;
+    for (const std::string_view key : shape_of(Mapping::recorded_tool).refused) {
       if (const auto other = source_node_.find(key)) {
         check_.report(*other, "`" + std::string(key) + "` does not apply: `" + name +
                                   "` makes no call; remove it");
@@ -154,8 +139,11 @@ class ToolCheck {
   void policy() {
     engine::ToolPolicy& policy = checked_.tool.policy;
     if (const auto effect = source_node_.find("effect")) {
-      if (const auto word = check_.word(*effect, {"read", "idempotent", "at_most_once"})) {
-        policy.effect = static_cast<EffectClass>(*word);
+      if (const auto word = check_.word(*effect, Words::effect)) {
+        for (const EffectClass known :
+             {EffectClass::read, EffectClass::idempotent, EffectClass::at_most_once}) {
+          if (engine::to_text(known) == *word) policy.effect = known;
+        }
       } else {
         effect_known_ = false;
       }
@@ -164,8 +152,9 @@ class ToolCheck {
     policy.on_in_doubt =
         policy.effect == EffectClass::at_most_once ? OnInDoubt::park : OnInDoubt::resend;
     if (const auto in_doubt = source_node_.find("on_in_doubt")) {
-      if (const auto word = check_.word(*in_doubt, {"resend", "park", "fail", "probe"})) {
-        policy.on_in_doubt = static_cast<OnInDoubt>(*word);
+      if (const auto word = check_.word(*in_doubt, Words::on_in_doubt)) {
+        policy.on_in_doubt =
+            static_cast<OnInDoubt>(std::ranges::find(kInDoubt, *word) - std::begin(kInDoubt));
         if (effect_known_ && policy.effect == EffectClass::at_most_once &&
             policy.on_in_doubt == OnInDoubt::resend) {
           check_.report(
@@ -182,7 +171,8 @@ class ToolCheck {
       policy.grace = check_.duration(*grace, Duration(0)).value_or(policy.grace);
     }
     if (const auto window = source_node_.find("dedupe_window")) {
-      if ((*window)->is_string() && (*window)->scalar.as_string() == "unlimited") {
+      if ((*window)->is_string() &&
+          contains(words_of(Words::dedupe_window), (*window)->scalar.as_string())) {
         policy.dedupe_window = std::nullopt;
       } else {
         policy.dedupe_window = check_.duration(*window, kDurationMin);
@@ -220,8 +210,8 @@ class ToolCheck {
       const bool text = (*source_node)->is_string();
       if (text && has_expression((*source_node)->scalar.as_string())) {
         needs_approval = condition(*source_node);
-      } else if (const auto word = check_.word(*source_node, {"never", "required"})) {
-        needs_approval = *word == 1;
+      } else if (const auto word = check_.word(*source_node, Words::approval)) {
+        needs_approval = *word == "required";
       } else {
         return;
       }
@@ -276,7 +266,7 @@ class ToolCheck {
       } else if (reads) {
         check_.report(*probe, "`probe` is not allowed with `effect: read`");
       }
-      checked_.probe = side_call(*probe, {"tool", "args", "happened"}, {"args", "call"}, probe_);
+      checked_.probe = side_call(*probe, Mapping::probe, {"args", "call"}, probe_);
       if (const auto happened =
               check_.required(*probe, "happened",
                               "a single ${ … } over .result; null means the call did not happen")) {
@@ -294,14 +284,14 @@ class ToolCheck {
     if (const auto undo = source_node_.find("compensate")) {
       if (reads) check_.report(*undo, "`compensate` is not allowed with `effect: read`");
       checked_.compensate =
-          side_call(*undo, {"tool", "args"}, {"args", "call", "result"}, compensate_);
+          side_call(*undo, Mapping::compensate, {"args", "call", "result"}, compensate_);
     }
   }
 
   // Returns the node that names the tool.
-  std::optional<SourceNode> side_call(const SourceNode& source_node, NameList keys, NameList roots,
-                                      std::vector<Member>& members) {
-    if (!check_.mapping(source_node, keys)) return std::nullopt;
+  std::optional<SourceNode> side_call(const SourceNode& source_node, Mapping mapping,
+                                      NameList roots, std::vector<Member>& members) {
+    if (!check_.mapping(source_node, mapping)) return std::nullopt;
     const auto named = check_.required(source_node, "tool", "the name of a tool of this file");
     const auto name = named ? check_.text(*named) : std::nullopt;
     if (name) members.emplace_back("tool", *name);
@@ -358,7 +348,8 @@ class ToolCheck {
   void transport() {
     if (server_tool_) return check_server_tool();
     std::vector<std::string_view> kinds;
-    for (const std::string_view kind : {"http", "command", "native"}) {
+    const Shape& shape = shape_of(Mapping::own_tool);
+    for (const std::string_view kind : shape.kinds) {
       if (source_node_->find(kind) != nullptr) kinds.push_back(kind);
     }
     if (kinds.empty()) {
@@ -371,9 +362,12 @@ class ToolCheck {
                         std::string(kinds[0]) + " and " + std::string(kinds[1]));
     }
     checked_.tool.kind = kinds[0];
-    require_kind("http", {"result", "definite_failures"});
-    require_kind("command", {"output", "env", "env_allow", "cwd", "sandbox"});
-    if (kinds[0] == "native") require_kind("", {"numbers", "output_max"});
+    check_.misplaced(source_node_, shape, kinds[0], [](std::string_view key, const auto& owners) {
+      if (key == "heartbeat_timeout" || key == "local") return std::string();  // reported below
+      const std::string text = "`" + std::string(key) + "` is ";
+      return owners.size() > 1 ? text + "not for native tools"
+                               : text + "for " + std::string(owners[0]) + " tools only";
+    });
     if (const auto failures = source_node_.find("definite_failures");
         failures && kinds[0] == "http") {
       definite_failures(*failures);
@@ -431,36 +425,24 @@ class ToolCheck {
     put("heartbeat_timeout", to_text(*heartbeat));
   }
 
-  void require_kind(std::string_view kind, NameList keys) {
-    if (checked_.tool.kind == kind) return;
-    for (const std::string_view key : keys) {
-      const auto source_node = source_node_.find(key);
-      if (!source_node) continue;
-      check_.report(*source_node,
-                    kind.empty()
-                        ? "`" + std::string(key) + "` is not for native tools"
-                        : "`" + std::string(key) + "` is for " + std::string(kind) + " tools only");
-    }
-  }
-
   void put(std::string_view key, Value value) { definition_.emplace_back(key, std::move(value)); }
 
   void check_output_shape() {
     if (const auto result = source_node_.find("result")) {
-      if (const auto word = check_.word(*result, {"body", "full"}); word && *word == 1) {
+      if (const auto word = check_.word(*result, Words::result); word == "full") {
         put("result", "full");
       }
     }
     bool json = checked_.tool.kind == "http";
     if (const auto output = source_node_.find("output")) {
-      if (const auto word = check_.word(*output, {"text", "json"}); word && *word == 1) {
+      if (const auto word = check_.word(*output, Words::output); word == "json") {
         put("output", "json");
         json = true;
       }
     }
     if (const auto numbers = source_node_.find("numbers");
         numbers && checked_.tool.kind != "native") {
-      if (check_.word(*numbers, {"string"})) put("numbers", "string");
+      if (const auto word = check_.word(*numbers, Words::numbers)) put("numbers", *word);
       if (!json) check_.report(*numbers, "`numbers` needs `output: json`");
     }
     if (const auto most = source_node_.find("output_max"); most && checked_.tool.kind != "native") {
@@ -485,13 +467,13 @@ class ToolCheck {
   }
 
   void http(const SourceNode& source_node) {
-    if (!check_.mapping(source_node, {"method", "url", "headers", "body"})) return;
+    if (!check_.mapping(source_node, Mapping::http)) return;
     std::vector<Member> members;
-    const NameList methods = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"};
+    const Names methods = words_of(Words::http_method);
     if (const auto method =
             check_.required(source_node, "method", "one of " + join_names(methods))) {
       if (const auto word = check_.word(*method, methods)) {
-        members.emplace_back("method", methods.begin()[*word]);
+        members.emplace_back("method", *word);
       }
     }
     if (const auto body = source_node.find("body")) this->body(*body, members);
@@ -578,11 +560,10 @@ class ToolCheck {
 
   void sandbox(const SourceNode& source_node) {
     if (source_node->is_string()) {
-      if (check_.word(source_node, {"none"})) put("sandbox", "none");
+      if (const auto word = check_.word(source_node, Words::sandbox)) put("sandbox", *word);
       return;
     }
-    if (!check_.mapping(source_node, {"read", "write", "network", "memory", "processes",
-                                      "file_size", "open_files", "cpu"})) {
+    if (!check_.mapping(source_node, Mapping::sandbox_limits)) {
       return;
     }
     std::vector<Member> members;
@@ -600,8 +581,8 @@ class ToolCheck {
       members.emplace_back(key, Value::array(std::move(paths)));
     }
     if (const auto network = source_node.find("network")) {
-      if (const auto word = check_.word(*network, {"host", "none"}); word && *word == 1) {
-        members.emplace_back("network", "none");
+      if (const auto word = check_.word(*network, Words::network); word == "none") {
+        members.emplace_back("network", *word);
       }
     }
     for (const std::string_view key : {"memory", "file_size"}) {
@@ -711,7 +692,6 @@ class ToolCheck {
   void finish() {
     engine::ToolPolicy& policy = checked_.tool.policy;
     checked_.tool.definition = Value::object(std::move(definition_));
-    constexpr std::string_view kInDoubt[] = {"resend", "park", "fail", "probe"};
     std::vector<Member> members = {
         {"effect", engine::to_text(policy.effect)},
         {"on_in_doubt", kInDoubt[static_cast<std::size_t>(policy.on_in_doubt)]},

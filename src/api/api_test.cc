@@ -11,6 +11,7 @@
 #include "json/json.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
+#include "testing/native_functions.h"
 #include "testing/test.h"
 #include "testing/test_loop.h"
 #include "tools/native/native.h"
@@ -72,7 +73,7 @@ class ApiFixture final : runtime::RuntimeObserver {
     for (const auto& [name, tool] : file.tools) {
       const std::string function(tool.definition.text("function"));
       tool_registry.add(name, {std::make_unique<tools::NativeTool>(
-                                   loop, steady, tools::built_in_functions().at(function).function),
+                                   loop, steady, testing::native_functions().at(function).function),
                                tool.policy.version});
     }
     runtime::RuntimeOptions options;

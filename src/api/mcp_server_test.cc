@@ -11,6 +11,7 @@
 #include "mcp/message.h"
 #include "mcp/revision.h"
 #include "store/memory/memory_store.h"
+#include "testing/native_functions.h"
 #include "testing/test.h"
 #include "testing/test_loop.h"
 #include "tools/native/native.h"
@@ -78,7 +79,7 @@ class McpServerFixture final : runtime::RuntimeObserver {
     for (const auto& [name, tool] : file.tools) {
       const std::string function(tool.definition.text("function"));
       tool_registry.add(name, {std::make_unique<tools::NativeTool>(
-                                   loop, steady, tools::built_in_functions().at(function).function),
+                                   loop, steady, testing::native_functions().at(function).function),
                                tool.policy.version});
     }
     runtime.emplace(runtime::World{.loop = loop,

@@ -44,7 +44,7 @@ tools:
     on_in_doubt: park
     timeout: 5s
     grace: 3s
-  stop:    { native: fail, effect: read }
+  stop:    { command: ["false"], effect: read, timeout: 5s, grace: 3s }
 agents:
   five:
     plan:
@@ -83,7 +83,7 @@ agents:
   undone:
     plan:
       - { id: charge, tool: charge, args: { n: "${ .input.n }" } }
-      - { id: stop, tool: stop, needs: [charge], args: { code: "no_more", message: "it is enough" } }
+      - { id: stop, tool: stop, needs: [charge] }
   cancels:
     plan:
       - { id: charge, tool: charge, args: { n: "${ .input.n }" } }

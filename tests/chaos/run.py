@@ -41,7 +41,7 @@ DRAIN_S = 240.0   # how long what is left may take after all was healed; for eve
 VERIFIED = 1500   # jobs that are verified without --long
 MANY_CLAIMERS = 200
 LOOK_S = 1.0      # how often a person lists what is in doubt while faults are made
-MAY_FAIL = ["no_more", "rejected"]
+MAY_FAIL = ["exit_1", "rejected"]
 
 
 def say(text):

@@ -15,8 +15,8 @@ import tempfile
 import threading
 
 import cli
+from shared.program import BIN, ROOT
 
-ROOT, BIN = cli.ROOT, cli.BIN
 SERVER = ROOT / "examples/model-server/server.mjs"
 SCENARIOS = SERVER.parent / "scenarios"
 PATIENCE = 120
@@ -88,6 +88,7 @@ class Customer(http.server.BaseHTTPRequestHandler):
 
 class Desk:
     """The folder, the till and a model server that plays `scenarios`. No text of `secrets` is ever shown."""
+    program = BIN
 
     def __init__(self, secrets, *scenarios):
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-desk-"))
@@ -112,7 +113,7 @@ class Desk:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def run(self, *words, code=None, **env):
-        done = subprocess.run([BIN, *words], cwd=self.path, env={**self.env, **env}, capture_output=True, text=True,
+        done = subprocess.run([self.program, *words], cwd=self.path, env={**self.env, **env}, capture_output=True, text=True,
                               timeout=PATIENCE, stdin=subprocess.DEVNULL)
         assert code is None or done.returncode == code, f"{words}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert not any(secret in done.stdout + done.stderr for secret in self.secrets), "a secret was shown"

@@ -415,7 +415,7 @@ void HttpTool::perform(Permit permit, Call call, async::Done<Outcome> done) {
         Stream{.reader = std::move(call.reader),
                .stop_reading = [calls = calls_, key] { calls->cancel(key); },
                .on_text_delta = std::move(call.on_text_delta),
-               .scrubber = ScrubbedStream(deps_.secrets.scrub_table(request.used))});
+               .scrubber = ScrubbedStream(request.used)});
     request.http.keep_event_body = false;
     request.http.on_event_bytes = [stream](const net::HttpHeaders&, const std::string& bytes) {
       stream->feed(bytes);

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "json/json.h"
+#include "testing/native_functions.h"
 #include "testing/permit.h"
 #include "testing/test.h"
 
@@ -69,12 +70,12 @@ AE_TEST("native/a value is success") {
 
 AE_TEST("native/a failure is definite, unless the function says unknown") {
   const Value args = Value::object({{"code", "sold_out"}, {"retryable", true}});
-  const Outcome failed = NativeFixture().answer(built_in_functions()["fail"], args);
+  const Outcome failed = NativeFixture().answer(testing::native_functions()["fail"], args);
   EXPECT_EQ(failed.kind, OutcomeKind::failure);
   EXPECT_TRUE(failed.definite);
   EXPECT_TRUE(failed.retryable);
   EXPECT_EQ(failed.error_code, "sold_out");
-  const Outcome doubt = NativeFixture().answer(built_in_functions()["doubt"], args);
+  const Outcome doubt = NativeFixture().answer(testing::native_functions()["doubt"], args);
   EXPECT_EQ(doubt.kind, OutcomeKind::unknown);
   EXPECT_FALSE(doubt.definite);
 }
@@ -130,8 +131,8 @@ AE_TEST("native/a call whose tool is gone answers that it was not sent") {
 }
 
 AE_TEST("native/a result beyond the limit is a success with a refused output") {
-  const Outcome o =
-      NativeFixture().answer(built_in_functions()["fill"], Value::object({{"bytes", 2 << 20}}));
+  const Outcome o = NativeFixture().answer(testing::native_functions()["fill"],
+                                           Value::object({{"bytes", 2 << 20}}));
   EXPECT_EQ(o.kind, OutcomeKind::success);
   ASSERT_TRUE(o.invalid.has_value());
   EXPECT_TRUE(o.result.is_null());

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "json/json.h"
+#include "testing/native_functions.h"
 #include "testing/permit.h"
 #include "testing/test.h"
 #include "testing/test_loop.h"
@@ -356,7 +357,7 @@ AE_TEST("native/a nap wakes up when it is cut off, and says so for sure") {
   w.make([&](const Call& call, RunContext& context) -> Answer {
     w.barrier.inside++;
     w.loop.post([] {});
-    return built_in_functions().at("nap").function(call, context);
+    return testing::native_functions().at("nap").function(call, context);
   });
   CallRecord& call = w.perform("0123456789abcdef", Value::object({{"ms", 3'600'000}}));
   w.wait_until_inside(1);
