@@ -4,7 +4,7 @@
 // The event itself (DecisionRecorded) has the rest: who, when, which step, why. An erased payload
 // gives a struct with `erased`, in which only the retained fields are set.
 //
-// Threads: values, pure functions. See docs/decisions/0082-typed-decisions.md.
+// Threads: values, pure functions. See docs/decisions/0085-typed-decisions.md.
 #pragma once
 
 #include <cstdint>
