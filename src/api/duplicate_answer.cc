@@ -171,7 +171,7 @@ const Event* find_edit(const SignalRequest& signal, const std::vector<Event>& ev
     std::string key("approval/");
     key.append(edit->command_id.text.view());
     if (signal.approval.empty() ? key == signal.correlation_key
-                                 : edit->approval_id.text == signal.approval) {
+                                : edit->approval_id.text == signal.approval) {
       return &event;
     }
   }
