@@ -186,11 +186,6 @@ void Api::pause(ContextPtr ctx) {
 }
 
 void Api::resume(ContextPtr ctx) {
-  auto known = [&]() -> Status {
-    AE_TRY(Fields::parse(ctx->request.body, {"reason"}));
-    return {};
-  }();
-  if (!known) return ctx->refuse(known.error());
   submit_request(ctx, {.body = engine::ResumeRequest{}}, 202);
 }
 
