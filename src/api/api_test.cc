@@ -695,6 +695,10 @@ AE_TEST("openapi/each of its operations is served, with its query parameters onl
         << route.operation << ": " << answer.status << canonical(answer.body);
     request.query = {{"no such parameter", "1"}};
     const ApiResponse other = fixture.send(request);
+    if (route.access == Access::open) {  // a probe may add parameters of its own
+      EXPECT_EQ(other.status, 200) << route.operation;
+      continue;
+    }
     expect_problem(other, 400, "input_invalid");
     EXPECT_NE(other.body.text("detail").find("unknown query parameter"), std::string_view::npos)
         << route.operation;

@@ -259,25 +259,26 @@ void Mcp::follow(const CallPtr& call, const Value& job, WithJob then) {
   call->last_read_at = now;
   const std::string id(job.text("id"));
   const Duration wait = std::min(kPollWait, call->until - now);
-  call_route(call, "GET", {"api", "jobs", id, "events"},
-             {{"after", std::to_string(job["seq"].as_int())},
-              {"limit", "1"},
-              {"wait", in_milliseconds(wait)}},
-             {}, [this, call, id, then = std::move(then)](const ApiResponse& response) mutable {
-               if (response.status != 200) return call->refuse(response);
-               const bool silent = response.body["events"].size() == 0;
-               if (silent && call->caller.on_notification && !call->progress_token.is_null())
-                 call->caller.on_notification({});
-               const Duration pause = silent ? kPauseSilent : kPause;
-               const Duration early = call->last_read_at + pause - steady_.since_start();
-               if (early <= Duration(0) || shutting_down_)
-                 return reread_job(call, id, std::move(then));
-               loop_.after(
-                   std::min(early, std::max(Duration(0), call->until - steady_.since_start())),
-                   [this, alive = alive_.watch(), call, id, then = std::move(then)]() mutable {
-                     if (alive) reread_job(call, id, std::move(then));
-                   });
-             });
+  call_route(
+      call, "GET", {"api", "jobs", id, "events"},
+      {{"after", std::to_string(job["seq"].as_int())},
+       {"limit", "1"},
+       {"wait", in_milliseconds(wait)}},
+      {}, [this, call, id, job, then = std::move(then)](const ApiResponse& response) mutable {
+        // No log is read for a client that has disconnected.
+        if (response.status != 200 && call->is_disconnected()) return then(job);
+        if (response.status != 200) return call->refuse(response);
+        const bool silent = response.body["events"].size() == 0;
+        if (silent && call->caller.on_notification && !call->progress_token.is_null())
+          call->caller.on_notification({});
+        const Duration pause = silent ? kPauseSilent : kPause;
+        const Duration early = call->last_read_at + pause - steady_.since_start();
+        if (early <= Duration(0) || shutting_down_) return reread_job(call, id, std::move(then));
+        loop_.after(std::min(early, std::max(Duration(0), call->until - steady_.since_start())),
+                    [this, alive = alive_.watch(), call, id, then = std::move(then)]() mutable {
+                      if (alive) reread_job(call, id, std::move(then));
+                    });
+      });
 }
 
 void Mcp::reread_job(const CallPtr& call, const std::string& job, WithJob then) {

@@ -407,7 +407,7 @@ class SliceRecorder {
 
 AE_TEST("decide/a job that goes on for long gives the loop away after each slice of 50 ms") {
   std::string nodes;
-  for (int i = 0; i < 4'000; ++i) {
+  for (int i = 0; i < 5'000; ++i) {
     nodes += std::string(i > 0 ? "," : "") + "{'id':'n" + std::to_string(i) +
              "', 'kind':'tool', 'tool':'do', 'when':'${ false }'}";
   }
