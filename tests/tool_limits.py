@@ -424,7 +424,9 @@ def programs_of_our_own_user_in_other_sessions_are_let_in_over_tcp():
         for name, words in clients.items():
             done = subprocess.run([*as_user(), *words], env={**s.h.env, **s.env}, cwd=s.h.path, capture_output=True,
                                   text=True, timeout=60, start_new_session=True)
-            assert done.returncode == 0 and "403" not in done.stdout, (name, done)
+            # The list names the job's agent. Digits of its times and ids may look like a status.
+            assert done.returncode == 0, (name, done)
+            assert done.stdout.strip() == "200" or "attacks" in done.stdout, (name, done)
 
 
 @test
