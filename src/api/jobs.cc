@@ -276,7 +276,7 @@ void Api::jobs(ContextPtr ctx) {
                     "\"status\" must be queued, running, waiting, parked, completed, failed or "
                     "cancelled");
       }
-      wanted.status = *status;
+      wanted.statuses = {*status};
     }
     if (const auto* agent = ctx->query.find("agent")) wanted.agent = *agent;
     for (const std::string& text : ctx->query.all("label")) {
