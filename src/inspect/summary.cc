@@ -7,7 +7,7 @@
 namespace ae::engine {
 namespace {
 
-std::string_view kind_of(const State& state) {
+std::string_view summary_kind(const State& state) {
   if (!state.plan) return "plan";
   if (state.planned_by_model || is_planner_only(*state.plan)) return "planner";
   const bool is_loop =
@@ -15,13 +15,13 @@ std::string_view kind_of(const State& state) {
   return is_loop ? "loop" : "plan";
 }
 
-Value error_view(const State& state) {
+Value summary_error(const State& state) {
   if (!state.error) return {};
   return Value::object({{"code", state.error->code},
                         {"node_id", state.ending ? or_null(state.ending->node_id) : Value()}});
 }
 
-Value parked_view(const State& state) {
+Value summary_parked(const State& state) {
   if (state.status != JobStatus::parked) return {};
   return Value::object({{"reason", or_null(state.parked_reason)},
                         {"since", or_null(state.parked_since)},
@@ -29,7 +29,7 @@ Value parked_view(const State& state) {
 }
 
 // The first open wait, as in job_view.
-Value waiting_view(const State& state) {
+Value summary_waiting(const State& state) {
   if (state.status != JobStatus::waiting) return {};
   const std::pair<const std::string, Wait>* first = nullptr;
   for (const auto& entry : state.waits) {
@@ -55,18 +55,18 @@ Value summary_view(const State& state) {
   return Value::object(
       {{"attempt", number(state.epoch)},
        {"ended_at", is_terminal(state.status) ? Value(to_text(state.updated_at)) : Value()},
-       {"error", error_view(state)},
+       {"error", summary_error(state)},
        {"execution_version", state.execution_version},
        {"in_doubt", number(may_be_unknown ? state.unknown_calls().size() : 0)},
-       {"kind", kind_of(state)},
-       {"parked", parked_view(state)},
+       {"kind", summary_kind(state)},
+       {"parked", summary_parked(state)},
        {"progress",
         Value::object({{"done", number(nodes - state.nodes_left)}, {"nodes", number(nodes)}})},
        {"usage", Value::object({{"cost_micros", number(models.cost_micros)},
                                 {"model_calls", number(models.tries - models.withdrawn)},
                                 {"tool_calls", number(state.tries_started - models.tries)},
                                 {"total_tokens", number(models.total_tokens)}})},
-       {"waiting", waiting_view(state)}});
+       {"waiting", summary_waiting(state)}});
 }
 
 }  // namespace ae::engine
