@@ -107,9 +107,8 @@ void Conversation::add_slots(std::size_t turn) {
                                         : requested_calls(step).size();
   for (std::size_t nth = 0; nth < calls; ++nth) {
     const auto of_call = std::ranges::find(begun, nth, [](const Step* one) { return one->nth; });
-    // A call that has not begun was refused, if another turn or the end of the loop followed.
-    const bool is_answered =
-        of_call != begun.end() ? is_over(**of_call) : !is_last || is_over(*step_);
+    // A call that has not begun was refused, if another turn followed.
+    const bool is_answered = of_call != begun.end() ? is_over(**of_call) : !is_last;
     if (!is_answered) return;
     slots_.push_back({Origin::call, turn, nth});
   }
@@ -133,7 +132,7 @@ std::vector<std::uint64_t> Conversation::seqs(const StepIndex& index, std::uint6
                                               std::size_t limit) const {
   std::vector<std::uint64_t> seqs;
   const auto add = [&](const Step& step) {
-    const std::vector<std::uint64_t> of_step = seqs_of(*s_, index, step);
+    const std::vector<std::uint64_t> of_step = seqs_of(tree_, index, step);
     seqs.insert(seqs.end(), of_step.begin(), of_step.end());
   };
   std::size_t last_turn = turns_.size();

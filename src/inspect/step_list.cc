@@ -1,6 +1,7 @@
 #include "inspect/step_list.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -65,7 +66,7 @@ const IndexedStep* StepIndex::find(const StepId& step) const {
 }
 
 void StepIndex::add(const Event& event) {
-  if (event.type == EventType::job_running) attempt_from_ = event.seq;
+  if (event.type == EventType::job_running) attempts_.push_back(event.seq);
   if (event.type == EventType::fork_imported) imports_.push_back(event.seq);
   if (const auto recorded = recorded_step_of(event)) add_seq(recorded->text.view(), event.seq);
   const std::string_view id = step_of(event);
@@ -269,19 +270,35 @@ Result<const Step*> find_step(const State& state, std::string_view id) {
               "the current plan of the job has no step \"" + std::string(id.substr(0, 64)) + "\"");
 }
 
-std::vector<std::uint64_t> seqs_of(const State& state, const StepIndex& index, const Step& step) {
+namespace {
+
+void add_seqs(const StepTree& tree, const StepIndex& index, const Step& step,
+              std::vector<std::uint64_t>& seqs) {
+  if (const IndexedStep* indexed = index.find(step.id)) {
+    seqs.insert(seqs.end(), indexed->seqs.begin(), indexed->seqs.end());
+  }
+  for (const Step* side : tree.sides_of(step)) add_seqs(tree, index, *side, seqs);
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> seqs_of(const StepTree& tree, const StepIndex& index, const Step& step) {
   std::vector<std::uint64_t> seqs;
-  const auto add = [&](const Step& one) {
-    if (const IndexedStep* indexed = index.find(one.id)) {
-      seqs.insert(seqs.end(), indexed->seqs.begin(), indexed->seqs.end());
-    }
-  };
-  add(step);
-  for (const Step* side : StepTree(state).sides_of(step)) add(*side);
+  add_seqs(tree, index, step, seqs);
   if (step.imported && step.is_turn()) {
     seqs.insert(seqs.end(), index.imports().begin(), index.imports().end());
   }
-  if (index.attempt_from() > 0) seqs.push_back(index.attempt_from());
+  // The beginnings of the attempts that wrote these events, and of the last one.
+  const std::vector<std::uint64_t>& attempts = index.attempts();
+  const std::size_t own = seqs.size();
+  for (std::size_t i = 0; i < own; ++i) {
+    const auto next = std::ranges::upper_bound(attempts, seqs[i]);
+    if (next != attempts.begin()) seqs.push_back(*std::prev(next));
+  }
+  if (!attempts.empty()) seqs.push_back(attempts.back());
+  std::ranges::sort(seqs);
+  const auto twice = std::ranges::unique(seqs);
+  seqs.erase(twice.begin(), twice.end());
   return seqs;
 }
 
@@ -289,7 +306,8 @@ std::string_view world_of(const State& state, const StepIndex& index, const Step
                           const Step& step) {
   if (step.result_type == ResultType::compensated) return "rolled back";
   EffectSum sum;
-  if (const IndexedStep* indexed = index.find(step.id)) {
+  const IndexedStep* const indexed = index.find(step.id);
+  if (indexed != nullptr && !indexed->tries.empty()) {
     sum.add(state.tool_of(step).effect, indexed->tries);
   }
   for (const Step* part : tree.parts_of(step)) sum.add(world_of(state, index, tree, *part));

@@ -51,8 +51,9 @@ class StepIndex {
   void add(const Event& event);
   // nullptr: the step has no events.
   const IndexedStep* find(const StepId& step) const;
-  // The seq of the job_running that began the last attempt; 0 = none yet.
-  std::uint64_t attempt_from() const { return attempt_from_; }
+  // The events with which the attempts began, and the last of them; 0 = none yet.
+  const std::vector<std::uint64_t>& attempts() const { return attempts_; }
+  std::uint64_t attempt_from() const { return attempts_.empty() ? 0 : attempts_.back(); }
   // The events that record the imports of a fork.
   const std::vector<std::uint64_t>& imports() const { return imports_; }
   std::size_t bytes() const { return bytes_; }  // approximate size
@@ -64,8 +65,7 @@ class StepIndex {
 
   std::unordered_map<std::string, IndexedStep> steps_;
   std::unordered_map<std::string, std::string> turns_;  // step of a model call, by invocation
-  std::vector<std::uint64_t> imports_;
-  std::uint64_t attempt_from_ = 0;
+  std::vector<std::uint64_t> imports_, attempts_;
   std::size_t bytes_ = 0;
 };
 
@@ -81,8 +81,8 @@ Result<Value> list_steps(const State& state, const StepIndex& index, const StepQ
 
 // The step with this id in the current plan. Fails with not_found.
 Result<const Step*> find_step(const State& state, std::string_view id);
-// The seqs of the events that step_trace_view (inspect/trace.h) needs.
-std::vector<std::uint64_t> seqs_of(const State& state, const StepIndex& index, const Step& step);
+// The seqs of the events that step_trace_view (inspect/trace.h) needs, ascending.
+std::vector<std::uint64_t> seqs_of(const StepTree& tree, const StepIndex& index, const Step& step);
 // The external effect of the step and its parts.
 std::string_view world_of(const State& state, const StepIndex& index, const StepTree& tree,
                           const Step& step);

@@ -57,7 +57,7 @@ Value summary_view(const State& state) {
        {"ended_at", is_terminal(state.status) ? Value(to_text(state.updated_at)) : Value()},
        {"error", summary_error(state)},
        {"execution_version", state.execution_version},
-       {"in_doubt", number(may_be_unknown ? state.unknown_calls().size() : 0)},
+       {"unknown_outcomes", number(may_be_unknown ? state.unknown_calls().size() : 0)},
        {"kind", summary_kind(state)},
        {"parked", summary_parked(state)},
        {"progress",

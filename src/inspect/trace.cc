@@ -78,7 +78,7 @@ std::vector<TryOutcome> outcomes_of(const StepSpan& span) {
 std::string_view Tracer::effect_of(const Step& step, const StepSpan& span) const {
   if (step.result_type == ResultType::compensated) return "rolled back";
   EffectSum sum;
-  sum.add(s_.tool_of(step).effect, outcomes_of(span));
+  if (!span.tries.empty()) sum.add(s_.tool_of(step).effect, outcomes_of(span));
   for (const Step* part : tree_.parts_of(step)) {
     auto found = record_.steps.find(part->id.text);
     if (found != record_.steps.end()) sum.add(effect_of(*part, found->second));

@@ -62,9 +62,8 @@ namespace ae::engine {
 // REQUIRES: `state` is the fold of `events`, which begin at seq 1.
 Value trace_view(const State& state, const std::vector<Event>& events);
 
-// One step, as a node of `nodes`, with `items` empty. `record` has the events of the step, of its
-// probes and its compensation, for a turn its tool choice, and the last job_running. `world`: that
-// of the step and its parts (inspect/step_list.h).
+// One step, as a node of `nodes`, with `items` empty. `record` has the events of seqs_of, and
+// `world` is that of world_of (inspect/step_list.h).
 class TraceRecord;
 Value step_trace_view(const State& state, TraceRecord& record, const Step& step,
                       std::string_view world);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "inspect/fork_preview.h"
 #include "plan/plan_changes.h"
 #include "runtime/runtime.h"
 
@@ -31,6 +32,15 @@ void Runtime::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
     auto fork = engine::fork_at(read->state, read->events, request.at, plans_.source());
     if (!fork) return done(std::unexpected(fork.error()));
     ForkResult result;
+    if (request.dry_run) {
+      result.preview = engine::fork_preview(*fork, request.at);
+      if (!request.task_graph.is_null()) {
+        const auto plan = engine::Plan::compile(request.task_graph);
+        if (!plan) return done(std::unexpected(plan.error()));
+        result.changes = engine::plan_changes(fork->plan->task_graph, request.task_graph);
+      }
+      return done(std::move(result));
+    }
     for (const Value& effect : fork->effects) {
       if (!may_repeat(request, effect)) result.repeated.push_back(effect);
     }
