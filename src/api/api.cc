@@ -31,7 +31,7 @@ Error missing_role_error(Role role, const std::vector<Role>& needed) {
                                "; this key has the role " + std::string(to_text(role))};
 }
 
-// "{id}" matches any one segment.
+// "{id}" and "{step}" match any one segment.
 struct Api::Route {
   std::string_view method;
   std::vector<std::string> path;
@@ -41,7 +41,7 @@ struct Api::Route {
   bool matches(const Path& requested) const {
     return std::ranges::equal(path, requested,
                               [](const std::string& pattern, const std::string& segment) {
-                                return pattern == "{id}" || pattern == segment;
+                                return pattern.starts_with('{') || pattern == segment;
                               });
   }
 };
@@ -65,6 +65,10 @@ const Api::Route Api::kRoutes[] = {
     {"GET", {"api", "jobs", "{id}", "trace"}, Access::view, &Api::trace},
     {"GET", {"api", "jobs", "{id}", "transcript"}, Access::view, &Api::transcript},
     {"GET", {"api", "jobs", "{id}", "replay"}, Access::view, &Api::replay},
+    {"GET", {"api", "jobs", "{id}", "steps"}, Access::view, &Api::steps},
+    {"GET", {"api", "jobs", "{id}", "steps", "{step}"}, Access::view, &Api::step},
+    {"GET", {"api", "jobs", "{id}", "conversation"}, Access::view, &Api::conversation},
+    {"GET", {"api", "jobs", "{id}", "forks"}, Access::view, &Api::forks},
     {"GET", {"api", "jobs", "{id}", "verify"}, Access::view, &Api::verify},
     {"POST", {"api", "jobs", "{id}", "signal"}, Access::answer, &Api::signal},
     {"POST", {"api", "jobs", "{id}", "cancel"}, Access::operate, &Api::cancel},
@@ -115,6 +119,7 @@ Api::Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
       runtime_(runtime),
       options_(std::move(options)),
       read_limiter_(loop, kConcurrentReadsMax),
+      history_(store, steady),
       registry_(steady, store, options_.warn),
       mcp_(std::make_unique<Mcp>(
           loop, steady,
@@ -152,6 +157,7 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
   }
   for (std::size_t i = 0; i < ctx->request.path.size(); ++i) {
     if ((*route)->path[i] == "{id}") ctx->id = ctx->request.path[i];
+    if ((*route)->path[i] == "{step}") ctx->step = ctx->request.path[i];
   }
   loop_.post([this, alive = alive_.watch(), ctx, handler = (*route)->handle] {
     if (alive) (this->*handler)(ctx);

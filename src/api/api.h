@@ -28,6 +28,7 @@
 #include "log/event.h"
 #include "mcp/header.h"
 #include "mcp/revision.h"
+#include "runtime/history.h"
 #include "runtime/prune.h"
 #include "runtime/runtime.h"
 #include "store/measured_store.h"
@@ -226,6 +227,14 @@ class Api {
                        std::shared_ptr<LongPoll> long_poll, store::LoadedJob& loaded,
                        ReadLimiter::Slot slot);
   void replay(ContextPtr ctx);
+  void steps(ContextPtr ctx);
+  void step(ContextPtr ctx);
+  void conversation(ContextPtr ctx);
+  void forks(ContextPtr ctx);
+  // The newest state of a job, the index of its steps, and the slot of their reads.
+  struct StepsRead;
+  using StepsReadPtr = std::shared_ptr<StepsRead>;
+  void read_steps(ContextPtr ctx, std::move_only_function<void(StepsReadPtr)> then);
   void verify(ContextPtr ctx);
   void signal(ContextPtr ctx);
   void cancel(ContextPtr ctx);
@@ -319,11 +328,9 @@ class Api {
   void read_with_slot(const ContextPtr& ctx, const JobId& job,
                       async::Done<Result<runtime::Runtime::JobSnapshot>> done);
   void read(ContextPtr ctx, std::move_only_function<void(runtime::Runtime::JobSnapshot&)> then);
-  struct Log {
-    store::JobRow row;
-    std::vector<Event> events;  // after the requested seq, perhaps more
-  };
-  void read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log>> done);
+  struct EventsRequest;
+  void read_events_page(const ContextPtr& ctx, const std::shared_ptr<EventsRequest>& events_request,
+                        const std::shared_ptr<LongPoll>& long_poll);
   // The number of waiting requests is limited at admission (Authenticator, connections).
   void wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttempt try_answer);
   void check_long_poll(const std::shared_ptr<LongPoll>& long_poll);
@@ -341,19 +348,13 @@ class Api {
   std::optional<async::TimerId> registry_timer_;
   std::list<std::shared_ptr<LongPoll>> long_polls_;
   ReadLimiter read_limiter_;
+  runtime::History history_;
   Metrics metrics_;
   RegistryCache registry_;
   std::unique_ptr<Mcp> mcp_;
   std::shared_ptr<const JobGauges> gauges_;  // at most a few seconds old
   bool shutting_down_ = false;
   std::function<bool()> is_owner_alive_;  // empty: we own the store, or it is shared
-  // How far a log was read, so that a client that follows it does not cause a read from the
-  // beginning.
-  struct ReadPosition {
-    std::uint64_t seq = 0;  // the last of a commit
-    Hash head;
-  };
-  std::map<JobId, ReadPosition> read_positions_;
   async::Alive alive_;
 };
 

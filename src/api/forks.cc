@@ -46,6 +46,10 @@ Result<runtime::ForkRequest> parse_fork_params(const ApiRequest& request, const 
     return std::unexpected(missing_role_error(request.role, {Role::admin}));
   }
   AE_ASSIGN(params.drop, drop_of(fields));
+  if (const Value& dry_run = fields["dry_run"]; !dry_run.is_null()) {
+    if (!dry_run.is_bool()) return fail(Code::input_invalid, "\"dry_run\" must be true or false");
+    params.dry_run = dry_run.as_bool();
+  }
   const Value& repeat = fields["repeat_effects"];
   bool fits = repeat.is_null() || repeat.is_bool() || repeat.is_array();
   if (repeat.is_bool()) params.repeat_all = repeat.as_bool();
@@ -91,10 +95,11 @@ Error effects_repeated_error(const std::string& origin, const std::vector<Value>
 void Api::fork(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::ForkRequest> {
     AE_TRY(ctx->query.check_names({"wait"}));
-    AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body,
-                            {"at_seq", "id", "idempotency_key", "input", "repeat_effects"},
-                            {{"overrides", "a fork can override the input only"}}));
+    AE_ASSIGN(
+        const Fields fields,
+        Fields::parse(ctx->request.body,
+                      {"at_seq", "dry_run", "id", "idempotency_key", "input", "repeat_effects"},
+                      {{"overrides", "a fork can override the input only"}}));
     AE_ASSIGN(runtime::ForkRequest made, parse_fork_params(ctx->request, fields));
     const Value& at = fields["at_seq"];
     if (!at.is_integer() || at.as_int() < 1) {
@@ -113,8 +118,8 @@ void Api::retry(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::ForkRequest> {
     AE_TRY(ctx->query.check_names({"wait"}));
     AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body,
-                            {"drop", "id", "idempotency_key", "repeat_effects", "task_graph"}));
+              Fields::parse(ctx->request.body, {"drop", "dry_run", "id", "idempotency_key",
+                                                "repeat_effects", "task_graph"}));
     return parse_fork_params(ctx->request, fields);
   }();
   if (!params) return ctx->refuse(params.error());
@@ -127,7 +132,7 @@ void Api::find_or_fork(ContextPtr ctx, runtime::ForkRequest params) {
   if (!origin) return ctx->refuse({Code::not_found, origin.error().message});
   params.origin = *origin;
   params.by = ctx->request.by;
-  if (params.job.empty()) return fork_new(ctx, std::move(params));
+  if (params.job.empty() || params.dry_run) return fork_new(ctx, std::move(params));
   const JobId job = params.job;
   read_with_slot(ctx, job,
                  [this, alive = alive_.watch(), ctx,
@@ -199,6 +204,11 @@ void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
       return find_or_fork(ctx, std::move(retry_params));  // a concurrent request created it
     }
     if (!made) return ctx->refuse(made.error());
+    if (made->preview.is_object()) {
+      const Value& preview = made->preview;
+      return ctx->answer(
+          200, made->changes.is_array() ? preview.with("plan_changes", made->changes) : preview);
+    }
     if (!made->repeated.empty()) {
       const Error error = effects_repeated_error(
           ctx->id, made->repeated, retry_params.at == 0 ? "" : ", or fork at a later event");

@@ -9,8 +9,8 @@
 #include "api/views.h"
 #include "async/time_slices.h"
 #include "base/trace_context.h"
-#include "inspect/effects.h"
 #include "inspect/failure_location.h"
+#include "inspect/summary.h"
 #include "json/json.h"
 #include "log/seal.h"
 #include "store/rules.h"
@@ -18,7 +18,6 @@
 namespace ae::api {
 namespace {
 
-constexpr std::size_t kReadPositionsMax = 256;
 constexpr std::int64_t kPriorityMax = 1000;
 constexpr std::string_view kStatuses[] = {"queued",    "running", "waiting",  "parked",
                                           "completed", "failed",  "cancelled"};
@@ -75,33 +74,6 @@ Result<std::vector<std::string>> capabilities_of(const Value& needed) {
         "characters A-Z a-z 0-9 . _ -");
   }
   return out;
-}
-
-// A class of the event table. "effect" is not one of them: it selects every record of an effect
-// (inspect/effects.h).
-Result<std::optional<EventClass>> class_of(const std::string* name) {
-  if (!name || name->empty()) return std::nullopt;
-  if (*name == "history") return EventClass::history;
-  if (*name == "coordination") return EventClass::coordination;
-  if (*name == "recorded_effect") return EventClass::recorded_effect;
-  if (*name == "narrative") return EventClass::narrative;
-  return fail(Code::input_invalid,
-              "\"class\" must be history, coordination, recorded_effect, narrative or effect");
-}
-
-Status is_event_type(const std::string& name) {
-  if (event_kind(name) != nullptr) return {};
-  agents::ClosestName nearest(name);
-  for (const EventKind& kind : event_kinds()) nearest.consider(kind.name);
-  const std::string suggestion = nearest.best();
-  return fail(Code::input_invalid,
-              "\"type\" is not an event type: \"" + name.substr(0, 64) + "\"" +
-                  (suggestion.empty() ? "" : " (did you mean " + suggestion + "?)"));
-}
-
-EventClass class_of(const Event& event) {
-  const EventKind* kind = event_kind(event.type);
-  return kind ? kind->event_class : EventClass::narrative;
 }
 
 void sort_each_once(std::vector<std::string>& names) {
@@ -199,8 +171,16 @@ Status parse_job_options(const Value& body, const agents::Agent& agent, Instant 
   return {};
 }
 
-bool is_terminal(std::string_view status) {
-  return status == "completed" || status == "failed" || status == "cancelled";
+// An instant, or a duration before now. Fails with input_invalid.
+Result<std::optional<Instant>> time_parameter(const Query& query, std::string_view name,
+                                              Instant now) {
+  const std::string* text = query.find(name);
+  if (!text) return std::nullopt;
+  if (const auto at = instant_from_text(*text)) return at;
+  if (const auto before = duration_from_text(*text)) return now - *before;
+  return fail(Code::input_invalid, "\"" + std::string(name) +
+                                       "\" must be a time in UTC (2025-01-31T09:30:00Z) or a "
+                                       "duration before now (24h)");
 }
 
 // Contains the text in its id, agent, key or labels.
@@ -214,7 +194,7 @@ bool matches_text(const store::JobRow& row, const std::string& text) {
 
 // Has the job ended, or does it wait for an event or an operator?
 bool is_idle_status(std::string_view status) {
-  return is_terminal(status) || status == "waiting" || status == "parked";
+  return store::has_ended(status) || status == "waiting" || status == "parked";
 }
 
 Result<Duration> wait_parameter(const Query& query) {
@@ -226,13 +206,31 @@ Result<Duration> wait_parameter(const Query& query) {
   return *wait;
 }
 
-Value row_json(const store::JobRow& row) {
-  std::vector<Member> members{{"agent", row.agent},   {"created_at", to_text(row.created_at)},
-                              {"id", row.id.text},    {"labels", labels_value(row.labels)},
-                              {"status", row.status}, {"updated_at", to_text(row.updated_at)}};
+Value row_json(const store::JobRow& row, const engine::State* live) {
+  std::vector<Member> members{{"agent", row.agent},
+                              {"created_at", to_text(row.created_at)},
+                              {"id", row.id.text},
+                              {"labels", labels_value(row.labels)},
+                              {"priority", row.priority},
+                              {"queue", row.queue},
+                              {"seq", row.last_seq},
+                              {"status", row.status},
+                              {"updated_at", to_text(row.updated_at)}};
   if (!row.idempotency_key.empty()) members.emplace_back("idempotency_key", row.idempotency_key);
   if (row.not_before) members.emplace_back("not_before", to_text(*row.not_before));
   if (row.wake_at) members.emplace_back("wake_at", to_text(*row.wake_at));
+  if (row.forked_from && !row.forked_from->empty()) {
+    members.emplace_back("forked_from", *row.forked_from);
+  }
+  Value summary = Value::object({});
+  if (live != nullptr) {
+    summary = engine::summary_view(*live);
+  } else if (row.summary) {
+    if (auto stored = parse_json(row.summary->body); stored && stored->is_object()) {
+      summary = *std::move(stored);
+    }
+  }
+  for (const auto& [name, value] : summary.members()) members.emplace_back(name, value);
   return Value::object(std::move(members));
 }
 
@@ -268,17 +266,26 @@ void Api::jobs(ContextPtr ctx) {
   if (ctx->query.find("stuck")) return stuck_jobs(std::move(ctx));
   if (ctx->query.find("in_doubt")) return in_doubt_jobs(std::move(ctx));
   const auto filter = [&]() -> Result<store::Filter> {
-    AE_TRY(ctx->query.check_names({"status", "agent", "label", "q", "cursor", "limit"}));
+    AE_TRY(ctx->query.check_names({"status", "agent", "label", "queue", "error", "forked_from",
+                                   "since", "until", "updated_since", "q", "cursor", "limit"}));
     store::Filter wanted;
-    if (const auto* status = ctx->query.find("status")) {
-      if (std::ranges::find(kStatuses, std::string_view(*status)) == std::end(kStatuses)) {
+    for (const std::string& status : ctx->query.all("status")) {
+      if (std::ranges::find(kStatuses, std::string_view(status)) == std::end(kStatuses)) {
         return fail(Code::input_invalid,
                     "\"status\" must be queued, running, waiting, parked, completed, failed or "
                     "cancelled");
       }
-      wanted.statuses = {*status};
+      wanted.statuses.push_back(status);
     }
-    if (const auto* agent = ctx->query.find("agent")) wanted.agent = *agent;
+    for (const auto& [name, text] :
+         {std::pair("agent", &wanted.agent), std::pair("queue", &wanted.queue),
+          std::pair("error", &wanted.error), std::pair("forked_from", &wanted.forked_from)}) {
+      if (const auto* value = ctx->query.find(name)) *text = *value;
+    }
+    const Instant now = store_.now();
+    AE_ASSIGN(wanted.created_from, time_parameter(ctx->query, "since", now));
+    AE_ASSIGN(wanted.created_before, time_parameter(ctx->query, "until", now));
+    AE_ASSIGN(wanted.updated_from, time_parameter(ctx->query, "updated_since", now));
     for (const std::string& text : ctx->query.all("label")) {
       AE_ASSIGN(auto pair, label(text));
       wanted.labels.push_back(std::move(pair));
@@ -319,16 +326,44 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
     if (more) search->found.resize(search->wanted);
     std::vector<Value> items;
     items.reserve(search->found.size());
-    for (const store::JobRow& row : search->found) items.push_back(row_json(row));
+    for (const store::JobRow& row : search->found) {
+      items.push_back(row_json(row, alive ? runtime_.state_of(row.id) : nullptr));
+    }
     Value next;
     if (more) {
       next = cursor_of(search->found.back());
     } else if (!last) {
       next = cursor_of(search->filter.after, *search->filter.after_number);
     }
-    ctx->answer(200,
-                Value::object({{"jobs", Value::array(std::move(items))}, {"next_cursor", next}}));
+    ctx->answer(200, Value::object({{"jobs", Value::array(std::move(items))},
+                                    {"next_cursor", next},
+                                    {"scanned", std::uint64_t{search->examined}}}));
   });
+}
+
+// The forks and retries of a job.
+void Api::forks(ContextPtr ctx) {
+  auto search = std::make_shared<Search>();
+  const auto job = [&]() -> Result<JobId> {
+    AE_TRY(ctx->query.check_names({"cursor", "limit"}));
+    if (const auto* cursor = ctx->query.find("cursor")) apply_cursor(*cursor, search->filter);
+    AE_ASSIGN(search->wanted, ctx->query.limit(100, kJobsMax));
+    auto id = job_id_from_text(ctx->id);
+    if (!id) return fail(Code::not_found, id.error().message);
+    return id;
+  }();
+  if (!job) return ctx->refuse(job.error());
+  search->filter.forked_from = job->text;
+  search->filter.limit = search->wanted + 1;
+  store_.load_window(*job, {.events_max = 1},
+                     [this, alive = alive_.watch(), ctx, search](Result<store::LogWindow> origin) {
+                       if (!alive) return;
+                       if (!origin && origin.error().code == Code::not_found) {
+                         return ctx->refuse(missing_job_error(ctx->id));
+                       }
+                       if (!origin) return ctx->refuse(origin.error());
+                       search_jobs(ctx, search);
+                     });
 }
 
 // ---------------------------------------------------------------- creating
@@ -534,158 +569,6 @@ void Api::verify(ContextPtr ctx) {
                       [ctx, body, slot = std::move(slot)] { ctx->answer(200, body->take()); });
                 });
   });
-}
-
-void Api::replay(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({"at"}); !known) return ctx->refuse(known.error());
-  const auto at = ctx->query.number("at");
-  if (!at) return ctx->refuse(at.error());
-  read(ctx, [this, alive = alive_.watch(), ctx, at = *at](runtime::Runtime::JobSnapshot& read) {
-    if (!alive) return;
-    const std::uint64_t last = read.events.empty() ? 0 : read.events.back().seq;
-    const std::uint64_t seq = at.value_or(last);
-    if (seq < 1 || seq > last) {
-      return ctx->refuse({Code::input_invalid, "\"at\" must be from 1 to " + std::to_string(last) +
-                                                   ", the last event of this job"});
-    }
-    const auto body = std::make_shared<ReplayBody>(std::move(read), seq);
-    async::run_in_slices(
-        loop_, steady_, [body] { return body->next(); },
-        [ctx, body, slot = ctx->slot.lock()] {
-          auto state = body->take();
-          if (!state) return ctx->refuse(state.error());
-          ctx->answer(200, std::move(*state));
-        });
-  });
-}
-
-// ---------------------------------------------------------------- events
-
-void Api::events(ContextPtr ctx) {
-  struct EventsParams {
-    std::uint64_t after = 0;
-    std::size_t limit = kEventsDefault;
-    std::optional<EventClass> of_class;
-    bool effects = false;
-    std::string type;
-    Duration wait{};
-  };
-  auto params = [&]() -> Result<EventsParams> {
-    EventsParams w;
-    AE_TRY(ctx->query.check_names({"after", "limit", "class", "type", "wait"}));
-    AE_ASSIGN(const auto after, ctx->query.number("after"));
-    w.after = after.value_or(0);
-    AE_ASSIGN(w.limit, ctx->query.limit(kEventsDefault, kEventsMax));
-    const auto* of_class = ctx->query.find("class");
-    w.effects = of_class && *of_class == "effect";
-    if (!w.effects) {
-      AE_ASSIGN(w.of_class, class_of(of_class));
-    }
-    if (const auto* type = ctx->query.find("type"); type && !type->empty()) {
-      AE_TRY(is_event_type(*type));
-      w.type = *type;
-    }
-    AE_ASSIGN(w.wait, wait_parameter(ctx->query));
-    return w;
-  }();
-  if (!params) return ctx->refuse(params.error());
-  const auto job = job_id_from_text(ctx->id);
-  if (!job) return ctx->refuse({Code::not_found, job.error().message});
-  wait(ctx, *job, params->wait,
-       [this, ctx, job = *job, params = *params](const std::shared_ptr<LongPoll>& long_poll) {
-         // The kind of an effect depends on the events before it.
-         const std::uint64_t from = params.effects ? 0 : params.after;
-         read_limiter_.acquire(ctx->request.by, [this, ctx, job, params, from,
-                                                 long_poll](ReadLimiter::Slot slot) {
-           if (auto may = ctx->check_response_room(); !may) {
-             long_poll->is_done = true;
-             return ctx->refuse(may.error());
-           }
-           read_log(job, from,
-                    [ctx, job, params, long_poll, slot = std::move(slot)](Result<Log> log) {
-                      if (!log) {
-                        long_poll->is_done = true;
-                        return ctx->refuse(log.error());
-                      }
-                      std::vector<Value> found;
-                      Value next;
-                      engine::EffectKinds kinds;
-                      for (const Event& event : log->events) {
-                        const std::string_view kind = params.effects ? kinds.kind_of(event) : "";
-                        if (event.seq <= params.after || (params.effects && kind.empty())) continue;
-                        if (params.of_class && class_of(event) != *params.of_class) continue;
-                        if (!params.type.empty() && event_name(event) != params.type) continue;
-                        if (found.size() == params.limit) {
-                          next = found.back()["seq"];
-                          break;
-                        }
-                        found.push_back(envelope(job, event));
-                        if (params.effects) found.back() = found.back().with("kind", kind);
-                      }
-                      const bool ended = is_terminal(log->row.status);
-                      const bool answers =
-                          !found.empty() || params.wait.count() == 0 || long_poll->last || ended;
-                      if (!answers) return long_poll->keep_waiting();
-                      long_poll->is_done = true;
-                      ctx->answer(200, Value::object({{"ended", ended},
-                                                      {"events", Value::array(std::move(found))},
-                                                      {"next", next}}));
-                    });
-         });
-       });
-}
-
-void Api::read_log(const JobId& job, std::uint64_t after, async::Done<Result<Log>> done) {
-  ReadPosition from;
-  if (const auto position = read_positions_.find(job);
-      position != read_positions_.end() && position->second.seq <= after) {
-    from = position->second;
-  }
-  store_.load(job, from.seq + 1,
-              [this, alive = alive_.watch(), job, from, after,
-               done = std::move(done)](Result<store::LoadedJob> loaded) mutable {
-                if (!loaded && loaded.error().code == Code::not_found) {
-                  return done(std::unexpected(missing_job_error(job.text)));
-                }
-                if (!loaded) return done(std::unexpected(loaded.error()));
-                const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
-                  for (const Blob& blob : loaded->blobs) {
-                    if (blob.hash == hash) return blob.bytes;
-                  }
-                  return fail(Code::log_corrupt, "a blob is missing: " + to_hex(hash));
-                };
-                Log log{std::move(loaded->row), {}};
-                ReadPosition position = from;
-                const auto read = [&]() -> Status {
-                  for (const std::string& bytes : loaded->commits) {
-                    AE_ASSIGN(OpenedBatch opened, open(job, bytes, position.head, blobs));
-                    if (opened.first_seq != position.seq + 1) {
-                      return fail(Code::log_corrupt,
-                                  "event " + std::to_string(position.seq + 1) + " is missing");
-                    }
-                    position = {opened.last_seq, opened.head};
-                    for (Event& event : opened.events) log.events.push_back(std::move(event));
-                  }
-                  const bool is_end =
-                      position.seq == log.row.last_seq && position.head == log.row.head;
-                  if (is_end || (from.seq == 0 && position.seq >= log.row.last_seq)) return {};
-                  return fail(Code::log_corrupt,
-                              "the log ends at event " + std::to_string(position.seq) +
-                                  ", the job's row has " + std::to_string(log.row.last_seq));
-                }();
-                // The log may be of another job: the first one was deleted, and a new one has its
-                // id.
-                if (!read && from.seq > 0 && alive) {
-                  read_positions_.erase(job);
-                  return read_log(job, after, std::move(done));
-                }
-                if (!read) return done(std::unexpected(read.error()));
-                if (alive) {
-                  if (read_positions_.size() >= kReadPositionsMax) read_positions_.clear();
-                  read_positions_[job] = position;
-                }
-                done(std::move(log));
-              });
 }
 
 }  // namespace ae::api

@@ -25,7 +25,8 @@ constexpr Duration kRetryAfter = std::chrono::seconds(1);
 
 struct Api::RequestContext {
   ApiRequest request;
-  std::string id;  // the {id} of the path
+  std::string id;    // the {id} of the path
+  std::string step;  // the {step} of the path
   Query query;
   async::Done<ApiResponse> done;
   // The slot of its log read. A response that is computed in slices keeps it until it is sent.
@@ -70,8 +71,9 @@ struct Api::LongPoll {
 Error missing_role_error(Role role, const std::vector<Role>& needed);
 // The duration of ?wait; 0 = do not wait. Fails with input_invalid.
 Result<Duration> wait_parameter(const Query& query);
-// A job's row, as in lists.
-Value row_json(const store::JobRow& row);
+// A job's row and summary (inspect/summary.h), as in lists. `live`: the state of a job that runs
+// here, which is newer than the stored summary; else nullptr.
+Value row_json(const store::JobRow& row, const engine::State* live);
 
 // The cursor of a list: `ID@NUMBER`, or the id alone. The number stays valid after that job is
 // deleted.

@@ -285,7 +285,7 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
                  : find_stuck_reason(row, store_.now(), walk->older_than, walk->offers);
       if (!why) continue;
     }
-    Value shown = row_json(row);
+    Value shown = row_json(row, runtime_.state_of(row.id));
     if (why && why->reason != "parked") {
       const bool has_single_owner =
           store_.owned() || is_owner_alive_;  // the store has a single owner
@@ -381,7 +381,7 @@ void Api::count_stuck(std::shared_ptr<JobGauges> fresh, std::size_t status, std:
     return then(fresh.get());
   }
   store::Filter filter;
-  filter.statuses = {kCountedStatuses[status]};
+  filter.statuses = {std::string(kCountedStatuses[status])};
   apply_cursor(after, filter);
   filter.limit = kJobsMax;
   if (status == 1) filter.updated_before = store_.now() - kOlderThan + Duration(1);

@@ -48,7 +48,7 @@ std::string target(const Path& path, const QueryPairs& query) {
 Status Query::check_names(std::initializer_list<std::string_view> names) const {
   for (const auto& [name, value] : pairs_) {
     if (std::ranges::find(names, std::string_view(name)) != names.end()) {
-      if (name == "label" || name == "key" || all(name).size() == 1) continue;
+      if (name == "label" || name == "key" || name == "status" || all(name).size() == 1) continue;
       return fail(Code::input_invalid, "duplicate query parameter \"" + name + "\"");
     }
     std::string known;

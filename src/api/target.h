@@ -29,7 +29,8 @@ class Query {
   explicit Query(QueryPairs pairs) : pairs_(std::move(pairs)) {}
 
   // Fails with input_invalid for an unknown name (a misspelled filter must not return everything)
-  // and for a repeated name, which is ambiguous; `label` and `key` may repeat.
+  // and for a repeated name, which is ambiguous; `label`, `key` and
+  // `status` may repeat.
   Status check_names(std::initializer_list<std::string_view> names) const;
   // The value of this name; nullptr if absent.
   const std::string* find(std::string_view name) const;

@@ -68,16 +68,6 @@ Value trace_body(const runtime::Runtime::JobSnapshot& read) {
   return engine::trace_view(read.state, read.events);
 }
 
-ReplayBody::ReplayBody(runtime::Runtime::JobSnapshot&& read, std::uint64_t seq)
-    : read_(std::move(read)),
-      seq_(seq),
-      folding_(read_.row.id, std::span(read_.events).first(seq), engine::uncached_plan_source()) {}
-
-Result<Value> ReplayBody::take() {
-  AE_ASSIGN(const engine::State state, std::move(folding_).take());
-  return with_wait_commands(engine::state_view(state)).with("at", seq_);
-}
-
 TranscriptBody::TranscriptBody(const JobId& job, store::LoadedJob&& loaded,
                                const engine::TranscriptPage& page)
     : loaded_(std::move(loaded)),

@@ -32,22 +32,6 @@ Value trace_body(const runtime::Runtime::JobSnapshot& read);
 // Bodies that evaluate the expressions of a log again are computed in slices (async/time_slices.h):
 // call `next` until it returns false, then `take`.
 
-// The state of the job at an event. REQUIRES: 1 <= seq <= the last seq.
-class ReplayBody {
- public:
-  ReplayBody(runtime::Runtime::JobSnapshot&& read, std::uint64_t seq);
-  ReplayBody(const ReplayBody&) = delete;
-  ReplayBody& operator=(const ReplayBody&) = delete;
-
-  bool next() { return folding_.next(); }
-  Result<Value> take();  // fails with log_corrupt
-
- private:
-  const runtime::Runtime::JobSnapshot read_;
-  const std::uint64_t seq_;
-  engine::IncrementalFold folding_;
-};
-
 // A page of a job's transcript. Holds the stored bytes of the log, and the events of one commit.
 class TranscriptBody {
  public:
