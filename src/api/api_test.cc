@@ -2321,7 +2321,7 @@ AE_TEST("pages/a list shows what a job waits for, how it failed and what it used
     return page["jobs"].size() == 1 ? page["jobs"].items()[0] : Value();
   };
   const Value waits = row({{"agent", "asks"}});
-  EXPECT_EQ(waits["waiting"]["correlation_key"], Value("go"));
+  EXPECT_EQ(waits["waiting"]["wait_type"], Value("signal"));
   EXPECT_EQ(waits["waiting"]["node_id"], Value("w"));
   EXPECT_TRUE(waits["ended_at"].is_null());
   const Value done = row({{"agent", "echo"}});

@@ -1,7 +1,6 @@
 #include "inspect/summary.h"
 
-#include <algorithm>
-
+#include "engine/confirm/confirm.h"
 #include "engine/state/view_values.h"
 
 namespace ae::engine {
@@ -21,9 +20,16 @@ Value summary_error(const State& state) {
                         {"node_id", state.ending ? or_null(state.ending->node_id) : Value()}});
 }
 
+// The reason of a pause is the text of an operator.
+std::string_view parked_code(const State& state) {
+  const std::string_view reason = state.parked_reason;
+  const bool is_code = !state.is_paused() || reason == kWornOut || reason == kVerifierUnreachable;
+  return is_code ? reason : "paused";
+}
+
 Value summary_parked(const State& state) {
   if (state.status != JobStatus::parked) return {};
-  return Value::object({{"reason", or_null(state.parked_reason)},
+  return Value::object({{"reason", or_null(parked_code(state))},
                         {"since", or_null(state.parked_since)},
                         {"until", or_null(state.parked_until)}});
 }
@@ -31,18 +37,14 @@ Value summary_parked(const State& state) {
 // The first open wait, as in job_view.
 Value summary_waiting(const State& state) {
   if (state.status != JobStatus::waiting) return {};
-  const std::pair<const std::string, Wait>* first = nullptr;
-  for (const auto& entry : state.waits) {
-    if (entry.second.resolve) continue;
-    if (first == nullptr || entry.second.step < first->second.step) first = &entry;
+  const Wait* first = nullptr;
+  for (const auto& [key, wait] : state.waits) {
+    if (!wait.resolve && (first == nullptr || wait.step < first->step)) first = &wait;
   }
   if (first == nullptr) return {};
-  const auto& [key, wait] = *first;
-  return Value::object({{"correlation_key", key},
-                        {"expires_at", or_null(wait.expires_at)},
-                        {"node_id", state.node_of(state.steps[wait.step]).id},
-                        {"reason", or_null(wait.reason)},
-                        {"wait_type", to_text(wait.type)}});
+  return Value::object({{"expires_at", or_null(first->expires_at)},
+                        {"node_id", state.node_of(state.steps[first->step]).id},
+                        {"wait_type", to_text(first->type)}});
 }
 
 }  // namespace
