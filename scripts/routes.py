@@ -64,8 +64,8 @@ def check(routes):
     for route in routes:
         if operations.count(route.operation) > 1:
             sys.exit(f"{DOCUMENT.name}: operationId {route.operation} is not unique")
-        if set(re.findall(r"{\w*}", route.path)) - {"{id}"}:
-            sys.exit(f"{DOCUMENT.name}: {route.path}: the parameter of a path is {{id}}")
+        if set(re.findall(r"{\w*}", route.path)) - {"{id}", "{step}"}:
+            sys.exit(f"{DOCUMENT.name}: {route.path}: the parameters of a path are {{id}} and {{step}}")
 
 
 def literal(text):

@@ -675,6 +675,25 @@ def inspect_looks_while_another_owns_the_store():
         expect(h.end(runner), 0)
 
 
+@test
+def steps_are_listed_below_their_parent_and_shown_one_by_one():
+    with home() as h:
+        expect(h.run("run", "agents.yaml", "echo", "--job-id", "a"), 0)
+        nodes = expect(h.run("trace", "a", "--json"), 0).json()["nodes"]
+        page = expect(h.run("trace", "a", "--parent", "root", "--json"), 0).json()
+        assert [row["step_id"] for row in page["steps"]] == [node["step_id"] for node in nodes], page
+        assert page["total"] == len(nodes) and page["by_status"] == {"done": len(nodes)}, page
+        step = nodes[0]["step_id"]
+        assert expect(h.run("trace", "a", "--step", step, "--json"), 0).json() == {**nodes[0], "items": []}
+        listed = expect(h.run("trace", "a", "--parent", "root"), 0).out
+        assert step in listed and "done" in listed, listed
+        shown = expect(h.run("trace", "a", "--step", step), 0).out
+        assert nodes[0]["node_id"] in shown and "done" in shown, shown
+        expect(h.run("trace", "a", "--parent", step), 0)
+        expect(h.run("trace", "a", "--step", "nothing"), 3)
+        expect(h.run("trace", "a", "--step", step, "--parent", "root"), 2)
+
+
 # ---------------------------------------------------------------- rebuild
 
 DAMAGE = """

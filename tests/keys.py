@@ -73,7 +73,7 @@ def operations(document):
     for path, item in document["paths"].items():
         for method, operation in item.items():
             if method != "parameters":
-                yield method.upper(), path.replace("{id}", "nobody"), operation
+                yield method.upper(), re.sub(r"{\w+}", "nobody", path), operation
 
 
 # ---------------------------------------------------------------- who may ask

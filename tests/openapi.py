@@ -250,7 +250,14 @@ def every_operation_answers_as_it_says():
         for job in ("e", "f", "d", "p"):
             for part in ("", "/events", "/trace", "/transcript", "/replay", "/verify"):
                 ask(200, "get", f"/api/jobs/{job}{part}")
-        for query in ("", "?limit=1", "?in_doubt=true", "?stuck=true&older_than=0s", "?label=a:b"):
+            for part in ("/steps", "/conversation", "/forks", "/events?order=desc&limit=2", "/events?fields=slim", "/replay?at=2",
+                         "/replay?fields=summary", "/replay?fields=steps"):
+                ask(200, "get", f"/api/jobs/{job}{part}")
+            step = ask(200, "get", f"/api/jobs/{job}/steps?parent=root")["steps"][0]["step_id"]
+            ask(200, "get", f"/api/jobs/{job}/steps/{step}")
+        ask(404, "get", "/api/jobs/e/steps/nothing")
+        for query in ("", "?limit=1", "?in_doubt=true", "?stuck=true&older_than=0s", "?label=a:b", "?status=failed&status=waiting",
+                      "?since=1h", "?queue=q"):
             ask(200, "get", "/api/jobs" + query)
         ask(404, "get", "/api/jobs/nobody")
         ask(200, "get", "/api/requests")
@@ -265,7 +272,10 @@ def every_operation_answers_as_it_says():
         call = ask(200, "get", "/api/jobs/d")["in_doubt"][0]["idempotency_key"]
         ask(200, "post", "/api/jobs/d/resolve", {"idempotency_key": call, "resolution": "happened", "result": 1})
         ask.ended("d")
+        ask(200, "post", "/api/jobs/f/retry", {"dry_run": True})
+        ask(200, "post", "/api/jobs/e/fork", {"at_seq": 2, "dry_run": True})
         ask(201, "post", "/api/jobs/f/retry?wait=30s", {"id": "f2"})
+        assert [job["id"] for job in ask(200, "get", "/api/jobs/f/forks")["jobs"]] == ["f2"]
         ask(201, "post", "/api/jobs/e/fork?wait=30s", {"at_seq": 2, "id": "e2", "input": {"n": 5}})
         ask(409, "post", "/api/jobs/d/fork", {"at_seq": 2, "id": "d2"})
         ask(200, "get", "/api/approvals?job=p")

@@ -427,15 +427,18 @@ def an_address_is_checked_and_its_password_is_not_shown():
         assert "secret" not in blocked.out + blocked.err and "--store postgres://aetheris@" in blocked.err, blocked
 
 
-TABLES = ("jobs", "heads", "commits", "labels", "checkpoints", "effects", "ledger", "inbox", "signed_heads", "blobs")
+TABLES = ("jobs", "heads", "commits", "labels", "checkpoints", "effects", "ledger", "inbox", "signed_heads", "blobs",
+          "summaries")
 # Every column that follows from the log. Who holds a job, and its epoch, are sources.
 DAMAGE = """
 UPDATE jobs SET agent = 'nobody', idempotency_key = '';
-UPDATE jobs SET request_hash = 'x', priority = 77 - priority, capabilities = '{no}', created_at = number;
+UPDATE jobs SET request_hash = 'x', priority = 77 - priority, capabilities = '{no}', created_at = number, forked_from = 'x';
 UPDATE jobs SET agent = 'echo', idempotency_key = 'k' WHERE number = (SELECT max(number) FROM jobs);
 UPDATE heads SET priority = 9, queue = 'q', turn = 't', not_before = 5, wake_at = 6, ripe_at = 7, ready = NOT ready,
     status = CASE status WHEN 'completed' THEN 'running' ELSE 'completed' END, updated_at = 8;
 DELETE FROM heads WHERE attempt IS NULL AND job % 2 = 0;
+UPDATE summaries SET error = 'x', body = 'y';
+INSERT INTO summaries VALUES(9999, '', '{}');
 DELETE FROM labels;
 INSERT INTO labels SELECT min(number), 0, 'not', 'so' FROM jobs;
 INSERT INTO labels VALUES(9999, 0, 'of', 'nobody');

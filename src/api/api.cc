@@ -56,6 +56,10 @@ constexpr Api::Operation Api::kOperations[] = {
     {"trace", &Api::trace},
     {"transcript", &Api::transcript},
     {"replay", &Api::replay},
+    {"steps", &Api::steps},
+    {"step", &Api::step},
+    {"conversation", &Api::conversation},
+    {"forks", &Api::forks},
     {"verify", &Api::verify},
     {"signal", &Api::signal},
     {"cancel", &Api::cancel},
@@ -95,6 +99,7 @@ Api::Api(async::Loop& loop, async::SteadyClock& steady, store::Store& store,
       runtime_(runtime),
       options_(std::move(options)),
       read_limiter_(loop, kConcurrentReadsMax),
+      history_(store, steady, runtime.reader().executor()),
       registry_(steady, store, options_.warn),
       mcp_(std::make_unique<Mcp>(
           loop, steady,
@@ -133,6 +138,7 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
   ctx->route = *route;
   for (std::size_t i = 0; i < ctx->request.path.size(); ++i) {
     if (ctx->route->segments[i] == "{id}") ctx->id = ctx->request.path[i];
+    if (ctx->route->segments[i] == "{step}") ctx->step = ctx->request.path[i];
   }
   loop_.post([this, alive = alive_.watch(), ctx] {
     if (!alive) return;

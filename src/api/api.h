@@ -29,6 +29,7 @@
 #include "log/event.h"
 #include "mcp/header.h"
 #include "mcp/revision.h"
+#include "runtime/history.h"
 #include "runtime/prune.h"
 #include "runtime/runtime.h"
 #include "store/measured_store.h"
@@ -232,15 +233,26 @@ class Api {
   struct TranscriptParams;
   void read_transcript(const ContextPtr& ctx, std::shared_ptr<const TranscriptParams> params,
                        std::shared_ptr<LongPoll> long_poll);
-  struct EventsParams;
-  struct EventsPage;
   struct EventsRead;
-  static Result<EventsPage> scan_events(const EventsRead& read, bool waits,
-                                        const ResponseMaker& maker, store::LoadedJob&& loaded,
-                                        const async::Interrupt& interrupt);
+  struct EventsScan;
   void read_events(const ContextPtr& ctx, std::shared_ptr<EventsRead> read,
                    std::shared_ptr<LongPoll> long_poll);
   void replay(ContextPtr ctx);
+  // The newest state of a job and the index of its steps (steps_read.h).
+  struct StepsRead;
+  using StepsReadPtr = std::shared_ptr<const StepsRead>;
+  void steps(ContextPtr ctx);
+  void step(ContextPtr ctx);
+  void conversation(ContextPtr ctx);
+  void answer_sent_turn(const ContextPtr& ctx, const StepsReadPtr& read,
+                        const ReadLimiter::Slot& slot, const std::string& step, std::uint64_t turn);
+  void forks(ContextPtr ctx);
+  void read_steps(ContextPtr ctx,
+                  std::move_only_function<void(StepsReadPtr, ReadLimiter::Slot)> then);
+  template <class T>
+  void compute_from(StepsReadPtr read, ReadLimiter::Slot slot,
+                    std::move_only_function<Result<T>(const StepsRead&)> work,
+                    async::Done<Result<T>> then);
   void verify(ContextPtr ctx);
   void signal(ContextPtr ctx);
   void cancel(ContextPtr ctx);
@@ -383,19 +395,13 @@ class Api {
   std::optional<async::TimerId> registry_timer_;
   std::list<std::shared_ptr<LongPoll>> long_polls_;
   ReadLimiter read_limiter_;
+  runtime::History history_;
   Metrics metrics_;
   RegistryCache registry_;
   std::unique_ptr<Mcp> mcp_;
   std::shared_ptr<const JobGauges> gauges_;  // at most a few seconds old
   bool shutting_down_ = false;
   std::function<bool()> is_owner_alive_;  // empty: we own the store, or it is shared
-  // How far a log was read, so that a client that follows it does not cause a read from the
-  // beginning.
-  struct ReadPosition {
-    std::uint64_t seq = 0;  // the last of a commit
-    Hash head;
-  };
-  std::map<JobId, ReadPosition> read_positions_;
   std::shared_ptr<const store::Registry> registry_copy_;  // for reader threads; may be outdated
   async::Alive alive_;
 };

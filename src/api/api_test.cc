@@ -8,7 +8,11 @@
 #include <utility>
 
 #include "api/authenticator.h"
+#include "api/command_line.h"
+#include "inspect/view.h"
 #include "json/json.h"
+#include "runtime/log.h"
+#include "runtime/log_walk.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
 #include "testing/native_functions.h"
@@ -1112,7 +1116,8 @@ AE_TEST("api/unknown routes, jobs and parameters are said to be so") {
   const ApiResponse index = fixture.get({});
   EXPECT_EQ(index.status, 200);
   EXPECT_EQ(index.body.text("openapi"), "/openapi.json");
-  for (const char* what : {"", "events", "trace", "transcript", "replay", "verify"}) {
+  for (const char* what : {"", "events", "trace", "transcript", "replay", "verify", "steps",
+                           "conversation", "forks"}) {
     Path path{"api", "jobs", "nobody"};
     if (*what) path.emplace_back(what);
     expect_problem(fixture.get(path), 404, "not_found");
@@ -2126,6 +2131,234 @@ AE_TEST("api/the past can be asked for") {
   EXPECT_EQ(late.text("status"), "completed");
   expect_problem(fixture.get({"api", "jobs", "j", "replay"}, {{"at", "0"}}), 400, "input_invalid");
   expect_problem(fixture.get({"api", "jobs", "j", "replay"}, {{"at", "99"}}), 400, "input_invalid");
+}
+
+// ---------------------------------------------------------------- pages
+
+// A job whose log has several windows: a map of 150 items.
+std::string long_job(ApiFixture& fixture) {
+  std::string list;
+  for (int i = 0; i < 150; ++i) list += (i == 0 ? "" : ",") + std::to_string(i);
+  const std::string id =
+      fixture.make(R"({"agent":"maps","id":"long","input":{"list":[)" + list + "]}}");
+  EXPECT_TRUE(fixture.loop.run_until([&] { return fixture.status(id) == "completed"; }));
+  return id;
+}
+
+std::vector<Event> log_of(ApiFixture& fixture, const std::string& id) {
+  const auto loaded = fixture.loop.await<Result<store::LoadedJob>>(
+      [&](auto done) { fixture.store.load(JobId(id), 1, std::move(done)); });
+  AE_CHECK(loaded.has_value(), "the job is there");
+  auto events = runtime::open_log(JobId(id), *loaded);
+  AE_CHECK(events.has_value(), "its log can be opened");
+  return *std::move(events);
+}
+
+AE_TEST("pages/events come backwards in pages, and a page reads only its own commits") {
+  std::size_t loads = 0, windows = 0;
+  ApiFixture fixture(true, [&](const store::Call& call) {
+    loads += call.method == store::Method::load ? 1 : 0;
+    windows += call.method == store::Method::load_window ? 1 : 0;
+    return store::Fault::none;
+  });
+  const std::string id = long_job(fixture);
+  const Path path{"api", "jobs", id, "events"};
+  const Value all = fixture.get(path, {{"limit", "100000"}}).body;
+  const std::vector<Value> events(all["events"].items().begin(), all["events"].items().end());
+  ASSERT_GT(events.size(), 3 * runtime::kPartEvents / 2);
+  EXPECT_EQ(all["last_seq"], Value(events.size()));
+  EXPECT_EQ(all["total"], Value(events.size()));
+  loads = windows = 0;
+  const Value last = fixture.get(path, {{"order", "desc"}, {"limit", "10"}}).body;
+  EXPECT_EQ(loads, 0u);
+  EXPECT_EQ(windows, 1u);
+  ASSERT_EQ(last["events"].size(), 10u);
+  EXPECT_EQ(last["events"].items()[0], events.back());
+  EXPECT_EQ(last["next"], Value(events.size() - 9));
+  std::vector<Value> joined;
+  std::string before;
+  for (int pages = 0; pages < 100; ++pages) {
+    QueryPairs query{{"order", "desc"}, {"limit", "333"}};
+    if (!before.empty()) query.emplace_back("before", before);
+    const Value page = fixture.get(path, query).body;
+    for (const Value& event : page["events"].items()) joined.push_back(event);
+    if (page["next"].is_null()) break;
+    before = canonical(page["next"]);
+  }
+  std::ranges::reverse(joined);
+  EXPECT_EQ(Value::array(joined), all["events"]);
+  const Value middle = fixture.get(path, {{"after", "700"}, {"before", "703"}}).body;
+  EXPECT_EQ(middle["events"].size(), 2u);
+  EXPECT_EQ(middle["events"].items()[0], events[700]);
+  const std::string step(events[700]["payload"].text("step_id"));
+  const Value of_step = fixture.get(path, {{"step", step}}).body;
+  EXPECT_GT(of_step["events"].size(), 0u);
+  EXPECT_TRUE(of_step["total"].is_null());
+  EXPECT_EQ(fixture.get(path, {{"class", "effect"}, {"limit", "1000"}}).body["events"].size(),
+            150u);
+  for (const QueryPairs& query : {QueryPairs{{"order", "up"}}, QueryPairs{{"fields", "all"}},
+                                  QueryPairs{{"order", "desc"}, {"wait", "1s"}},
+                                  QueryPairs{{"order", "desc"}, {"class", "effect"}}}) {
+    expect_problem(fixture.get(path, query), 400, "input_invalid");
+  }
+}
+
+AE_TEST("pages/steps are listed by parent, and one step is that of the trace") {
+  ApiFixture fixture;
+  const std::string id = long_job(fixture);
+  const Path path{"api", "jobs", id, "steps"};
+  const Value nodes = fixture.get(path).body;
+  ASSERT_EQ(nodes["steps"].size(), 1u) << canonical(nodes);
+  const Value& map = nodes["steps"].items()[0];
+  EXPECT_EQ(map["children"]["total"], Value(150));
+  EXPECT_EQ(map["children"]["by_status"]["done"], Value(150));
+  const std::string parent(map.text("step_id"));
+  std::vector<Value> items;
+  std::string after;
+  for (int pages = 0; pages < 10; ++pages) {
+    QueryPairs query{{"parent", parent}, {"limit", "100"}};
+    if (!after.empty()) query.emplace_back("after", after);
+    const Value page = fixture.get(path, query).body;
+    EXPECT_EQ(page["total"], Value(150));
+    for (const Value& row : page["steps"].items()) items.push_back(row);
+    if (page["next"].is_null()) break;
+    after = page["next"].as_string();
+  }
+  ASSERT_EQ(items.size(), 150u);
+  EXPECT_EQ(items[149]["item"], Value(149));
+  const Value trace = fixture.get({"api", "jobs", id, "trace"}).body;
+  const Value& traced = trace["nodes"].items()[0];
+  for (const std::size_t item : {0u, 77u, 149u}) {
+    Path of_step = path;
+    of_step.emplace_back(items[item].text("step_id"));
+    EXPECT_EQ(canonical(fixture.get(of_step).body), canonical(traced["items"].items()[item]));
+  }
+  Path of_map = path;
+  of_map.push_back(parent);
+  EXPECT_EQ(canonical(fixture.get(of_map).body), canonical(traced.with("items", Value::array({}))));
+  EXPECT_EQ(fixture.get(path, {{"parent", parent}, {"status", "failed"}, {"status", "running"}})
+                .body["steps"]
+                .size(),
+            0u);
+  expect_problem(fixture.get(path, {{"parent", "nothing"}}), 404, "not_found");
+  expect_problem(fixture.get(path, {{"status", "asleep"}}), 400, "input_invalid");
+  of_map.back() = "nothing";
+  expect_problem(fixture.get(of_map), 404, "not_found");
+}
+
+AE_TEST("pages/the index of steps grows with the log") {
+  ApiFixture fixture;
+  const std::string id = fixture.make(R"({"agent":"asks","id":"j"})");
+  const Path path{"api", "jobs", id, "steps"};
+  EXPECT_EQ(fixture.get(path).body["by_status"]["waiting"], Value(1));
+  const std::string seen = canonical(fixture.get(path).body["seq"]);
+  EXPECT_EQ(fixture.get(path, {{"changed_since", seen}}).body["steps"].size(), 0u);
+  fixture.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
+  ASSERT_TRUE(fixture.loop.run_until([&] { return fixture.status(id) == "completed"; }));
+  const Value changed = fixture.get(path, {{"changed_since", seen}}).body;
+  ASSERT_EQ(changed["steps"].size(), 1u);
+  EXPECT_EQ(changed["steps"].items()[0].text("status"), "done");
+  EXPECT_TRUE(changed["steps"].items()[0]["finished_at"].is_string());
+}
+
+AE_TEST("pages/an earlier state is the fold of the events up to it, from wherever it is folded") {
+  ApiFixture fixture;
+  const std::string id = long_job(fixture);
+  const std::vector<Event> log = log_of(fixture, id);
+  const auto expected = [&](std::size_t at) {
+    const std::vector<Event> part(log.begin(), log.begin() + static_cast<std::ptrdiff_t>(at));
+    const auto state = engine::fold(JobId(id), part, engine::uncached_plan_source());
+    AE_CHECK(state.has_value(), "the log can be folded");
+    return canonical(with_wait_commands(engine::state_view(*state)).with("at", at));
+  };
+  const Path path{"api", "jobs", id, "replay"};
+  for (const std::size_t at : {log.size(), std::size_t{1}, std::size_t{2}, std::size_t{499},
+                               std::size_t{500}, std::size_t{501}, log.size() - 1, log.size()}) {
+    EXPECT_EQ(canonical(fixture.get(path, {{"at", std::to_string(at)}}).body), expected(at)) << at;
+  }
+  EXPECT_EQ(canonical(fixture.get(path).body), expected(log.size()));
+  const Value summary = fixture.get(path, {{"at", "2"}, {"fields", "summary"}}).body;
+  EXPECT_EQ(summary.text("status"), "queued");
+  EXPECT_EQ(summary["at"], Value(2));
+  const Value steps = fixture.get(path, {{"at", "600"}, {"fields", "steps"}}).body;
+  ASSERT_EQ(steps["steps"].size(), 1u);
+  EXPECT_EQ(steps["steps"].items()[0].text("status"), "running");
+  expect_problem(fixture.get(path, {{"fields", "all"}}), 400, "input_invalid");
+}
+
+AE_TEST("pages/erased values are in no kept state") {
+  ApiFixture fixture;
+  const std::string id = fixture.make(R"({"agent":"echo","id":"j","input":{"n":471147114711}})");
+  ASSERT_EQ(fixture.status(id), "completed");
+  const Path path{"api", "jobs", id, "replay"};
+  EXPECT_TRUE(canonical(fixture.get(path).body).contains("471147114711"));
+  const ApiResponse erased =
+      fixture.post({"api", "jobs", id, "redact"}, R"({"all":true,"reason":"x"})");
+  ASSERT_EQ(erased.status, 200) << canonical(erased.body);
+  EXPECT_FALSE(canonical(fixture.get(path).body).contains("471147114711"));
+  EXPECT_FALSE(canonical(fixture.get({"api", "jobs"}).body).contains("471147114711"));
+}
+
+AE_TEST("pages/the forks of a job are listed, and a dry run makes none") {
+  ApiFixture fixture;
+  fixture.make(R"({"agent":"buys","id":"origin","input":{"n":1}})");
+  ASSERT_EQ(fixture.status("origin"), "completed");
+  const Path path{"api", "jobs", "origin", "forks"};
+  const Value preview =
+      fixture.post({"api", "jobs", "origin", "fork"}, R"({"at_seq":2,"dry_run":true})").body;
+  EXPECT_EQ(preview["at_seq"], Value(2));
+  EXPECT_EQ(canonical(preview["runs"]), R"(["buy"])");
+  ASSERT_EQ(preview["repeats"].size(), 1u) << canonical(preview);
+  EXPECT_EQ(preview["repeats"].items()[0].text("node_id"), "buy");
+  EXPECT_EQ(fixture.get(path).body["jobs"].size(), 0u);
+  expect_problem(fixture.post({"api", "jobs", "origin", "retry"}, R"({"dry_run":true})"), 400,
+                 "input_invalid");
+  expect_problem(fixture.post({"api", "jobs", "origin", "fork"}, R"({"at_seq":2,"dry_run":1})"),
+                 400, "input_invalid");
+  const ApiResponse made = fixture.post({"api", "jobs", "origin", "fork"},
+                                        R"({"at_seq":2,"id":"one","repeat_effects":true})");
+  ASSERT_EQ(made.status, 201) << canonical(made.body);
+  const Value forks = fixture.get(path).body;
+  ASSERT_EQ(forks["jobs"].size(), 1u);
+  EXPECT_EQ(forks["jobs"].items()[0].text("id"), "one");
+  EXPECT_EQ(forks["jobs"].items()[0].text("forked_from"), "origin");
+  EXPECT_EQ(fixture.get({"api", "jobs"}, {{"forked_from", "origin"}}).body["jobs"].size(), 1u);
+  EXPECT_EQ(fixture.get({"api", "jobs"}, {{"forked_from", "one"}}).body["jobs"].size(), 0u);
+}
+
+AE_TEST("pages/a list shows what a job waits for, how it failed and what it used") {
+  ApiFixture fixture;
+  fixture.make(R"({"agent":"asks","id":"waits"})");
+  fixture.make(R"({"agent":"echo","id":"done"})");
+  fixture.make(R"({"agent":"doubts","id":"parks"})");
+  const auto row = [&](const QueryPairs& query) {
+    const Value page = fixture.get({"api", "jobs"}, query).body;
+    EXPECT_EQ(page["jobs"].size(), 1u) << canonical(page);
+    return page["jobs"].size() == 1 ? page["jobs"].items()[0] : Value();
+  };
+  const Value waits = row({{"agent", "asks"}});
+  EXPECT_EQ(waits["waiting"]["wait_type"], Value("signal"));
+  EXPECT_EQ(waits["waiting"]["node_id"], Value("w"));
+  EXPECT_TRUE(waits["ended_at"].is_null());
+  const Value done = row({{"agent", "echo"}});
+  EXPECT_EQ(done["progress"]["done"], Value(1));
+  EXPECT_EQ(done["usage"]["tool_calls"], Value(1));
+  EXPECT_TRUE(done["ended_at"].is_string());
+  EXPECT_TRUE(done["waiting"].is_null());
+  const Value parks = row({{"agent", "doubts"}});
+  EXPECT_TRUE(parks["parked"]["reason"].is_string()) << canonical(parks);
+  EXPECT_EQ(parks["unknown_outcomes"], Value(1));
+  fixture.post({"api", "jobs", "waits", "cancel"}, "{}");
+  ASSERT_EQ(fixture.status("waits"), "cancelled");
+  const Value ended =
+      fixture.get({"api", "jobs"}, {{"status", "cancelled"}, {"status", "completed"}}).body;
+  EXPECT_EQ(ended["jobs"].size(), 2u);
+  fixture.loop.advance(std::chrono::hours(2));
+  EXPECT_EQ(fixture.get({"api", "jobs"}, {{"since", "1h"}}).body["jobs"].size(), 0u);
+  EXPECT_EQ(fixture.get({"api", "jobs"}, {{"until", "1h"}}).body["jobs"].size(), 3u);
+  EXPECT_EQ(fixture.get({"api", "jobs"}, {{"queue", "default"}}).body["jobs"].size(), 3u);
+  EXPECT_EQ(fixture.get({"api", "jobs"}, {{"queue", "other"}}).body["jobs"].size(), 0u);
+  expect_problem(fixture.get({"api", "jobs"}, {{"since", "then"}}), 400, "input_invalid");
 }
 
 }  // namespace

@@ -46,6 +46,10 @@ Result<runtime::ForkRequest> parse_fork_params(const ApiRequest& request, const 
     return std::unexpected(missing_role_error(request.role, {Role::admin}));
   }
   AE_ASSIGN(params.drop, drop_of(fields));
+  if (const Value& dry_run = fields["dry_run"]; !dry_run.is_null()) {
+    if (!dry_run.is_bool()) return fail(Code::input_invalid, "\"dry_run\" must be true or false");
+    params.dry_run = dry_run.as_bool();
+  }
   const Value& repeat = fields["repeat_effects"];
   bool fits = repeat.is_null() || repeat.is_bool() || repeat.is_array();
   if (repeat.is_bool()) params.repeat_all = repeat.as_bool();
@@ -141,7 +145,7 @@ void Api::find_or_fork(ContextPtr ctx, runtime::ForkRequest params) {
   if (!origin) return ctx->refuse({Code::not_found, origin.error().message});
   params.origin = *origin;
   params.by = ctx->request.by;
-  if (params.job.empty()) return fork_new(ctx, std::move(params));
+  if (params.job.empty() || params.dry_run) return fork_new(ctx, std::move(params));
   const JobId job = params.job;
   compute<bool>(
       ctx, job, [params](Snapshot& read) { return is_this_fork(params, read.state); },
@@ -197,6 +201,11 @@ void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
       return find_or_fork(ctx, std::move(retry_params));  // a concurrent request created it
     }
     if (!made) return ctx->refuse(made.error());
+    if (made->preview.is_object()) {
+      const Value& preview = made->preview;
+      return ctx->answer(
+          200, made->changes.is_array() ? preview.with("plan_changes", made->changes) : preview);
+    }
     if (!made->repeated.empty()) {
       const Error error = effects_repeated_error(
           ctx->id, made->repeated, retry_params.at == 0 ? "" : ", or fork at a later event");

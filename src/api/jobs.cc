@@ -8,6 +8,8 @@
 #include "api/views.h"
 #include "base/trace_context.h"
 #include "inspect/failure_location.h"
+#include "inspect/summary.h"
+#include "json/json.h"
 #include "store/rules.h"
 
 namespace ae::api {
@@ -166,8 +168,16 @@ Status parse_job_options(const Value& body, const agents::Agent& agent, Instant 
   return {};
 }
 
-bool is_terminal(std::string_view status) {
-  return status == "completed" || status == "failed" || status == "cancelled";
+// An instant, or a duration before now. Fails with input_invalid.
+Result<std::optional<Instant>> time_parameter(const Query& query, std::string_view name,
+                                              Instant now) {
+  const std::string* text = query.find(name);
+  if (!text) return std::nullopt;
+  if (const auto at = instant_from_text(*text)) return at;
+  if (const auto before = duration_from_text(*text)) return now - *before;
+  return fail(Code::input_invalid, "\"" + std::string(name) +
+                                       "\" must be a time in UTC (2025-01-31T09:30:00Z) or a "
+                                       "duration before now (24h)");
 }
 
 // Contains the text in its id, agent, key or labels.
@@ -181,7 +191,7 @@ bool matches_text(const store::JobRow& row, const std::string& text) {
 
 // Has the job ended, or does it wait for an event or an operator?
 bool is_idle_status(std::string_view status) {
-  return is_terminal(status) || status == "waiting" || status == "parked";
+  return store::has_ended(status) || status == "waiting" || status == "parked";
 }
 
 Result<Duration> wait_parameter(const Query& query) {
@@ -193,13 +203,31 @@ Result<Duration> wait_parameter(const Query& query) {
   return *wait;
 }
 
-Value row_json(const store::JobRow& row) {
-  std::vector<Member> members{{"agent", row.agent},   {"created_at", to_text(row.created_at)},
-                              {"id", row.id.text},    {"labels", labels_value(row.labels)},
-                              {"status", row.status}, {"updated_at", to_text(row.updated_at)}};
+Value row_json(const store::JobRow& row, const engine::State* live) {
+  std::vector<Member> members{{"agent", row.agent},
+                              {"created_at", to_text(row.created_at)},
+                              {"id", row.id.text},
+                              {"labels", labels_value(row.labels)},
+                              {"priority", row.priority},
+                              {"queue", row.queue},
+                              {"seq", row.last_seq},
+                              {"status", row.status},
+                              {"updated_at", to_text(row.updated_at)}};
   if (!row.idempotency_key.empty()) members.emplace_back("idempotency_key", row.idempotency_key);
   if (row.not_before) members.emplace_back("not_before", to_text(*row.not_before));
   if (row.wake_at) members.emplace_back("wake_at", to_text(*row.wake_at));
+  if (row.forked_from && !row.forked_from->empty()) {
+    members.emplace_back("forked_from", *row.forked_from);
+  }
+  Value summary = Value::object({});
+  if (live != nullptr) {
+    summary = engine::summary_view(*live);
+  } else if (row.summary) {
+    if (auto stored = parse_json(row.summary->body); stored && stored->is_object()) {
+      summary = *std::move(stored);
+    }
+  }
+  for (const auto& [name, value] : summary.members()) members.emplace_back(name, value);
   return Value::object(std::move(members));
 }
 
@@ -239,15 +267,23 @@ void Api::jobs(ContextPtr ctx) {
       return fail(Code::input_invalid, "\"older_than\" needs \"stuck\"");
     }
     store::Filter wanted;
-    if (const auto* status = ctx->query.find("status")) {
-      if (std::ranges::find(kStatuses, std::string_view(*status)) == std::end(kStatuses)) {
+    for (const std::string& status : ctx->query.all("status")) {
+      if (std::ranges::find(kStatuses, std::string_view(status)) == std::end(kStatuses)) {
         return fail(Code::input_invalid,
                     "\"status\" must be queued, running, waiting, parked, completed, failed or "
                     "cancelled");
       }
-      wanted.status = *status;
+      wanted.statuses.push_back(status);
     }
-    if (const auto* agent = ctx->query.find("agent")) wanted.agent = *agent;
+    for (const auto& [name, text] :
+         {std::pair("agent", &wanted.agent), std::pair("queue", &wanted.queue),
+          std::pair("error", &wanted.error), std::pair("forked_from", &wanted.forked_from)}) {
+      if (const auto* value = ctx->query.find(name)) *text = *value;
+    }
+    const Instant now = store_.now();
+    AE_ASSIGN(wanted.created_from, time_parameter(ctx->query, "since", now));
+    AE_ASSIGN(wanted.created_before, time_parameter(ctx->query, "until", now));
+    AE_ASSIGN(wanted.updated_from, time_parameter(ctx->query, "updated_since", now));
     for (const std::string& text : ctx->query.all("label")) {
       AE_ASSIGN(auto pair, label(text));
       wanted.labels.push_back(std::move(pair));
@@ -289,16 +325,43 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
     if (more) search->found.resize(search->wanted);
     std::vector<Value> items;
     items.reserve(search->found.size());
-    for (const store::JobRow& row : search->found) items.push_back(row_json(row));
+    for (const store::JobRow& row : search->found) {
+      items.push_back(row_json(row, alive ? runtime_.state_of(row.id) : nullptr));
+    }
     Value next;
     if (more) {
       next = cursor_of(search->found.back());
     } else if (!last) {
       next = cursor_of(search->filter.after, *search->filter.after_number);
     }
-    answer_large(ctx,
-                 Value::object({{"jobs", Value::array(std::move(items))}, {"next_cursor", next}}));
+    answer_large(ctx, Value::object({{"jobs", Value::array(std::move(items))},
+                                     {"next_cursor", next},
+                                     {"scanned", std::uint64_t{search->examined}}}));
   });
+}
+
+// The forks and retries of a job.
+void Api::forks(ContextPtr ctx) {
+  auto search = std::make_shared<Search>();
+  const auto job = [&]() -> Result<JobId> {
+    if (const auto* cursor = ctx->query.find("cursor")) apply_cursor(*cursor, search->filter);
+    AE_ASSIGN(search->wanted, ctx->query.limit(100, kJobsMax));
+    auto id = job_id_from_text(ctx->id);
+    if (!id) return fail(Code::not_found, id.error().message);
+    return id;
+  }();
+  if (!job) return ctx->refuse(job.error());
+  search->filter.forked_from = job->text;
+  search->filter.limit = search->wanted + 1;
+  store_.load_window(*job, {.events_max = 1},
+                     [this, alive = alive_.watch(), ctx, search](Result<store::LogWindow> origin) {
+                       if (!alive) return;
+                       if (!origin && origin.error().code == Code::not_found) {
+                         return ctx->refuse(missing_job_error(ctx->id));
+                       }
+                       if (!origin) return ctx->refuse(origin.error());
+                       search_jobs(ctx, search);
+                     });
 }
 
 // ---------------------------------------------------------------- creating
@@ -490,23 +553,6 @@ void Api::verify(ContextPtr ctx) {
         return maker.make(nullptr, std::move(body));
       },
       respond(ctx));
-}
-
-void Api::replay(ContextPtr ctx) {
-  const auto at = ctx->query.number("at");
-  if (!at) return ctx->refuse(at.error());
-  const auto job = job_id_of(ctx->id);
-  if (!job) return ctx->refuse(job.error());
-  if_changed(ctx, *job, [this, ctx, job = *job, at = *at] {
-    compute_loaded<ApiResponse>(
-        ctx, job, 1,
-        [job, at, maker = response_maker(ctx)](
-            store::LoadedJob&& loaded, const async::Interrupt& interrupt) -> Result<ApiResponse> {
-          AE_ASSIGN(Value body, replay_body(job, loaded, at, interrupt));
-          return maker.make(&loaded.row, std::move(body));
-        },
-        respond(ctx));
-  });
 }
 
 }  // namespace ae::api

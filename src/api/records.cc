@@ -193,7 +193,7 @@ void Api::prune(ContextPtr ctx) {
   const auto on_deleted = [this, alive = alive_.watch()](const JobId& job) {
     if (!alive) return;
     runtime_.drop_cached(job);
-    read_positions_.erase(job);
+    history_.drop(job);
   };
   runtime::prune(store_, *std::move(params), on_deleted,
                  [ctx](Result<runtime::PruneResult> pruned) {
@@ -217,9 +217,12 @@ void Api::redact(ContextPtr ctx) {
       [this, alive = alive_.watch(), ctx, id = *job](Result<runtime::RedactResult> redacted) {
         if (alive) {  // also after a failure: a fork may already be redacted
           runtime_.drop_cached(id);
+          history_.drop(id);
           if (redacted) {
-            for (const runtime::RedactResult& fork : redacted->forks)
+            for (const runtime::RedactResult& fork : redacted->forks) {
               runtime_.drop_cached(fork.job);
+              history_.drop(fork.job);
+            }
           }
         }
         if (!redacted && redacted.error().code == Code::not_found) {

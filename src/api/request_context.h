@@ -42,9 +42,10 @@ class Fields {
 struct Api::RequestContext {
   ApiRequest request;
   const Route* route = nullptr;
-  std::string id;  // the {id} of the path
-  Query query;     // with parameters of the route only
-  Fields fields;   // of the body, if the route has any; a handler takes them
+  std::string id;    // the {id} of the path
+  std::string step;  // the {step} of the path
+  Query query;       // with parameters of the route only
+  Fields fields;     // of the body, if the route has any; a handler takes them
   // What its view of a job shows besides the log; part of the ETag.
   std::string view_facts;
   async::Done<ApiResponse> done;
@@ -139,8 +140,9 @@ Result<JobId> job_id_of(const std::string& id);
 Error missing_role_error(Role role, const std::vector<Role>& needed);
 // The duration of ?wait; 0 = do not wait. Fails with input_invalid.
 Result<Duration> wait_parameter(const Query& query);
-// A job's row, as in lists.
-Value row_json(const store::JobRow& row);
+// A job's row and summary (inspect/summary.h), as in lists. `live`: the state of a job that runs
+// here, which is newer than the stored summary; else nullptr.
+Value row_json(const store::JobRow& row, const engine::State* live);
 
 // The cursor of a list: `ID@NUMBER`, or the id alone. The number stays valid after that job is
 // deleted.

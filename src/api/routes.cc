@@ -11,7 +11,7 @@ namespace {
 bool matches(const Route& route, const Path& path) {
   return std::ranges::equal(route.segments, path,
                             [](std::string_view pattern, std::string_view segment) {
-                              return pattern == "{id}" || pattern == segment;
+                              return pattern.starts_with('{') || pattern == segment;
                             });
 }
 

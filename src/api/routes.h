@@ -23,7 +23,7 @@ struct Route {
   std::string_view operation;                  // its operationId
   std::string_view method;                     // "GET"
   std::string_view path;                       // "/api/jobs/{id}"
-  std::span<const std::string_view> segments;  // of the path; "{id}" matches any one
+  std::span<const std::string_view> segments;  // of the path; "{id}" matches any
   Access access;
   std::span<const QueryParameter> query;
   // Of a body that is a JSON object without other fields. Empty: the handler reads the body itself.

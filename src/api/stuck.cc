@@ -244,12 +244,13 @@ void Api::begin_walk(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
 
 void Api::next_page(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
   store::Filter filter;
-  filter.status = walk->statuses[walk->status];
+  const std::string& status = walk->statuses[walk->status];
+  if (!status.empty()) filter.statuses = {status};
   apply_cursor(walk->after, filter);
   filter.limit = kStuckRowsAtOnce;
   if (walk->unknown_outcomes) filter.pending = store::pending::unknown_outcome;
   // A job without progress has an old update time; an expired lease is in the row.
-  if (!walk->unknown_outcomes && !walk->unattended && filter.status == "queued") {
+  if (!walk->unknown_outcomes && !walk->unattended && status == "queued") {
     filter.updated_before = store_.now() - walk->older_than + Duration(1);
   }
   store_.query(std::move(filter), [this, alive = alive_.watch(), ctx,
@@ -284,7 +285,7 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
                  : find_stuck_reason(row, store_.now(), walk->older_than, walk->offers);
       if (!why) continue;
     }
-    Value shown = row_json(row);
+    Value shown = row_json(row, runtime_.state_of(row.id));
     if (why && why->reason != "parked") {
       const bool has_single_owner =
           store_.owned() || is_owner_alive_;  // the store has a single owner
@@ -380,7 +381,7 @@ void Api::count_stuck(std::shared_ptr<JobGauges> fresh, std::size_t status, std:
     return then(fresh.get());
   }
   store::Filter filter;
-  filter.status = kCountedStatuses[status];
+  filter.statuses = {std::string(kCountedStatuses[status])};
   apply_cursor(after, filter);
   filter.limit = kJobsMax;
   if (status == 1) filter.updated_before = store_.now() - kOlderThan + Duration(1);

@@ -110,25 +110,6 @@ Value trace_body(const runtime::JobSnapshot& read) {
   return engine::trace_view(read.state, read.events);
 }
 
-Result<Value> replay_body(const JobId& job, const store::LoadedJob& loaded,
-                          std::optional<std::uint64_t> at, const async::Interrupt& interrupt) {
-  runtime::LogOpener opener(job, loaded, {});
-  AE_ASSIGN(const std::vector<Event> events, runtime::open_all(opener, interrupt));
-  const std::uint64_t last = events.back().seq;
-  const std::uint64_t seq = at.value_or(last);
-  if (seq < 1 || seq > last) {
-    return fail(Code::input_invalid, "\"at\" must be from 1 to " + std::to_string(last) +
-                                         ", the last event of this job");
-  }
-  engine::IncrementalFold folding(job, std::span(events).first(seq),
-                                  engine::uncached_plan_source());
-  while (folding.next()) {
-    if (interrupt.requested()) return std::unexpected(runtime::read_interrupted_error());
-  }
-  AE_ASSIGN(const engine::State state, std::move(folding).take());
-  return with_wait_commands(engine::state_view(state)).with("at", seq);
-}
-
 Result<Value> transcript_body(const JobId& job, const store::LoadedJob& loaded,
                               const engine::TranscriptPage& page,
                               const async::Interrupt& interrupt) {

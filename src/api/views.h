@@ -50,11 +50,6 @@ Value job_body(const runtime::JobSnapshot& read, const JobFacts& facts);
 Value add_needs_version(Value body, const store::JobRow& row, const JobFacts& facts);
 Value trace_body(const runtime::JobSnapshot& read);
 
-// The state of the job at event `at`; nullopt: at the last one. Fails with input_invalid (no such
-// event), log_corrupt, needs_version, unavailable (interrupted).
-Result<Value> replay_body(const JobId& job, const store::LoadedJob& loaded,
-                          std::optional<std::uint64_t> at, const async::Interrupt& interrupt);
-
 // A page of a job's transcript. Holds the events of one commit at a time. Fails with log_corrupt,
 // needs_version, plan_invalid, unavailable (interrupted).
 Result<Value> transcript_body(const JobId& job, const store::LoadedJob& loaded,

@@ -167,7 +167,7 @@ void JobRun::print_resumed_jobs() {
   const auto unfinished = std::make_shared<UnfinishedJobs>();
   for (const char* status : {"running", "queued"}) {
     store::Filter filter;
-    filter.status = status;
+    filter.statuses = {status};
     unfinished->answered = false;
     instance_->store().query(filter, [this, unfinished](Result<std::vector<store::JobRow>> rows) {
       unfinished->answered = true;
@@ -252,7 +252,7 @@ void JobRun::check_other_jobs() {
       return schedule_check();
     }
     store::Filter filter;
-    filter.status = search->statuses.back();
+    filter.statuses = {search->statuses.back()};
     filter.after = search->after;
     filter.after_number = search->after_number;
     instance_->store().query(filter, [this, search, self](Result<std::vector<store::JobRow>> rows) {

@@ -125,7 +125,7 @@ void Notifications::continue_scan(std::shared_ptr<Scan> scan) {
   }
   if (scan->status == std::size(kStatuses)) return schedule_scan();
   store::Filter filter;
-  filter.status = kStatuses[scan->status];
+  filter.statuses = {kStatuses[scan->status]};
   filter.after = scan->after;
   filter.after_number = scan->after_number;
   filter.limit = kRowsAtOnce;

@@ -11,6 +11,8 @@
 #include "cli/job_reads.h"
 #include "cli/phrases.h"
 #include "cli/shared.h"
+#include "cli/trace_details.h"
+#include "cli/trace_fields.h"
 #include "cli/trace_text.h"
 #include "json/json.h"
 
@@ -18,12 +20,18 @@ namespace ae::cli {
 namespace {
 
 struct TraceOptions : CommonOptions {
-  std::string id;
+  std::string id, parent, step;
   bool verbose = false;
 };
 
 std::vector<Option> trace_options(TraceOptions& o) {
   return {{"ID", "", &o.id, "the job", kRequired},
+          {"--parent",
+           "STEP",
+           &o.parent,
+           "only list the steps below this one; `root`: the nodes of the plan",
+           {.accepts = Accepts::not_empty, .excludes = {"--step"}}},
+          {"--step", "STEP", &o.step, "only this step", kNotEmpty},
           {"-v,--verbose", "", &o.verbose, "with call ids and invocation ids"}};
 }
 
@@ -48,7 +56,76 @@ std::vector<Option> verify_options(VerifyOptions& o) {
            "repeatable"}};
 }
 
+// All steps below a step, as one page.
+Result<Value> get_steps(const TraceOptions& options) {
+  AE_ASSIGN(const app::StoreUrl store, store_of(options));
+  AE_ASSIGN(const auto client, open_to_read(store, options.id));
+  std::vector<Value> steps;
+  std::string after;
+  while (true) {
+    AE_ASSIGN(const Value page,
+              get(*client, {"api", "jobs", options.id, "steps"},
+                  {{"parent", options.parent}, {"after", after}, {"limit", "500"}}));
+    for (const Value& step : page["steps"].items()) steps.push_back(step);
+    if (!page["next"].is_string()) return page.with("steps", Value::array(std::move(steps)));
+    after = page["next"].as_string();
+  }
+}
+
+std::string steps_text(const Value& page, const Paint& paint) {
+  Table table({"STEP", "WHERE", "STATE", "TRIES", "TOOK", "PARTS", "ERROR"});
+  for (const Value& step : page["steps"].items()) {
+    const std::size_t parts = natural_of(step["children"]["total"]);
+    table.row({{std::string(step.text("step_id"))},
+               {place_text(step)},
+               {std::string(step.text("status"))},
+               {std::to_string(natural_of(step["tries"]))},
+               {span_text(step["duration_us"])},
+               {parts > 0 ? std::to_string(parts) : std::string()},
+               {safe(step["error"].text("code"))}});
+  }
+  return table.text(paint, 0);
+}
+
+int print_steps(const TraceOptions& options, Terminal& terminal) {
+  const auto page = get_steps(options);
+  if (!page) return terminal.fail_with(page.error());
+  if (terminal.json()) {
+    terminal.print_json(*page);
+  } else {
+    terminal.print(steps_text(*page, terminal.out()));
+  }
+  return kDone;
+}
+
+int print_step(const TraceOptions& options, Terminal& terminal) {
+  const auto step = [&]() -> Result<Value> {
+    AE_ASSIGN(const app::StoreUrl store, store_of(options));
+    AE_ASSIGN(const auto client, open_to_read(store, options.id));
+    return get(*client, {"api", "jobs", options.id, "steps", options.step}, {});
+  }();
+  if (!step) return terminal.fail_with(step.error());
+  if (terminal.json()) {
+    terminal.print_json(*step);
+    return kDone;
+  }
+  const auto store = store_of(options);
+  const TraceStyle style{.paint = terminal.out(),
+                         .width = terminal.width(),
+                         .verbose = options.verbose,
+                         .store_flag = store ? store_flag(*store) : std::string()};
+  const Value trace = Value::object({{"id", options.id}});
+  const std::string status(step->text("status"));
+  std::string text = style.paint(Tint::bold, place_text(*step)) + "  " + status + "  " +
+                     span_text((*step)["duration_us"]) + "\n";
+  TraceDetails(trace, style, text).details(*step, status, "  ");
+  terminal.print(text);
+  return kDone;
+}
+
 int trace_command(const TraceOptions& options, Terminal& terminal) {
+  if (!options.parent.empty()) return print_steps(options, terminal);
+  if (!options.step.empty()) return print_step(options, terminal);
   const auto trace = get_job_view(options, options.id, "trace");
   if (!trace) return terminal.fail_with(trace.error());
   if (terminal.json()) {

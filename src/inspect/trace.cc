@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,6 +16,7 @@
 #include "inspect/effects.h"
 #include "inspect/failure_location.h"
 #include "inspect/field_json.h"
+#include "inspect/step_tree.h"
 #include "inspect/trace_record.h"
 #include "inspect/view.h"
 
@@ -34,18 +34,16 @@ class Tracer {
   // plan.
   Tracer(const State& state, TraceRecord& record, std::optional<std::uint32_t> dropped_by = {});
   Value run(const std::vector<Event>& events);
+  // The step without its parts.
+  Value single_view(const Step& step, std::string_view world);
 
  private:
   std::vector<Value> dropped_views(const std::vector<Event>& events);
   std::vector<Value> dropped_nodes(const Value& carried);
   Value node_view(const Step& step);
+  Value node_view(const Step& step, std::vector<Value> items, std::string_view world);
   std::vector<Value> side_views(const Step& step, Role role);
-  std::string_view status_of(const Step& step) const;
-  std::string_view external_effect_of(const Step& step, const StepSpan& span,
-                                      const TrySpan& span_try) const;
-  std::string_view external_effect_of(const Step& step, const StepSpan& span) const;
-  std::string_view map_status(const Step& step) const;
-  std::vector<const Step*> child_steps(const Step& step) const;
+  std::string_view effect_of(const Step& step, const StepSpan& span) const;
   std::vector<Value> requested_call_views(const Step& turn);
   Value result_of(const Step& step, const StepSpan& span) const;
   Value span_id(const StepSpan& span, const TrySpan& one) const;
@@ -54,121 +52,38 @@ class Tracer {
   const State& s_;
   TraceRecord& record_;
   const std::optional<std::uint32_t> dropped_by_;
-  std::map<std::uint32_t, std::vector<const Step*>> items_;  // by map, in item order
-  std::map<std::uint32_t, std::vector<const Step*>> turns_;  // by loop
-  // By loop and turn
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const Step*>> calls_;
-  // By the step that they probe or compensate
-  std::unordered_map<std::uint32_t, std::vector<const Step*>> side_steps_;
+  const StepTree tree_;
   std::size_t located_ = kStepsLocated;  // failed steps whose field may still be located
   std::uint64_t done_ = 0, failed_ = 0, skipped_ = 0, tries_ = 0, repeated_ = 0, in_doubt_ = 0,
                 refused_ = 0;
 };
 
 Tracer::Tracer(const State& state, TraceRecord& record, std::optional<std::uint32_t> dropped_by)
-    : s_(state), record_(record), dropped_by_(dropped_by) {
-  for (const Step& step : s_.steps) {
-    if (step.role != Role::node) {
-      side_steps_[step.of].push_back(&step);
-    } else if (step.item != kNoItem) {
-      items_[step.node].push_back(&step);
-    } else if (step.is_turn()) {
-      turns_[step.node].push_back(&step);
-    } else if (step.is_loop_call()) {
-      calls_[{step.node, step.turn}].push_back(&step);
-    }
+    : s_(state), record_(record), dropped_by_(dropped_by), tree_(state, dropped_by.has_value()) {}
+
+// ---------------------------------------------------------------- external effects
+
+std::vector<TryOutcome> outcomes_of(const StepSpan& span) {
+  std::vector<TryOutcome> outcomes;
+  for (const TrySpan& one : span.tries) {
+    outcomes.push_back(
+        {.try_no = static_cast<std::uint32_t>(one.started->try_no),
+         .outcome = one.finished ? std::optional(outcome_from_text(one.outcome())) : std::nullopt,
+         .definite = one.definite(),
+         .resolution = resolution_from_text(one.resolution)});
   }
+  return outcomes;
 }
 
-// ---------------------------------------------------------------- status
-
-// The items of a map, the turns of a loop, or the calls of a turn.
-std::vector<const Step*> Tracer::child_steps(const Step& step) const {
-  if (step.role != Role::node || step.item != kNoItem || step.is_loop_call()) return {};
-  if (step.is_turn()) {
-    const auto calls = calls_.find({step.node, step.turn});
-    return calls == calls_.end() ? std::vector<const Step*>() : calls->second;
-  }
-  for (const auto* parts : {&items_, &turns_}) {
-    if (const auto found = parts->find(step.node); found != parts->end()) return found->second;
-  }
-  return {};
-}
-
-std::string_view Tracer::map_status(const Step& step) const {
-  const auto outcome_unknown = [&](const Step* part) {
-    return part->phase == StepPhase::in_doubt ||
-           std::ranges::any_of(child_steps(*part),
-                               [](const Step* call) { return call->phase == StepPhase::in_doubt; });
-  };
-  return std::ranges::any_of(child_steps(step), outcome_unknown) ? "in_doubt" : "running";
-}
-
-std::string_view Tracer::status_of(const Step& step) const {
-  if (step.role != Role::node && step.phase == StepPhase::done) {
-    return step.committed || !step.call ? "done" : "failed";
-  }
-  if (step.phase == StepPhase::done) {
-    if (step.skipped) return "skipped";
-    return step.failure ? "failed" : "done";
-  }
-  if (dropped_by_ && s_.kind_of(step) == NodeKind::wait) return "not_run";  // the wait was dropped
-  if (is_terminal(s_.status) || dropped_by_) {
-    if (s_.may_have_happened(step)) return "in_doubt";
-    return step.started ? "failed" : "not_run";
-  }
-  switch (step.phase) {
-    case StepPhase::blocked:
-    case StepPhase::ready:
-      return step.started ? "running" : "pending";
-    case StepPhase::backoff:
-      return "backoff";
-    case StepPhase::asking:
-    case StepPhase::questioned:
-    case StepPhase::waiting:
-      return "waiting";
-    case StepPhase::in_doubt:
-    case StepPhase::probing:
-      return "in_doubt";
-    case StepPhase::refused:
-      return step.role == Role::undo ? "failed" : "running";
-    case StepPhase::mapping:
-    case StepPhase::looping:
-      return map_status(step);
-    default:
-      return "running";
-  }
-}
-
-std::string_view Tracer::external_effect_of(const Step& step, const StepSpan& span,
-                                            const TrySpan& span_try) const {
-  if (s_.tool_of(step).effect == EffectClass::read) return "unchanged";
-  if (span_try.outcome() == "success" || span_try.resolution == "happened") return "changed";
-  if (span_try.outcome() == "failure" && span_try.definite()) return "unchanged";
-  if (span_try.outcome() == "input_required") return "unchanged";
-  if (span_try.resolution == "not_happened") return "unchanged";
-  // If a later try with the same external key succeeded, the effect of the earlier try is the same
-  // effect.
-  for (const TrySpan& other : span.tries) {
-    if (other.outcome() == "success" || other.resolution == "happened") return "changed";
-  }
-  return "unknown";
-}
-
-std::string_view Tracer::external_effect_of(const Step& step, const StepSpan& span) const {
+std::string_view Tracer::effect_of(const Step& step, const StepSpan& span) const {
   if (step.result_type == ResultType::compensated) return "rolled back";
-  bool changed = false, unknown = false, rolled_back = false;
-  const auto add = [&](std::string_view world) {
-    changed |= world == "changed";
-    unknown |= world == "unknown";
-    rolled_back |= world == "rolled back";
-  };
-  for (const TrySpan& one : span.tries) add(external_effect_of(step, span, one));
-  for (const Step* part : child_steps(step)) {
+  EffectSum sum;
+  if (!span.tries.empty()) sum.add(s_.tool_of(step).effect, outcomes_of(span));
+  for (const Step* part : tree_.parts_of(step)) {
     auto found = record_.steps.find(part->id.text);
-    if (found != record_.steps.end()) add(external_effect_of(*part, found->second));
+    if (found != record_.steps.end()) sum.add(effect_of(*part, found->second));
   }
-  return unknown ? "unknown" : changed ? "changed" : rolled_back ? "rolled back" : "unchanged";
+  return sum.text();
 }
 
 void Tracer::count(const Step& step, const StepSpan& span, std::string_view status) {
@@ -334,27 +249,37 @@ Value Tracer::result_of(const Step& step, const StepSpan& span) const {
 
 std::vector<Value> Tracer::side_views(const Step& step, Role role) {
   std::vector<Value> views;
-  if (step.probe == kNoStep && step.undo == kNoStep) return views;
-  auto found = side_steps_.find(s_.by_id.at(step.id));
-  if (found == side_steps_.end()) return views;
-  for (const Step* side : found->second) {
+  for (const Step* side : tree_.sides_of(step)) {
     if (side->role == role) views.push_back(node_view(*side));
   }
   return views;
 }
 
 Value Tracer::node_view(const Step& step) {
+  std::vector<Value> items;
+  for (const Step* part : tree_.parts_of(step)) items.push_back(node_view(*part));
+  return node_view(step, std::move(items), effect_of(step, record_.steps[step.id.text]));
+}
+
+Value Tracer::single_view(const Step& step, std::string_view world) {
+  return node_view(step, {}, world);
+}
+
+Value Tracer::node_view(const Step& step, std::vector<Value> items, std::string_view world) {
   const StepSpan& span = record_.steps[step.id.text];
   const Node& node = s_.node_of(step);
   const bool side = step.role != Role::node;
   const bool is_item = step.is_part() || side;  // it is one call
-  const std::string_view status = status_of(step);
+  const std::string_view status = tree_.status_of(step);
   count(step, span, status);
-  std::vector<Value> tries, waits, items, needs;
+  std::vector<Value> tries, waits, needs;
+  const std::vector<TryOutcome> outcomes = outcomes_of(span);
   for (std::size_t i = 0; i < span.tries.size(); ++i) {
     const TrySpan& one = span.tries[i];
-    tries.push_back(try_view(one, external_effect_of(step, span, one), span_id(span, one))
-                        .with("result_type", try_result_type(span, i)));
+    const std::string_view effect =
+        external_effect_of(s_.tool_of(step).effect, outcomes, outcomes[i]);
+    tries.push_back(
+        try_view(one, effect, span_id(span, one)).with("result_type", try_result_type(span, i)));
   }
   for (const WaitSpan& wait : span.waits) {
     const auto open = s_.waits.find(wait.opened->correlation_key);
@@ -362,7 +287,6 @@ Value Tracer::node_view(const Step& step) {
     if (!id.empty()) id.insert(0, s_.job.text + ".");
     waits.push_back(wait_view(wait).with("approval", id.empty() ? Value() : Value(id)));
   }
-  for (const Step* part : child_steps(step)) items.push_back(node_view(*part));
   if (!is_item) {
     for (std::uint32_t need : node.needs) needs.emplace_back(s_.plan->nodes[need].id);
   }
@@ -412,7 +336,7 @@ Value Tracer::node_view(const Step& step) {
                         {"turn", step.turn != kNoTurn ? number(step.turn) : Value()},
                         {"turn_call", step.is_loop_call() ? number(step.nth) : Value()},
                         {"waits", Value::array(std::move(waits))},
-                        {"world", external_effect_of(step, span)}});
+                        {"world", world}});
 }
 
 // The span id under which the call was sent (base/trace_context.h).
@@ -449,13 +373,13 @@ std::vector<Value> Tracer::requested_call_views(const Step& turn) {
   if (choice == record_.choices.end()) return views;
   const bool ended =
       dropped_by_ || is_terminal(s_.status) || s_.steps[turn.node].phase == StepPhase::done;
-  const std::vector<const Step*> started_calls = child_steps(turn);
+  const StepTree::Steps& started_calls = tree_.parts_of(turn);
   for (const ChosenCall& call : choice->second.calls) {
     const auto nth = static_cast<std::uint32_t>(views.size());
     const auto step =
         std::ranges::find(started_calls, nth, [](const Step* one) { return one->nth; });
     const std::string_view status = call.refused                  ? "refused"
-                                    : step != started_calls.end() ? status_of(**step)
+                                    : step != started_calls.end() ? tree_.status_of(**step)
                                     : ended                       ? "not_run"
                                                                   : "pending";
     if (call.refused) refused_++;
@@ -556,6 +480,11 @@ Value trace_view(const State& state, const std::vector<Event>& events) {
   TraceRecord record;
   for (const Event& event : events) record.add(event);
   return Tracer(state, record).run(events);
+}
+
+Value step_trace_view(const State& state, TraceRecord& record, const Step& step,
+                      std::string_view world) {
+  return Tracer(state, record).single_view(step, world);
 }
 
 }  // namespace ae::engine

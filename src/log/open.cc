@@ -585,6 +585,11 @@ Result<OpenedBatch> open(const JobId& job, std::string_view bytes, const Hash& p
   return read_batch(job, bytes, prev_hash, blobs, lookup, nullptr);
 }
 
+Result<Hash> head_of(std::string_view bytes) {
+  if (bytes.size() < kHashSize) return corrupt("the batch ends too early");
+  return hash_of(bytes.substr(bytes.size() - kHashSize));
+}
+
 Result<std::string> redact(const JobId& job, std::string_view bytes, const Hash& prev_hash,
                            const BlobSource& blobs, const RedactFilter& drop,
                            const RetainFilter& retained_value) {

@@ -124,11 +124,13 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
   row.labels = labels_of(labels);
   row.priority = request.priority;
   row.capabilities = std::move(needs.capabilities);
+  if (fresh.forked_from.is_object()) row.forked_from = fresh.forked_from.text("job_id");
   if (start_here) row.claim = store::InitialClaimParams{options_.worker, attempt, options_.lease};
   const Hash new_request_hash = row.request_hash;
   const bool may_claim_here = may_claim(row.agent, row.capabilities);
   batch.authority = store::Batch::Create{std::move(row)};
   batch.audit = request.audit;
+  batch.summary = summary_of(*state);
   if (!start_here) sign_head(world_, writer.end(), now, batch);
   const std::size_t bytes = bytes_of(*batch.sealed);
   commit_until_known(

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "inspect/fork_preview.h"
 #include "plan/plan_changes.h"
 #include "runtime/runtime.h"
 
@@ -22,6 +23,17 @@ struct ForkPoint {
   engine::Fork fork;
 };
 
+// What the fork would do. Fails with plan_invalid.
+Result<ForkResult> dry_run(const ForkRequest& request, const ForkPoint& point) {
+  ForkResult result;
+  result.preview = engine::fork_preview(point.fork, point.at);
+  if (!request.task_graph.is_null()) {
+    AE_TRY(engine::Plan::compile(request.task_graph));
+    result.changes = engine::plan_changes(point.fork.plan->task_graph, request.task_graph);
+  }
+  return result;
+}
+
 }  // namespace
 
 void Runtime::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
@@ -40,6 +52,7 @@ void Runtime::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
        done = std::move(done)](Result<ForkPoint> point) mutable {
         if (!point) return done(std::unexpected(point.error()));
         request.at = point->at;
+        if (request.dry_run) return done(dry_run(request, *point));
         engine::Fork* const fork = &point->fork;
         ForkResult result;
         for (const Value& effect : fork->effects) {

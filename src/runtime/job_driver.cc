@@ -162,7 +162,9 @@ void JobDriver::add(EventBody draft) {
       (closed != nullptr && (closed->outcome == "timed_out" || closed->outcome == "cancelled"));
   DraftedEvent& drafted = drafts_.events.emplace_back();
   drafted.event = std::move(draft);
-  if (host_.durability() == Durability::split) drafted.row = row_of(state_);
+  if (host_.durability() == Durability::split) {
+    drafted.row = {row_of(state_), engine::summary_key(state_), summary_of(state_)};
+  }
 }
 
 // Adds an event that follows from the log. It may depend on a call having left no result.
@@ -427,7 +429,12 @@ void JobDriver::commit_next() {
   if (!pending_commit.events.empty()) {
     LogWriter writer(world_, job_, durable_end_, batch_time_, lease_.fence.attempt);
     if (checkpoints) add_checkpoint_event(pending_commit, writer);
-    store::RowState row = pending_commit.row ? *std::move(pending_commit.row) : row_of(state_);
+    auto& drafted = pending_commit.row;
+    store::RowState row = drafted ? std::move(drafted->row) : row_of(state_);
+    const auto key = drafted ? drafted->summary_key : engine::summary_key(state_);
+    if (std::exchange(summary_key_, key) != key) {
+      batch.summary = drafted ? std::move(drafted->summary) : summary_of(state_);
+    }
     if (!pending_commits_.empty()) {  // the last commit sets the status
       row.status = "running";
       row.not_before.reset();

@@ -38,6 +38,7 @@ void JobDriver::on_loaded(Result<LoadedState> loaded_state) {
   durable_end_ = {loaded->row.last_seq, loaded->row.head};
   if (!loaded_state->state) return release_claim(loaded_state->state.error());
   state_ = std::move(*loaded_state->state);
+  summary_key_ = engine::summary_key(state_);
   unfinished_.reset();
   log_bytes_ = loaded_state->bytes;
   checkpoint_seq_ = loaded_state->checkpoint_seq;
@@ -242,6 +243,7 @@ void JobDriver::repair_ledger(const store::LoadedJob& loaded) {
 
 void JobDriver::adopt(engine::State state, const Hash& head, std::size_t bytes) {
   state_ = std::move(state);
+  summary_key_ = engine::summary_key(state_);
   durable_end_ = {state_.seq, head};
   log_bytes_ = bytes;
   version_ = host_.version_of(state_.agent);

@@ -171,6 +171,7 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
   if (read.row.claim) return enqueue(std::move(active), std::move(read));
   const engine::DecisionContext context = request_context();
   const Instant now = context.now;
+  const engine::SummaryKey summary_key = engine::summary_key(read.state);
   // Late results are applied first: they are facts, whatever the request says.
   std::vector<EventBody> events;
   if (!skips_late_results(read.state, active->request)) {
@@ -240,6 +241,7 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
   auto sealed_events = writer.append(std::move(events), row_of(read.state), batch);
   if (!sealed_events) return active->done(std::unexpected(sealed_events.error()));
   batch.authority = store::Batch::Unleased{};
+  batch.summary = changed_summary(read.state, summary_key);
   batch.effects_absent = std::move(decided);
   consume(*std::move(entries), batch);
   sign_head(world_, writer.end(), now, batch);

@@ -35,6 +35,17 @@ store::RowState row_of(const engine::State& state) {
   return row;
 }
 
+store::Summary summary_of(const engine::State& state) {
+  return {.error = state.error ? state.error->code : std::string(),
+          .body = canonical(engine::summary_view(state))};
+}
+
+std::optional<store::Summary> changed_summary(const engine::State& state,
+                                              const engine::SummaryKey& before) {
+  if (engine::summary_key(state) == before) return std::nullopt;
+  return summary_of(state);
+}
+
 Value labels_value(const Labels& labels) {
   std::vector<Member> members;
   members.reserve(labels.size());

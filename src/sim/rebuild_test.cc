@@ -176,11 +176,14 @@ const std::vector<std::string> kDamage = {
     "UPDATE jobs SET ready = 9 WHERE ripe_at IS NULL",
     "UPDATE jobs SET request_hash = x'00', priority = 77 - priority, capabilities = 'no' || id, "
     "queue = 'q' || id, turn = 't' || id, "
-    "created_at = id, not_before = 5, wake_at = 6 - ifnull(wake_at, 1), ripe_at = 7, "
+    "created_at = id, forked_from = 'x' || id, not_before = 5, wake_at = 6 - ifnull(wake_at, 1), "
+    "ripe_at = 7, "
     "status = CASE status WHEN 'completed' THEN 'running' WHEN 'waiting' THEN 'queued' "
     "ELSE 'completed' END",
     "DELETE FROM heads",
     "DELETE FROM labels",
+    "UPDATE summaries SET error = 'x', body = x'00'",
+    "INSERT INTO summaries VALUES(9999, '', x'00')",
     "INSERT INTO labels VALUES(1, 0, 'not', 'so'), (9999, 0, 'of', 'nobody')",
     "INSERT INTO heads VALUES(9999, 1, 1, 1, 1, x'00')",
     "UPDATE commits SET first_seq = 0, last_seq = 'x', prev = id, jump = 12, blobs = x'aabb'",

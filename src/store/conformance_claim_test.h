@@ -239,17 +239,19 @@ inline void queries(ConformanceFixture& r) {
   EXPECT_EQ(r.listed_ids({.after = "j7", .limit = 3}), "j6 j5 j4");
   EXPECT_EQ(r.listed_ids({.after = "j0", .limit = 3}), "");
   EXPECT_EQ(r.listed_ids({.after = "nope"}), "not_found");
-  EXPECT_EQ(r.listed_ids({.status = "failed"}), "j6 j5");
-  EXPECT_EQ(r.listed_ids({.status = "completed", .agent = "odd"}), "j3 j1");
+  EXPECT_EQ(r.listed_ids({.statuses = {"failed"}}), "j6 j5");
+  EXPECT_EQ(r.listed_ids({.statuses = {"failed", "parked"}, .limit = 4}), "j9 j8 j7 j6");
+  EXPECT_EQ(r.listed_ids({.statuses = {"failed", "completed"}, .agent = "odd"}), "j5 j3 j1");
+  EXPECT_EQ(r.listed_ids({.statuses = {"completed"}, .agent = "odd"}), "j3 j1");
   EXPECT_EQ(r.listed_ids({.agent = "even", .after = "j6"}), "j4 j2 j0");
   EXPECT_EQ(r.listed_ids({.labels = {{"third", "1"}}}), "j7 j4 j1");
   EXPECT_EQ(r.listed_ids({.labels = {{"third", "1"}, {"n", "4"}}}), "j4");
-  EXPECT_EQ(r.listed_ids({.status = "parked", .labels = {{"third", "0"}}}), "j9");
+  EXPECT_EQ(r.listed_ids({.statuses = {"parked"}, .labels = {{"third", "0"}}}), "j9");
   EXPECT_EQ(r.listed_ids({.labels = {{"third", "9"}}}), "");
   EXPECT_EQ(r.listed_ids({.limit = 0}), "");
   r.must_commit(r.append("j8", r.unleased(), 2, "queued"));
-  EXPECT_EQ(r.listed_ids({.status = "parked"}), "j9 j7");
-  EXPECT_EQ(show(r.query({.status = "queued"})->at(0)), show(r.row("j8")));
+  EXPECT_EQ(r.listed_ids({.statuses = {"parked"}}), "j9 j7");
+  EXPECT_EQ(show(r.query({.statuses = {"queued"}})->at(0)), show(r.row("j8")));
 }
 
 inline void counts(ConformanceFixture& r) {
@@ -269,7 +271,7 @@ inline void counts(ConformanceFixture& r) {
   commit_now(r.create("q5", {.agent = "a"}, later));
   commit_now(r.create_claimed("mine"));
   EXPECT_EQ(r.listed_ids({.updated_before = between}), "old");
-  EXPECT_EQ(r.listed_ids({.status = "queued", .updated_before = r.at(std::chrono::hours(1))}),
+  EXPECT_EQ(r.listed_ids({.statuses = {"queued"}, .updated_before = r.at(std::chrono::hours(1))}),
             "q5 q1 old");
   commit_now(r.create("asks", {.agent = "a"},
                       {.status = "completed", .pending = pending::call | pending::budget}));

@@ -123,6 +123,7 @@ class RandomHistory {
     if (random_.one_in(2)) new_job.labels = {{"l", name("v")}};
     if (random_.one_in(4)) new_job.capabilities = {"gpu"};
     if (random_.one_in(2)) new_job.queue = name("q", 2);
+    if (random_.one_in(3)) new_job.forked_from = job();
     const bool claimed = random_.one_in(2);
     if (claimed)
       new_job.claim =
@@ -152,6 +153,7 @@ class RandomHistory {
       b.sealed = sealed(id, b.expected_seq + 1, 1 + random_.below(2), name("t", 2));
       b.row = row(!held || b.release);
       if (random_.one_in(4)) b.sealed->blobs = {blob(name("blob")), blob(name("blob"))};
+      if (random_.one_in(4)) b.summary = Summary{.error = name("error", 2), .body = name("s")};
     }
     if (random_.one_in(3)) b.effects = {{InvocationId(name("i")), 1, name("e")}};
     if (random_.one_in(8)) b.effects_absent = {{InvocationId(name("i")), 1}};
@@ -212,9 +214,18 @@ class RandomHistory {
     same<Result<LoadedJob>>([id = JobId(job()), from = random_.below(9)](Store& s, auto done) {
       s.load(id, from, std::move(done));
     });
+    const WindowRequest window{.direction = random_.one_in(2) ? WindowRequest::Direction::after
+                                                              : WindowRequest::Direction::before,
+                               .seq = random_.below(9),
+                               .events_max = 1 + random_.below(4)};
+    same<Result<LogWindow>>([id = JobId(job()), window](Store& s, auto done) {
+      s.load_window(id, window, std::move(done));
+    });
     same<Result<std::optional<Instant>>>([](Store& s, auto done) { s.next_due(std::move(done)); });
     Filter filter{.limit = 1 + random_.below(4)};
-    if (random_.one_in(2)) filter.status = "running";
+    if (random_.one_in(2)) filter.statuses = {"running"};
+    if (random_.one_in(6)) filter.forked_from = job();
+    if (random_.one_in(6)) filter.error = name("error", 2);
     if (random_.one_in(2)) filter.agent = name("agent", 2);
     if (random_.one_in(3)) filter.labels = {{"l", name("v")}};
     if (random_.one_in(3)) filter.after = job();

@@ -71,7 +71,9 @@ inline std::string show(const JobRow& r) {
          " queue=" + r.queue + " created=" + show(r.created_at) + " updated=" + show(r.updated_at) +
          " seq=" + std::to_string(r.last_seq) + " head=" + to_hex(r.head).substr(0, 8) +
          " not_before=" + show(r.not_before) + " wake_at=" + show(r.wake_at) +
-         " claim=" + show(r.claim) + " worker=" + r.claim_worker + " until=" + show(r.lease_until);
+         " claim=" + show(r.claim) + " worker=" + r.claim_worker + " until=" + show(r.lease_until) +
+         (r.forked_from.value_or("").empty() ? "" : " fork of " + *r.forked_from) +
+         (r.summary ? " summary=" + r.summary->error + "/" + r.summary->body : "");
 }
 inline std::string show(const LoadedJob& l) {
   std::string text = show(l.row);
@@ -85,6 +87,13 @@ inline std::string show(const LoadedJob& l) {
             " " + e.record;
   }
   for (const auto& e : l.inbox) text += "\n  inbox " + e.id + " " + e.request;
+  return text;
+}
+inline std::string show(const LogWindow& w) {
+  std::string text = show(w.row);
+  for (const auto& commit : w.commits) text += "\n  commit " + to_hex(commit);
+  for (const auto& b : w.blobs) text += "\n  blob " + to_hex(b.hash).substr(0, 8) + " " + b.bytes;
+  if (w.preceding) text += "\n  preceding " + to_hex(*w.preceding);
   return text;
 }
 inline std::string show(const CommitResult& c) {
@@ -190,6 +199,10 @@ struct ConformanceFixture {
   Result<LoadedJob> load(std::string_view job, std::uint64_t from_seq = 1) {
     return loop.await<Result<LoadedJob>>(
         [&](auto done) { store().load(JobId(std::string(job)), from_seq, std::move(done)); });
+  }
+  Result<LogWindow> load_window(std::string_view job, WindowRequest window) {
+    return loop.await<Result<LogWindow>>(
+        [&](auto done) { store().load_window(JobId(std::string(job)), window, std::move(done)); });
   }
   Result<std::vector<JobRow>> query(Filter filter = {}) {
     return loop.await<Result<std::vector<JobRow>>>(

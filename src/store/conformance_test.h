@@ -14,6 +14,7 @@
 #include "store/conformance_prune_test.h"
 #include "store/conformance_random_test.h"
 #include "store/conformance_rig_test.h"
+#include "store/conformance_window_test.h"
 
 namespace ae::store::conformance {
 
@@ -40,6 +41,7 @@ inline bool register_conformance(const std::string& suite, Factory factory) {
   add_all(commit_cases());
   add_all(claim_cases());
   add_all(prune_cases());
+  add_all(window_cases());
   add(
       "a thousand jobs are deleted between those that wait",
       [factory] {

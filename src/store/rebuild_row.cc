@@ -164,6 +164,19 @@ std::optional<Difference> compare_labels(std::vector<std::pair<std::string, std:
       .table = "labels", .column = {}, .stored = shown(stored), .derived = shown(derived)};
 }
 
+ExpectedRow summary_row(std::int64_t job, const Projection& expected) {
+  return {.table = "summaries",
+          .key = {integer_column("job", job)},
+          .columns = {text_column("error", expected.summary.error),
+                      bytes_column("body", expected.summary.body)}};
+}
+
+void add_summary_differences(std::vector<Difference> found, std::vector<Difference>& differences) {
+  for (Difference& difference : found) {
+    if (!difference.column.empty()) differences.push_back(std::move(difference));
+  }
+}
+
 void add_checkpoint_differences(std::vector<Difference> found, const Checkpoint& expected,
                                 bool writes, std::vector<Difference>& differences) {
   for (Difference& difference : found) {

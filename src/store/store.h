@@ -70,6 +70,7 @@ struct NewJob {
   std::int64_t priority = 0;
   std::vector<std::string> capabilities;  // what a worker must offer to claim it
   std::string queue = std::string(kDefaultQueue);
+  std::string forked_from;  // the origin of a fork; "" = none
   // Create with a lease. This ignores the limit of the queue; a job that must respect it is created
   // without a lease and claimed later.
   std::optional<InitialClaimParams> claim;
@@ -99,6 +100,13 @@ struct LedgerRow {
   std::uint32_t try_no = 1;
   std::string state;   // INFLIGHT COMMITTED UNKNOWN FAILED
   std::string record;  // canonical JSON: attempt, deadline, process group, …
+};
+
+// What lists show of a job beyond its row, as of the last commit that changed its status or attempt.
+struct Summary {
+  std::string error;  // code of the error with which the job ended; "" = none
+  std::string body;   // canonical JSON (inspect/summary.h); the store does not interpret it
+  friend bool operator==(const Summary&, const Summary&) = default;
 };
 
 struct InboxEntry {
@@ -174,6 +182,8 @@ struct Batch {
   // Replaces the job's signed head, a side record that contains its own seq. The store does not
   // interpret it.
   std::optional<std::string> signed_head;
+  // Replaces the job's summary. REQUIRES: sealed.
+  std::optional<Summary> summary;
   // Replaces the job's checkpoint: its state after this commit, stored under the last seq.
   // REQUIRES: Leased.
   std::optional<std::string> checkpoint;
@@ -250,6 +260,9 @@ struct JobRow {
   std::optional<Fence> claim;  // live or expired
   std::string claim_worker;
   std::optional<Instant> lease_until;
+  // nullopt: the row was written by an earlier layout
+  std::optional<std::string> forked_from;  // "" = not a fork
+  std::optional<Summary> summary;
 };
 
 struct Checkpoint {
@@ -280,14 +293,43 @@ inline constexpr std::uint64_t kFirstCommit = UINT64_MAX;
 // A `from_seq` after the end of every log: the row and the side records, and no commit.
 inline constexpr std::uint64_t kNoCommits = INT64_MAX;
 
+// The end of a log, as the `seq` of a window before it.
+inline constexpr std::uint64_t kLogEnd = UINT64_MAX;
+// A part of a job's log: at most `events_max` events after an event, or before one.
+struct WindowRequest {
+  enum class Direction : std::uint8_t { after, before };
+  Direction direction = Direction::after;
+  std::uint64_t seq = 0;
+  std::uint64_t events_max = 500;  // REQUIRES: 1 to kWindowEventsMax
+  bool reads_checkpoint = false;
+};
+inline constexpr std::uint64_t kWindowEventsMax = 10'000;
+struct LogWindow {
+  JobRow row;
+  // The commits that contain these events, whole, in order: their first and last events can be
+  // outside of the requested ones. Fewer than requested if they exceed kWindowBytesMax, at least
+  // one; none if there is no such event.
+  std::vector<std::string> commits;
+  std::vector<Blob> blobs;  // every blob that these commits reference, each once
+  // The commit before the first one, whose hash `commits` continue; nullopt: they begin at event 1,
+  // or there are none.
+  std::optional<std::string> preceding;
+  std::optional<Checkpoint> checkpoint;  // if requested
+};
+inline constexpr std::size_t kWindowBytesMax = 4u << 20;  // of the commits of a window
+
 struct Filter {
-  std::string status, agent;  // "" = any
+  std::vector<std::string> statuses;  // empty = any
+  std::string agent, queue;           // "" = any
+  std::string error;                  // code of the error with which the job failed; "" = any
+  std::string forked_from;            // forks of this job; "" = any job
   std::vector<std::pair<std::string, std::string>> labels;
   std::string after;  // page cursor: a job id of an earlier answer ("" = from the newest)
   // Number of the job `after`: also valid when that job has been deleted.
   std::optional<std::uint64_t> after_number;
-  std::optional<Instant> updated_before;  // last write was before this
-  PendingKinds pending = 0;               // jobs that may have one of these open; 0 = any job
+  std::optional<Instant> created_from, created_before;
+  std::optional<Instant> updated_from, updated_before;  // the last write
+  PendingKinds pending = 0;  // jobs that may have one of these open; 0 = any job
   std::size_t limit = 100;
 };
 
@@ -387,6 +429,10 @@ class Store {
   virtual void next_due(async::Done<Result<std::optional<Instant>>> done) = 0;
 
   virtual void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) = 0;
+  // The cost depends on the window, not on the length of the log. Fails with not_found · log_corrupt
+  // (a commit is missing) · unavailable.
+  virtual void load_window(JobId job, WindowRequest window,
+                           async::Done<Result<LogWindow>> done) = 0;
   // The entry with this id. Fails with not_found · unavailable.
   virtual void read_inbox_entry(JobId job, std::string id,
                                 async::Done<Result<InboxEntryState>> done) = 0;

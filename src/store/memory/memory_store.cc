@@ -9,6 +9,7 @@
 
 #include "store/batch_failpoints.h"
 #include "store/claim_order.h"
+#include "store/log_window.h"
 #include "store/rules.h"
 
 namespace ae::store {
@@ -35,11 +36,6 @@ struct Job {
   std::optional<std::string> signed_head;
   std::optional<Checkpoint> checkpoint;
 };
-
-template <class Item>
-bool contains(const std::vector<Item>& items, const Item& item) {
-  return std::ranges::find(items, item) != items.end();
-}
 
 std::vector<EffectRow> effect_rows_of(const std::map<Slot, std::string>& effects) {
   std::vector<EffectRow> rows;
@@ -223,6 +219,7 @@ Result<CommitResult> MemoryDisk::Data::commit(const Batch& batch, BatchFailpoint
   }
   for (const std::uint64_t number : batch.inbox_consumed) job->inbox.erase(number);
   if (batch.signed_head) job->signed_head = batch.signed_head;
+  if (batch.summary) job->row.summary = batch.summary;
   if (batch.checkpoint) job->checkpoint = Checkpoint{job->row.last_seq, *batch.checkpoint};
   if (batch.release) release(*job);
   add_to_indexes(*job);
@@ -266,6 +263,8 @@ Result<CommitResult> MemoryDisk::Data::create(const Batch& batch, BatchFailpoint
   row.capabilities = requested.capabilities;
   row.queue = requested.queue;
   row.created_at = batch.sealed->created_at;
+  row.forked_from = requested.forked_from;
+  row.summary = batch.summary;
   by_id.emplace(batch.job, job.number);
   if (!requested.idempotency_key.empty())
     by_key.emplace(std::pair(requested.agent, requested.idempotency_key), job.number);
@@ -586,6 +585,40 @@ void MemoryStore::load(JobId id, std::uint64_t from_seq, async::Done<Result<Load
   answer(std::move(done), run());
 }
 
+void MemoryStore::load_window(JobId id, WindowRequest window, async::Done<Result<LogWindow>> done) {
+  const auto run = [&]() -> Result<LogWindow> {
+    const Job* job = data_.find(id);
+    if (job == nullptr) return std::unexpected(job_not_found(id));
+    LogWindow read{.row = job->row};
+    if (window.reads_checkpoint) read.checkpoint = job->checkpoint;
+    const SeqRange range = range_of(window, job->row.last_seq);
+    if (range.empty()) return read;
+    const auto end_of = [&](std::size_t i) {
+      return i + 1 < job->commits.size() ? job->commits[i + 1].first_seq - 1 : job->row.last_seq;
+    };
+    const auto after = std::ranges::upper_bound(job->commits, range.first, {}, &Commit::first_seq);
+    const auto first = static_cast<std::size_t>(after - job->commits.begin()) - 1;
+    std::vector<CommitSpan> spans;
+    for (std::size_t i = first; i < job->commits.size(); ++i) {
+      const CommitSpan span{job->commits[i].first_seq, end_of(i), job->commits[i].bytes.size()};
+      if (!range.overlaps(span)) break;
+      spans.push_back(span);
+    }
+    const auto fitting = fit_window(window, spans);
+    const std::size_t begin = first + static_cast<std::size_t>(fitting.data() - spans.data());
+    std::set<Hash> seen;
+    for (std::size_t i = begin; i < begin + fitting.size(); ++i) {
+      read.commits.push_back(job->commits[i].bytes);
+      for (const Hash& hash : job->commits[i].blobs) {
+        if (seen.insert(hash).second) read.blobs.push_back({hash, data_.blobs.at(hash)});
+      }
+    }
+    if (begin > 0) read.preceding = job->commits[begin - 1].bytes;
+    return read;
+  };
+  answer(std::move(done), run());
+}
+
 void MemoryStore::read_inbox_entry(JobId job, std::string id,
                                    async::Done<Result<InboxEntryState>> done) {
   const auto run = [&]() -> Result<InboxEntryState> {
@@ -611,18 +644,10 @@ void MemoryStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> 
       if (found == data_.by_id.end()) return std::unexpected(job_not_found(JobId(filter.after)));
       it = data_.jobs.find(found->second);
     }
-    const auto matches = [&](const JobRow& row) {
-      return (filter.status.empty() || row.status == filter.status) &&
-             (filter.agent.empty() || row.agent == filter.agent) &&
-             (!filter.updated_before || row.updated_at < *filter.updated_before) &&
-             (filter.pending == 0 || (row.pending & filter.pending) != 0) &&
-             std::ranges::all_of(filter.labels,
-                                 [&](const auto& label) { return contains(row.labels, label); });
-    };
     std::vector<JobRow> rows;
     while (it != data_.jobs.begin() && rows.size() < filter.limit) {
       --it;
-      if (matches(it->second.row)) rows.push_back(it->second.row);
+      if (matches(filter, it->second.row)) rows.push_back(it->second.row);
     }
     return rows;
   };

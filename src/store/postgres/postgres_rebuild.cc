@@ -106,6 +106,7 @@ struct PostgresRebuild::Impl {
                         std::vector<Difference>& differences);
   Status reconcile_labels(const Projection& expected, std::vector<Difference>& differences);
   Status reconcile_commits(const Projection& expected, std::vector<Difference>& differences);
+  Status reconcile_summary(const Projection& expected, std::vector<Difference>& differences);
   Status reconcile_checkpoint(const Projection& expected, std::vector<Difference>& differences);
 };
 
@@ -248,6 +249,17 @@ Status PostgresRebuild::Impl::reconcile_job(const Projection& expected,
   if (expected.request_hash) {
     row.columns.push_back(hash_column("request_hash", *expected.request_hash));
   }
+  // Rows of an earlier layout, or of a process of an older version, are completed.
+  AE_ASSIGN(
+      const Rows origin,
+      query("SELECT forked_from IS NULL FROM jobs WHERE number = $1::bigint", Params().add(job)));
+  const bool not_computed = !origin.empty() && origin.boolean(0, 0);
+  if (not_computed && writes) {
+    AE_TRY(query("UPDATE jobs SET forked_from = $2::text WHERE number = $1::bigint",
+                 Params().add(job).add(expected.forked_from)));
+  } else if (!not_computed) {
+    row.columns.push_back(text_column("forked_from", expected.forked_from));
+  }
   return reconcile_row(row, differences);
 }
 
@@ -348,6 +360,14 @@ Status PostgresRebuild::Impl::reconcile_commits(const Projection& expected,
   return {};
 }
 
+Status PostgresRebuild::Impl::reconcile_summary(const Projection& expected,
+                                                std::vector<Difference>& differences) {
+  std::vector<Difference> found;
+  AE_TRY(reconcile_row(summary_row(job, expected), found));
+  add_summary_differences(std::move(found), differences);
+  return {};
+}
+
 Status PostgresRebuild::Impl::reconcile_checkpoint(const Projection& expected,
                                                    std::vector<Difference>& differences) {
   if (!expected.checkpoint) return {};
@@ -371,6 +391,7 @@ Result<std::vector<Difference>> PostgresRebuild::reconcile(const Projection& exp
   AE_TRY(p.reconcile_head(expected, now, differences));
   AE_TRY(p.reconcile_labels(expected, differences));
   AE_TRY(p.reconcile_commits(expected, differences));
+  AE_TRY(p.reconcile_summary(expected, differences));
   AE_TRY(p.reconcile_checkpoint(expected, differences));
   return differences;
 }
@@ -380,7 +401,7 @@ Result<std::vector<Difference>> PostgresRebuild::reconcile_store_rows() {
   std::vector<Difference> differences;
   if (!p.only.empty()) return differences;
   AE_TRY(p.begin());
-  for (const std::string table : {"heads", "labels", "checkpoints"}) {
+  for (const std::string table : {"heads", "labels", "summaries", "checkpoints"}) {
     const std::string where =
         " FROM " + table + " WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE number = job)";
     AE_ASSIGN(const Rows found, p.query("SELECT count(*)" + where));

@@ -320,6 +320,7 @@ AE_TEST("prune/of a deleted job no row is left in any table") {
   create.effects = {{InvocationId("i1"), 1, "{}"}};
   create.ledger_put = {{InvocationId("i1"), 1, "COMMITTED", "{}"}};
   create.signed_head = "signed";
+  create.summary = Summary{.error = {}, .body = "{}"};
   std::get<Batch::Create>(create.authority).job.labels = {{"a", "b"}};
   ASSERT_TRUE(fixture.commit(create));
   end(fixture, "j0");
@@ -329,7 +330,7 @@ AE_TEST("prune/of a deleted job no row is left in any table") {
   EXPECT_EQ(rows("value_uses"), 2U);
   EXPECT_EQ(*prune(fixture, "j0"), true);
   for (const char* table : {"jobs", "heads", "commits", "blobs", "labels", "effects", "ledger",
-                            "inbox", "signed_heads", "checkpoints", "value_uses"}) {
+                            "inbox", "signed_heads", "checkpoints", "value_uses", "summaries"}) {
     EXPECT_EQ(rows(table), 0U) << table;
   }
 }

@@ -165,8 +165,9 @@ DROP INDEX jobs_ready;
 CREATE INDEX jobs_ready ON jobs(queue, agent, capabilities, priority DESC, turn) WHERE ready = 1;
 )sql";
 
-// Added by layout 7: the requests to operators that a job may have open (store/pending.h), and the
-// replies to consumed entries of inboxes.
+// Added by layout 7: the requests to operators that a job may have open (store/pending.h), the
+// replies to consumed entries of inboxes, and what lists show of a job: its origin (NULL = a row of
+// an earlier layout) and its summary.
 constexpr const char* kPending = R"sql(
 ALTER TABLE jobs ADD COLUMN pending INTEGER NOT NULL DEFAULT 0;
 UPDATE jobs SET pending = CASE WHEN status IN ('completed', 'failed', 'cancelled') THEN 80 ELSE 127 END;
@@ -179,6 +180,16 @@ CREATE TABLE inbox_replies(
   reply BLOB NOT NULL,
   UNIQUE(job, id)
 );
+
+ALTER TABLE jobs ADD COLUMN forked_from TEXT;
+CREATE INDEX jobs_forked_from ON jobs(forked_from) WHERE forked_from <> '';
+
+CREATE TABLE summaries(
+  job INTEGER PRIMARY KEY,
+  error TEXT NOT NULL,
+  body BLOB NOT NULL
+);
+CREATE INDEX summaries_error ON summaries(error) WHERE error <> '';
 )sql";
 
 constexpr const char* kDropOldClaimOrder = R"sql(

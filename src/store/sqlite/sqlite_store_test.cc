@@ -440,7 +440,9 @@ AE_TEST("sqlite/a file of the first layout is brought up to date, and loses noth
   run_sql(path,
           "DELETE FROM meta WHERE key <> 'store_id';"
           "DROP TABLE signed_heads; DROP TABLE checkpoints; DROP TABLE turns; DROP TABLE audit;"
-          "DROP TABLE value_uses;"
+          "DROP TABLE value_uses; DROP TABLE inbox_replies; DROP TABLE summaries;"
+          "DROP INDEX jobs_pending; ALTER TABLE jobs DROP COLUMN pending;"
+          "DROP INDEX jobs_forked_from; ALTER TABLE jobs DROP COLUMN forked_from;"
           "DROP INDEX jobs_ready; DROP INDEX jobs_held;"
           "CREATE INDEX jobs_ready ON jobs(priority DESC) WHERE ready = 1;"
           "ALTER TABLE jobs DROP COLUMN queue; ALTER TABLE jobs DROP COLUMN turn;"
@@ -458,6 +460,8 @@ AE_TEST("sqlite/a file of the first layout is brought up to date, and loses noth
   ASSERT_EQ(fixture.query()->size(), 1U);
   EXPECT_TRUE(fixture.query()->at(0).capabilities.empty());
   EXPECT_EQ(fixture.query()->at(0).queue, kDefaultQueue);
+  EXPECT_FALSE(fixture.query()->at(0).forked_from);
+  EXPECT_FALSE(fixture.query()->at(0).summary);
   SqliteFixture fresh(folder / "fresh.db");
   ASSERT_TRUE(fresh.open());
   const auto tables = [](const std::string& file) {
@@ -635,9 +639,9 @@ std::int64_t count_in(const std::string& path, const std::string& question) {
   return count;
 }
 
-constexpr const char* kTablesOfJobs[] = {"jobs",         "heads",       "commits",   "blobs",
-                                         "labels",       "effects",     "ledger",    "inbox",
-                                         "signed_heads", "checkpoints", "value_uses"};
+constexpr const char* kTablesOfJobs[] = {"jobs",         "heads",       "commits",    "blobs",
+                                         "labels",       "effects",     "ledger",     "inbox",
+                                         "signed_heads", "checkpoints", "value_uses", "summaries"};
 
 Result<bool> prune(SqliteFixture& fixture, const std::string& job) {
   const JobRow row = fixture.load(job)->row;
@@ -661,6 +665,7 @@ void fill_tables(SqliteFixture& fixture, const std::string& job, const std::stri
   more.ledger_put = {{InvocationId("i1"), 1, "COMMITTED", "a call"}};
   more.checkpoint = "state";
   more.signed_head = "signed";
+  more.summary = Summary{.error = {}, .body = "secret summary"};
   ASSERT_TRUE(fixture.commit(more));
   Batch end = SqliteFixture::append(job, 3);
   end.row.status = status;
@@ -684,6 +689,7 @@ AE_TEST("prune/of a deleted job no row is left in any table, and no byte in the 
   const std::string bytes((std::istreambuf_iterator<char>(file)), {});
   EXPECT_EQ(bytes.find("secret-job"), bytes.npos);
   EXPECT_EQ(bytes.find("secret effect"), bytes.npos);
+  EXPECT_EQ(bytes.find("secret summary"), bytes.npos);
 }
 
 AE_TEST("prune/a job whose chain of commits is broken goes whole all the same") {

@@ -19,13 +19,6 @@ SqlError corrupt_commit_chain() {
   return {11 /* SQLITE_CORRUPT */, 0, "a commit of a job is missing"};
 }
 
-std::unexpected<Error> commit_missing(const JobId& job) {
-  return fail(Code::log_corrupt, "a commit of job " + job.text +
-                                     " is missing in the store: `aetheris verify " + job.text +
-                                     "` shows which, `aetheris rebuild` finds the other commits; "
-                                     "restore the missing ones from a backup");
-}
-
 bool same(const RowState& a, const RowState& b) {
   return a.status == b.status && a.not_before == b.not_before && a.wake_at == b.wake_at &&
          a.pending == b.pending;
@@ -63,9 +56,9 @@ Sql<Tables> Tables::open(Database& db) {
       {t.insert_job_,
        "INSERT INTO jobs(job_id, agent, idempotency_key, request_hash, priority, created_at, "
        "status, not_before, wake_at, epoch, attempt, worker, lease_until, ready, ripe_at, "
-       "capabilities, queue, turn, id, pending) "
+       "capabilities, queue, turn, id, pending, forked_from) "
        "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, "
-       "?19, ?20)"},
+       "?19, ?20, ?21)"},
       {t.insert_label_, "INSERT INTO labels(job, number, key, value) VALUES(?1, ?2, ?3, ?4)"},
       {t.insert_head_,
        "INSERT INTO heads(job, last_seq, commits, last_commit, updated_at, head) "
@@ -82,6 +75,9 @@ Sql<Tables> Tables::open(Database& db) {
       {t.put_signed_head_,
        "INSERT INTO signed_heads(job, body) VALUES(?1, ?2) "
        "ON CONFLICT DO UPDATE SET body = excluded.body"},
+      {t.put_summary_,
+       "INSERT INTO summaries(job, error, body) VALUES(?1, ?2, ?3) "
+       "ON CONFLICT DO UPDATE SET error = excluded.error, body = excluded.body"},
       {t.put_checkpoint_,
        "INSERT INTO checkpoints(job, seq, body) VALUES(?1, ?2, ?3) "
        "ON CONFLICT DO UPDATE SET seq = excluded.seq, body = excluded.body"},
@@ -309,12 +305,13 @@ Sql<Tables::Commit> Tables::commit(const Batch& batch, BatchFailpoints& failpoin
 
 Sql<Tables::Commit> Tables::append_batch(const Batch& batch) {
   auto found = find(batch.job);
-  if (!found && found.error().corrupt()) return Commit{commit_missing(batch.job)};
+  if (!found && found.error().corrupt()) return Commit{std::unexpected(commit_missing(batch.job))};
   AE_ASSIGN(Job * job, std::move(found));
   if (job == nullptr) return Commit{std::unexpected(job_not_found(batch.job))};
   if (batch.sealed) {
     auto committed = is_committed(*job, *batch.sealed);
-    if (!committed && committed.error().corrupt()) return Commit{commit_missing(batch.job)};
+    if (!committed && committed.error().corrupt())
+      return Commit{std::unexpected(commit_missing(batch.job))};
     AE_ASSIGN(const bool is_duplicate, std::move(committed));
     if (is_duplicate)
       return Commit{CommitResult{.last_seq = batch.sealed->last_seq, .is_duplicate = true}};
@@ -394,6 +391,9 @@ Sql<void> Tables::write_rows(const Batch& batch, const Job& job) {
     AE_TRY(delete_inbox_.run(job.id, number));
   }
   if (batch.signed_head) AE_TRY(put_signed_head_.run(job.id, Bytes{*batch.signed_head}));
+  if (batch.summary) {
+    AE_TRY(put_summary_.run(job.id, batch.summary->error, Bytes{batch.summary->body}));
+  }
   if (batch.checkpoint) {
     AE_TRY(put_checkpoint_.run(job.id, job.last_seq, Bytes{*batch.checkpoint}));
   }
@@ -415,12 +415,13 @@ Sql<void> Tables::write_state(const Job& job) {
 Sql<std::optional<Result<CommitResult>>> Tables::find_repeated_create(const Batch& batch,
                                                                       const NewJob& requested) {
   auto found = find(batch.job);
-  if (!found && found.error().corrupt()) return Result<CommitResult>(commit_missing(batch.job));
+  if (!found && found.error().corrupt())
+    return Result<CommitResult>(std::unexpected(commit_missing(batch.job)));
   AE_ASSIGN(const Job* job, std::move(found));
   if (job != nullptr) {
     auto committed = is_committed(*job, *batch.sealed);
     if (!committed && committed.error().corrupt())
-      return Result<CommitResult>(commit_missing(batch.job));
+      return Result<CommitResult>(std::unexpected(commit_missing(batch.job)));
     AE_ASSIGN(const bool is_duplicate, std::move(committed));
     if (is_duplicate) {
       CommitResult answer{.last_seq = batch.sealed->last_seq, .is_duplicate = true};
@@ -477,12 +478,13 @@ Sql<void> Tables::insert_job(const Batch& batch, const NewJob& requested, Job& j
     attempt = requested.claim->attempt.text;
     worker = requested.claim->worker;
   }
-  AE_TRY(insert_job_.run(
-      batch.job.text, requested.agent, requested.idempotency_key, requested.request_hash,
-      requested.priority, batch.sealed->created_at, job.row.status, job.row.not_before,
-      job.row.wake_at, job.epoch, attempt, worker, job.lease_until, std::int64_t{eligibility.ready},
-      eligibility.at, joined(requested.capabilities), requested.queue,
-      fairness_key_of(requested.labels, fair_by_), number, std::uint64_t{job.row.pending}));
+  AE_TRY(insert_job_.run(batch.job.text, requested.agent, requested.idempotency_key,
+                         requested.request_hash, requested.priority, batch.sealed->created_at,
+                         job.row.status, job.row.not_before, job.row.wake_at, job.epoch, attempt,
+                         worker, job.lease_until, std::int64_t{eligibility.ready}, eligibility.at,
+                         joined(requested.capabilities), requested.queue,
+                         fairness_key_of(requested.labels, fair_by_), number,
+                         std::uint64_t{job.row.pending}, requested.forked_from));
   job.id = db_->last_rowid();
   std::int64_t place = 0;
   for (const auto& [key, value] : requested.labels) {
@@ -499,7 +501,7 @@ Sql<std::optional<Result<void>>> Tables::answer_redact(const Redaction& redactio
   for (const Redaction::Commit& requested : redaction.commits) {
     auto commit_row = commit_at(job, requested.first_seq);
     if (!commit_row && commit_row.error().corrupt())
-      return Result<void>(commit_missing(redaction.job));
+      return Result<void>(std::unexpected(commit_missing(redaction.job)));
     AE_ASSIGN(const std::int64_t commit, std::move(commit_row));
     commits.push_back(commit);
     Rows row(commit_bytes_, commit);
@@ -529,7 +531,8 @@ Sql<std::optional<Result<void>>> Tables::answer_redact(const Redaction& redactio
 
 Tables::SqlResult<void> Tables::redact(const Redaction& redaction) {
   auto found = find(redaction.job);
-  if (!found && found.error().corrupt()) return Result<void>(commit_missing(redaction.job));
+  if (!found && found.error().corrupt())
+    return Result<void>(std::unexpected(commit_missing(redaction.job)));
   AE_ASSIGN(const Job* job, std::move(found));
   if (job == nullptr) return Result<void>(std::unexpected(job_not_found(redaction.job)));
   std::vector<std::int64_t> commits;
@@ -592,7 +595,7 @@ Sql<void> Tables::append_audit_entry(const AuditEntry& entry) { return append_au
 
 Tables::SqlResult<void> Tables::put_inbox(const JobId& id, const InboxEntry& entry) {
   auto found = find(id);
-  if (!found && found.error().corrupt()) return Result<void>(commit_missing(id));
+  if (!found && found.error().corrupt()) return Result<void>(std::unexpected(commit_missing(id)));
   AE_ASSIGN(const Job* job, std::move(found));
   if (job == nullptr) return Result<void>(std::unexpected(job_not_found(id)));
   if (!job->attempt) {
@@ -755,7 +758,7 @@ Tables::SqlResult<std::optional<Lease>> Tables::claim_job(const JobId& id,
                                                           Instant now) {
   using Answer = Result<std::optional<Lease>>;
   auto found = find(id);
-  if (!found && found.error().corrupt()) return Answer(commit_missing(id));
+  if (!found && found.error().corrupt()) return Answer(std::unexpected(commit_missing(id)));
   AE_ASSIGN(Job * job, std::move(found));
   if (job == nullptr) return Answer(std::unexpected(job_not_found(id)));
   const bool free =

@@ -168,7 +168,7 @@ class Tables {
 
   Statement find_job_, commit_pointers_, commit_bytes_, find_key_;
   Statement insert_job_, insert_label_, insert_head_, update_head_, insert_commit_, update_state_;
-  Statement put_signed_head_, put_checkpoint_;
+  Statement put_signed_head_, put_summary_, put_checkpoint_;
   Statement insert_blob_, put_effect_, find_effect_, put_ledger_, erase_ledger_;
   Statement put_inbox_, delete_inbox_, inbox_numbers_;
   Statement put_reply_, delete_reply_, drop_old_replies_;
