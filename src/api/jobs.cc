@@ -326,7 +326,7 @@ void Api::search_jobs(ContextPtr ctx, std::shared_ptr<Search> search) {
     std::vector<Value> items;
     items.reserve(search->found.size());
     for (const store::JobRow& row : search->found) {
-      items.push_back(row_json(row, alive ? runtime_.state_of(row.id) : nullptr));
+      items.push_back(row_json(row, runtime_.state_of(row.id)));
     }
     Value next;
     if (more) {

@@ -119,6 +119,12 @@ class ReadsFixture final : runtime::RuntimeObserver {
     request.by = "ada";
     return request;
   }
+  void run_all() {
+    while (held().held() > 0) {
+      held().run_next();
+      loop.run_ready();
+    }
+  }
   HeldExecutor& held() { return static_cast<HeldExecutor&>(*readers); }
   // With an executor that holds work: the id is chosen, because a response reads the job.
   void make(const std::string& id, const std::string& rest) {
@@ -135,7 +141,8 @@ class ReadsFixture final : runtime::RuntimeObserver {
     return static_cast<std::size_t>(std::ranges::count(loads, seq));
   }
 
-  std::vector<std::uint64_t> loads;  // `from_seq` of each load
+  std::vector<std::uint64_t> loads;    // `from_seq` of each load
+  std::vector<std::uint64_t> windows;  // `seq` of each window
   testing::TestLoop loop;
   testing::TestSteadyClock steady{loop};
   testing::TestRandom random;
@@ -145,6 +152,9 @@ class ReadsFixture final : runtime::RuntimeObserver {
                            store::FaultyStore::Options{.script = [this](const store::Call& call) {
                              if (call.method == store::Method::load) {
                                loads.push_back(call.from_seq);
+                             }
+                             if (call.method == store::Method::load_window) {
+                               windows.push_back(call.from_seq);
                              }
                              return store::Fault::none;
                            }}};
@@ -177,7 +187,8 @@ AE_TEST("reads/every view is the same from reader threads as from the loop") {
     fixture->post({"api", "jobs"}, R"({"id":"w","agent":"asks"})");
   }
   for (const char* job : {"j", "w"}) {
-    for (const char* view : {"", "events", "trace", "transcript", "replay", "verify"}) {
+    for (const char* view : {"", "events", "trace", "transcript", "replay", "verify", "steps",
+                             "conversation", "forks"}) {
       Path path{"api", "jobs", job};
       if (*view != 0) path.emplace_back(view);
       const ApiResponse on_loop = plain.send(ReadsFixture::get(path));
@@ -200,7 +211,8 @@ AE_TEST("reads/many at once from reader threads, while jobs run") {
   std::size_t answered = 0, created = 0;
   constexpr std::size_t kRequests = 60;
   for (std::size_t i = 0; i < kRequests; ++i) {
-    const char* const views[] = {"events", "trace", "transcript", "replay", "verify"};
+    const char* const views[] = {"events", "trace", "transcript",  "replay",
+                                 "verify", "steps", "conversation"};
     ApiRequest request = ReadsFixture::get({"api", "jobs", "j", views[i % std::size(views)]});
     request.by = i % 2 == 0 ? "ada" : "bob";
     request.render = print;
@@ -234,8 +246,7 @@ AE_TEST("reads/the loop answers other requests while logs are read, two at once"
   EXPECT_TRUE(*first);
   fixture.loop.run_ready();
   EXPECT_EQ(fixture.held().held(), kConcurrentReadsMax) << "the third has the slot of the first";
-  fixture.held().run_next();
-  fixture.held().run_next();
+  fixture.run_all();
   ASSERT_TRUE(*second && *third);
   EXPECT_EQ((*third)->status, 200);
 }
@@ -268,7 +279,8 @@ AE_TEST("reads/a read for a client that disconnected is skipped, or ends early")
 AE_TEST("reads/work that is interrupted fails with unavailable") {
   ReadsFixture fixture(held_executor);
   fixture.make("j", R"("agent":"maps","input":{"list":[1,2,3]})");
-  for (const char* view : {"", "events", "trace", "transcript", "replay", "verify"}) {
+  for (const char* view :
+       {"", "events", "trace", "transcript", "replay", "verify", "steps", "conversation"}) {
     const std::stop_source gone;
     ApiRequest request = ReadsFixture::get({"api", "jobs", "j"});
     if (*view != 0) request.path.emplace_back(view);
@@ -276,7 +288,7 @@ AE_TEST("reads/work that is interrupted fails with unavailable") {
     const auto response = fixture.start(std::move(request));
     ASSERT_EQ(fixture.held().held(), 1u) << view;
     gone.request_stop();
-    fixture.held().run_next();
+    fixture.run_all();
     ASSERT_TRUE(*response) << view;
     EXPECT_EQ((*response)->status, 503) << view;
   }
@@ -293,11 +305,13 @@ AE_TEST("reads/a view has an ETag, and the client that has it gets 304 without a
     ApiRequest again = ReadsFixture::get(path);
     again.if_none_match = "\"other\", " + first.etag;
     fixture.loads.clear();
+    fixture.windows.clear();
     const ApiResponse unchanged = fixture.send(again);
     EXPECT_EQ(unchanged.status, 304) << view;
     EXPECT_EQ(unchanged.etag, first.etag);
     EXPECT_TRUE(unchanged.body.is_null());
     EXPECT_EQ(fixture.loads, std::vector<std::uint64_t>{store::kNoCommits}) << view;
+    EXPECT_TRUE(fixture.windows.empty()) << view;
     again.if_none_match = "\"other\"";
     EXPECT_EQ(fixture.send(again).status, 200);
   }
@@ -375,12 +389,13 @@ AE_TEST("reads/events with ?wait load each commit once, and the row while nothin
     query.emplace_back("after", std::to_string(last));
     query.emplace_back("wait", "60s");
     fixture.loads.clear();
+    fixture.windows.clear();
     const auto response = fixture.start(ReadsFixture::get({"api", "jobs", "j", "events"}, query));
     fixture.loop.advance(10s);
     EXPECT_FALSE(*response);
-    EXPECT_LE(fixture.loads_from(1), 1u);
+    EXPECT_EQ(fixture.windows.size(), 1u);
     EXPECT_GE(fixture.loads_from(store::kNoCommits), 5u);
-    EXPECT_EQ(fixture.loads.size(), fixture.loads_from(store::kNoCommits) + 1);
+    EXPECT_EQ(fixture.loads.size(), fixture.loads_from(store::kNoCommits));
     fixture.api->stop_waiting();
     fixture.loop.run_ready();
     EXPECT_TRUE(*response);
@@ -411,8 +426,11 @@ AE_TEST("reads/a page of events ends the read of the log, and the next page star
   const Value whole = fixture.send(ReadsFixture::get(path)).body["events"];
   std::vector<Value> paged;
   std::string after = "0";
+  std::vector<std::uint64_t> starts;
   fixture.loads.clear();
+  fixture.windows.clear();
   for (std::size_t pages = 0; pages < 100; ++pages) {
+    starts.push_back(std::stoull(after));
     const Value page =
         fixture.send(ReadsFixture::get(path, {{"after", after}, {"limit", "3"}})).body;
     for (const Value& event : page["events"].items()) paged.push_back(event);
@@ -420,7 +438,9 @@ AE_TEST("reads/a page of events ends the read of the log, and the next page star
     after = std::to_string(page["next"].as_int());
   }
   EXPECT_EQ(canonical(Value::array(std::move(paged))), canonical(whole));
-  EXPECT_GT(fixture.loads.back(), 1u) << "later pages start at a commit that was read";
+  EXPECT_GT(starts.size(), 2u);
+  EXPECT_EQ(fixture.windows, starts) << "each page reads one window";
+  EXPECT_TRUE(fixture.loads.empty());
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ std::string_view to_text(Method method);
 
 struct MethodCall {
   Method method{};
-  std::uint64_t from_seq = 0;  // of a load
+  std::uint64_t from_seq = 0;  // of a load; WindowRequest::seq
 };
 
 // Derived has `Store& inner()`, and may replace `call`. If these are private, Derived declares this
@@ -83,7 +83,8 @@ class ForwardingStore : public Store {
     forward({Method::load, from_seq}, &Store::load, std::move(done), std::move(job), from_seq);
   }
   void load_window(JobId job, WindowRequest window, async::Done<Result<LogWindow>> done) override {
-    forward({Method::load_window}, &Store::load_window, std::move(done), std::move(job), window);
+    forward({Method::load_window, window.seq}, &Store::load_window, std::move(done), std::move(job),
+            window);
   }
   void read_inbox_entry(JobId job, std::string id,
                         async::Done<Result<InboxEntryState>> done) override {
