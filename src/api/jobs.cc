@@ -10,6 +10,7 @@
 #include "inspect/failure_location.h"
 #include "inspect/summary.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "store/rules.h"
 
 namespace ae::api {
@@ -204,20 +205,21 @@ Result<Duration> wait_parameter(const Query& query) {
 }
 
 Value row_json(const store::JobRow& row, const engine::State* live) {
-  std::vector<Member> members{{"agent", row.agent},
+  std::vector<Member> members{{field::agent, row.agent},
                               {"created_at", to_text(row.created_at)},
                               {"id", row.id.text},
-                              {"labels", labels_value(row.labels)},
-                              {"priority", row.priority},
-                              {"queue", row.queue},
+                              {field::labels, labels_value(row.labels)},
+                              {field::priority, row.priority},
+                              {field::queue, row.queue},
                               {"seq", row.last_seq},
                               {"status", row.status},
                               {"updated_at", to_text(row.updated_at)}};
-  if (!row.idempotency_key.empty()) members.emplace_back("idempotency_key", row.idempotency_key);
-  if (row.not_before) members.emplace_back("not_before", to_text(*row.not_before));
+  if (!row.idempotency_key.empty())
+    members.emplace_back(field::idempotency_key, row.idempotency_key);
+  if (row.not_before) members.emplace_back(field::not_before, to_text(*row.not_before));
   if (row.wake_at) members.emplace_back("wake_at", to_text(*row.wake_at));
   if (row.forked_from && !row.forked_from->empty()) {
-    members.emplace_back("forked_from", *row.forked_from);
+    members.emplace_back(field::forked_from, *row.forked_from);
   }
   Value summary = Value::object({});
   if (live != nullptr) {
@@ -261,7 +263,7 @@ struct Api::Search {
 
 void Api::jobs(ContextPtr ctx) {
   if (ctx->query.find("stuck")) return stuck_jobs(std::move(ctx));
-  if (ctx->query.find("in_doubt")) return in_doubt_jobs(std::move(ctx));
+  if (ctx->query.find(field::in_doubt)) return in_doubt_jobs(std::move(ctx));
   const auto filter = [&]() -> Result<store::Filter> {
     if (ctx->query.find("older_than")) {
       return fail(Code::input_invalid, "\"older_than\" needs \"stuck\"");
@@ -276,13 +278,14 @@ void Api::jobs(ContextPtr ctx) {
       wanted.statuses.push_back(status);
     }
     for (const auto& [name, text] :
-         {std::pair("agent", &wanted.agent), std::pair("queue", &wanted.queue),
-          std::pair("error", &wanted.error), std::pair("forked_from", &wanted.forked_from)}) {
+         {std::pair(field::agent, &wanted.agent), std::pair(field::queue, &wanted.queue),
+          std::pair(field::error, &wanted.error),
+          std::pair(field::forked_from, &wanted.forked_from)}) {
       if (const auto* value = ctx->query.find(name)) *text = *value;
     }
     const Instant now = store_.now();
     AE_ASSIGN(wanted.created_from, time_parameter(ctx->query, "since", now));
-    AE_ASSIGN(wanted.created_before, time_parameter(ctx->query, "until", now));
+    AE_ASSIGN(wanted.created_before, time_parameter(ctx->query, field::until, now));
     AE_ASSIGN(wanted.updated_from, time_parameter(ctx->query, "updated_since", now));
     for (const std::string& text : ctx->query.all("label")) {
       AE_ASSIGN(auto pair, label(text));

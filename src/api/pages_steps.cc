@@ -9,6 +9,7 @@
 #include "inspect/trace.h"
 #include "inspect/trace_record.h"
 #include "inspect/view.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
@@ -19,7 +20,7 @@ constexpr std::string_view kStepStatuses[] = {
 
 Result<engine::StepQuery> step_query(const Query& query) {
   engine::StepQuery wanted;
-  if (const auto* parent = query.find("parent"); parent && *parent != "root") {
+  if (const auto* parent = query.find(field::parent); parent && *parent != "root") {
     wanted.parent = *parent;
   }
   for (const std::string& status : query.all("status")) {
@@ -128,18 +129,18 @@ Result<Value> replay_body(const runtime::History::PastState& past, const std::st
                                          ", the last event of this job");
   }
   const engine::State& state = *past.state;
-  if (fields == "summary") return engine::job_view(state).with("at", state.seq);
+  if (fields == "summary") return engine::job_view(state).with(field::at, state.seq);
   if (fields == "steps") {
     AE_ASSIGN(const Value steps, engine::list_steps(state, {}, {.limit = kStepsMax}));
-    return steps.with("at", state.seq);
+    return steps.with(field::at, state.seq);
   }
-  return with_wait_commands(engine::state_view(state)).with("at", state.seq);
+  return with_wait_commands(engine::state_view(state)).with(field::at, state.seq);
 }
 
 }  // namespace
 
 void Api::replay(ContextPtr ctx) {
-  const auto at = ctx->query.number("at");
+  const auto at = ctx->query.number(field::at);
   if (!at) return ctx->refuse(at.error());
   const auto* fields = ctx->query.find("fields");
   if (fields != nullptr && *fields != "summary" && *fields != "steps") {

@@ -15,6 +15,7 @@
 #include "cli/trace_fields.h"
 #include "cli/trace_text.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -65,7 +66,7 @@ Result<Value> get_steps(const TraceOptions& options) {
   while (true) {
     AE_ASSIGN(const Value page,
               get(*client, {"api", "jobs", options.id, "steps"},
-                  {{"parent", options.parent}, {"after", after}, {"limit", "500"}}));
+                  {{field::parent, options.parent}, {"after", after}, {"limit", "500"}}));
     for (const Value& step : page["steps"].items()) steps.push_back(step);
     if (!page["next"].is_string()) return page.with("steps", Value::array(std::move(steps)));
     after = page["next"].as_string();
@@ -76,13 +77,13 @@ std::string steps_text(const Value& page, const Paint& paint) {
   Table table({"STEP", "WHERE", "STATE", "TRIES", "TOOK", "PARTS", "ERROR"});
   for (const Value& step : page["steps"].items()) {
     const std::size_t parts = natural_of(step["children"]["total"]);
-    table.row({{std::string(step.text("step_id"))},
+    table.row({{std::string(step.text(field::step_id))},
                {place_text(step)},
                {std::string(step.text("status"))},
                {std::to_string(natural_of(step["tries"]))},
-               {span_text(step["duration_us"])},
+               {span_text(step[field::duration_us])},
                {parts > 0 ? std::to_string(parts) : std::string()},
-               {safe(step["error"].text("code"))}});
+               {safe(step[field::error].text(field::code))}});
   }
   return table.text(paint, 0);
 }
@@ -117,7 +118,7 @@ int print_step(const TraceOptions& options, Terminal& terminal) {
   const Value trace = Value::object({{"id", options.id}});
   const std::string status(step->text("status"));
   std::string text = style.paint(Tint::bold, place_text(*step)) + "  " + status + "  " +
-                     span_text((*step)["duration_us"]) + "\n";
+                     span_text((*step)[field::duration_us]) + "\n";
   TraceDetails(trace, style, text).details(*step, status, "  ");
   terminal.print(text);
   return kDone;

@@ -8,6 +8,7 @@
 #include "engine/loop/loop.h"
 #include "engine/state/view_values.h"
 #include "inspect/field_json.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -55,7 +56,7 @@ const StepSpan& span_of(const TraceRecord& record, const Step& step) {
 Value error_value(const Step& step, const StepSpan& span) {
   if (!step.failure) return {};
   if (span.finished != nullptr && span.finished->error) return field_json(span.finished->error);
-  return Value::object({{"code", step.failure->code}, {"message", step.failure->message}});
+  return Value::object({{field::code, step.failure->code}, {"message", step.failure->message}});
 }
 
 }  // namespace
@@ -150,18 +151,19 @@ void Conversation::add_answer(const Step& turn, const TraceRecord& record,
   // The state drops the results of finished items.
   const Value& answer = turn.result.is_null() ? span.result : turn.result;
   const Value& usage =
-      committed && span.committed->usage.is_object() ? span.committed->usage : answer["usage"];
-  members.emplace_back("arguments_hash", turn.call ? Value(turn.call->arguments_hash) : Value());
+      committed && span.committed->usage.is_object() ? span.committed->usage : answer[field::usage];
+  members.emplace_back(field::arguments_hash,
+                       turn.call ? Value(turn.call->arguments_hash) : Value());
   members.emplace_back("content", turn.erased ? Value() : answer["text"]);
   members.emplace_back("cost_micros", usage["cost_micros"]);
-  members.emplace_back("error", error_value(turn, span));
+  members.emplace_back(field::error, error_value(turn, span));
   members.emplace_back("finish_reason", answer["finish_reason"]);
   members.emplace_back("model",
                        committed ? field_json(span.committed->llm_model) : answer["model"]);
   members.emplace_back("redacted", turn.erased);
   members.emplace_back("role", "assistant");
   members.emplace_back("tool_calls", answer["tool_calls"]);
-  members.emplace_back("usage", usage);
+  members.emplace_back(field::usage, usage);
 }
 
 void Conversation::add_call(const Slot& slot, const TraceRecord& record,
@@ -173,8 +175,8 @@ void Conversation::add_call(const Slot& slot, const TraceRecord& record,
   const ChosenCall chosen = is_known ? choice->calls[slot.nth] : ChosenCall();
   members.emplace_back("call_id", field_json(chosen.id));
   members.emplace_back("content", call == nullptr || call->erased ? Value() : call->result);
-  members.emplace_back("error", call == nullptr ? field_json(chosen.refused)
-                                                : error_value(*call, span_of(record, *call)));
+  members.emplace_back(field::error, call == nullptr ? field_json(chosen.refused)
+                                                     : error_value(*call, span_of(record, *call)));
   members.emplace_back("redacted", call != nullptr && call->erased);
   members.emplace_back("role", "tool");
   members.emplace_back("turn_call", number(slot.nth));
@@ -194,13 +196,14 @@ Value Conversation::message(const Slot& slot, std::uint64_t n, const TraceRecord
   std::optional<Instant> at = span.finished_at;
   if (is_request) at = span.tries.empty() ? std::nullopt : std::optional(span.tries[0].started_at);
   const bool has_answer = has_request(turn);
-  std::vector<Member> members{{"at", or_null(at)},
-                              {"invocation_id", has_answer ? Value(answer_of(turn).text) : Value()},
-                              {"n", number(n)},
-                              {"origin", kOrigins[static_cast<std::size_t>(slot.origin)]},
-                              {"seq", seq > 0 ? number(seq) : Value()},
-                              {"step_id", step.id.text},
-                              {"turn", turn.turn != kNoTurn ? number(turn.turn) : Value()}};
+  std::vector<Member> members{
+      {field::at, or_null(at)},
+      {field::invocation_id, has_answer ? Value(answer_of(turn).text) : Value()},
+      {"n", number(n)},
+      {"origin", kOrigins[static_cast<std::size_t>(slot.origin)]},
+      {"seq", seq > 0 ? number(seq) : Value()},
+      {field::step_id, step.id.text},
+      {"turn", turn.turn != kNoTurn ? number(turn.turn) : Value()}};
   const auto add_message = [&](const Value& message, bool redacted) {
     members.emplace_back("call_id", message["call_id"]);
     members.emplace_back("content", message["content"]);
@@ -232,8 +235,8 @@ Value Conversation::message(const Slot& slot, std::uint64_t n, const TraceRecord
       break;
     }
   }
-  for (const char* name : {"arguments_hash", "call_id", "cost_micros", "error", "finish_reason",
-                           "model", "tool_calls", "turn_call", "usage"}) {
+  for (const char* name : {field::arguments_hash, "call_id", "cost_micros", field::error,
+                           "finish_reason", "model", "tool_calls", "turn_call", field::usage}) {
     if (std::ranges::find(members, name, &Member::first) == members.end()) {
       members.emplace_back(name, Value());
     }
@@ -250,15 +253,17 @@ Value Conversation::page(const TraceRecord& record, const StepIndex& index, std:
   for (std::size_t i = 0; s_->plan && i < s_->plan->nodes.size(); ++i) {
     const Step& step = s_->steps[i];
     if (!calls_model(*s_, step)) continue;
-    steps.push_back(Value::object({{"node_id", s_->plan->nodes[i].id}, {"step_id", step.id.text}}));
+    steps.push_back(
+        Value::object({{field::node_id, s_->plan->nodes[i].id}, {field::step_id, step.id.text}}));
   }
   const bool is_live = step_ != nullptr && !is_over(*step_) && !is_terminal(s_->status);
-  return Value::object({{"live", is_live},
-                        {"messages", Value::array(std::move(messages))},
-                        {"next", n < slots_.size() && n > after ? number(n) : Value()},
-                        {"node_id", step_ != nullptr ? Value(s_->node_of(*step_).id) : Value()},
-                        {"step_id", step_ != nullptr ? Value(step_->id.text) : Value()},
-                        {"steps", Value::array(std::move(steps))}});
+  return Value::object(
+      {{"live", is_live},
+       {"messages", Value::array(std::move(messages))},
+       {"next", n < slots_.size() && n > after ? number(n) : Value()},
+       {field::node_id, step_ != nullptr ? Value(s_->node_of(*step_).id) : Value()},
+       {field::step_id, step_ != nullptr ? Value(step_->id.text) : Value()},
+       {"steps", Value::array(std::move(steps))}});
 }
 
 Result<const Step*> Conversation::turn(std::uint64_t number) const {
@@ -285,9 +290,9 @@ Result<Value> sent_request_view(const State& then, std::string_view step) {
     return fail(Code::input_invalid, "a value of the request was erased from the log");
   }
   AE_ASSIGN(Value request, sent_request(then, *turn));
-  return Value::object({{"arguments_hash", turn->call->arguments_hash},
+  return Value::object({{field::arguments_hash, turn->call->arguments_hash},
                         {"request", std::move(request)},
-                        {"step_id", turn->id.text},
+                        {field::step_id, turn->id.text},
                         {"turn", turn->turn != kNoTurn ? number(turn->turn) : Value()}});
 }
 

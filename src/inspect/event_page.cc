@@ -5,6 +5,7 @@
 
 #include "engine/state/view_values.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -26,7 +27,7 @@ Value slim_envelope(const Value& envelope) {
   std::vector<Member> members;
   for (const auto& [name, value] : envelope.members()) {
     if (name == "salts") continue;
-    if (name != "payload") {
+    if (name != field::payload) {
       members.emplace_back(name, value);
       continue;
     }
@@ -60,7 +61,7 @@ bool EventPage::add(const Event& event) {
     return false;
   }
   if (query_.slim) shown = slim_envelope(shown);
-  events_.push_back(query_.effects ? shown.with("kind", kind) : std::move(shown));
+  events_.push_back(query_.effects ? shown.with(field::kind, kind) : std::move(shown));
   return true;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/state/view_values.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 
@@ -21,7 +22,7 @@ Value fork_preview(const Fork& fork, std::uint64_t at) {
       }
       const Value yes = true;
       const bool continues = entry["over"] == yes || entry["under_way"] == yes;
-      if (!continues) complete.insert(std::string(entry.text("node_id")));
+      if (!continues) complete.insert(std::string(entry.text(field::node_id)));
     }
   }
   std::vector<Value> runs;

@@ -9,6 +9,7 @@
 #include "engine/state/view_values.h"
 #include "inspect/view.h"
 #include "log/decisions.h"
+#include "log/field_names.h"
 #include "plan/model_calls.h"
 
 namespace ae::engine {
@@ -168,14 +169,14 @@ class StepRows {
       if (!query.statuses.empty() && !query.statuses.contains(status)) continue;
       if (query.changed_since > 0 && last_seq_of(step) <= query.changed_since) continue;
       if (rows.size() == query.limit) {
-        next = rows.back()["step_id"];
+        next = rows.back()[field::step_id];
         break;
       }
       rows.push_back(row(step, status));
     }
     return Value::object({{"by_status", count_statuses(steps)},
                           {"next", std::move(next)},
-                          {"parent", or_null(query.parent)},
+                          {field::parent, or_null(query.parent)},
                           {"seq", number(s_.seq)},
                           {"steps", Value::array(std::move(rows))},
                           {"total", number(steps.size())}});
@@ -203,9 +204,9 @@ class StepRows {
     if (indexed.finished_seq > 0 && index_.attempt_from() > indexed.finished_seq) {
       names.emplace_back("replayed");
     }
-    if (indexed.caught_up) names.emplace_back("caught_up");
-    if (indexed.late) names.emplace_back("late");
-    if (step.result_type == ResultType::compensated) names.emplace_back("compensated");
+    if (indexed.caught_up) names.emplace_back(field::caught_up);
+    if (indexed.late) names.emplace_back(field::late);
+    if (step.result_type == ResultType::compensated) names.emplace_back(field::compensated);
     return Value::array(std::move(names));
   }
 
@@ -226,13 +227,14 @@ class StepRows {
         {{"badges", badges(step, indexed)},
          {"children", Value::object({{"by_status", count_statuses(children)},
                                      {"total", number(children.size())}})},
-         {"duration_us", std::move(duration)},
-         {"error", step.failure ? Value::object({{"code", step.failure->code}}) : Value()},
+         {field::duration_us, std::move(duration)},
+         {field::error,
+          step.failure ? Value::object({{field::code, step.failure->code}}) : Value()},
          {"finished_at", or_null(indexed.finished_at)},
          {"item", step.item != kNoItem ? number(step.item) : Value()},
-         {"kind", to_text(s_.kind_of(step))},
-         {"node_id", node.id},
-         {"parent", parent ? Value(s_.steps[*parent].id.text) : Value()},
+         {field::kind, to_text(s_.kind_of(step))},
+         {field::node_id, node.id},
+         {field::parent, parent ? Value(s_.steps[*parent].id.text) : Value()},
          {"path", s_.path_of(step)},
          {"phase", to_text(step.phase)},
          {"role", to_text(step.role)},
@@ -240,12 +242,12 @@ class StepRows {
          {"seq_last", indexed.seqs.empty() ? Value() : number(indexed.seqs.back())},
          {"started_at", or_null(indexed.started_at)},
          {"status", status},
-         {"step_id", step.id.text},
+         {field::step_id, step.id.text},
          {"tool", calls ? Value(s_.tool_of(step).name) : Value()},
          {"tries", number(indexed.tries.size())},
          {"turn", step.turn != kNoTurn ? number(step.turn) : Value()},
          {"turn_call", step.is_loop_call() ? number(step.nth) : Value()},
-         {"usage",
+         {field::usage,
           has_usage ? Value::object({{"cost_micros",
                                       indexed.cost_micros ? number(*indexed.cost_micros) : Value()},
                                      {"total_tokens", number(indexed.total_tokens)}})

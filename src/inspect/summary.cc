@@ -2,6 +2,7 @@
 
 #include "engine/confirm/confirm.h"
 #include "engine/state/view_values.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -16,8 +17,8 @@ std::string_view summary_kind(const State& state) {
 
 Value summary_error(const State& state) {
   if (!state.error) return {};
-  return Value::object({{"code", state.error->code},
-                        {"node_id", state.ending ? or_null(state.ending->node_id) : Value()}});
+  return Value::object({{field::code, state.error->code},
+                        {field::node_id, state.ending ? or_null(state.ending->node_id) : Value()}});
 }
 
 // The reason of a pause is the text of an operator.
@@ -29,9 +30,9 @@ std::string_view parked_code(const State& state) {
 
 Value summary_parked(const State& state) {
   if (state.status != JobStatus::parked) return {};
-  return Value::object({{"reason", or_null(parked_code(state))},
+  return Value::object({{field::reason, or_null(parked_code(state))},
                         {"since", or_null(state.parked_since)},
-                        {"until", or_null(state.parked_until)}});
+                        {field::until, or_null(state.parked_until)}});
 }
 
 // The first open wait, as in job_view.
@@ -42,9 +43,9 @@ Value summary_waiting(const State& state) {
     if (!wait.resolve && (first == nullptr || wait.step < first->step)) first = &wait;
   }
   if (first == nullptr) return {};
-  return Value::object({{"expires_at", or_null(first->expires_at)},
-                        {"node_id", state.node_of(state.steps[first->step]).id},
-                        {"wait_type", to_text(first->type)}});
+  return Value::object({{field::expires_at, or_null(first->expires_at)},
+                        {field::node_id, state.node_of(state.steps[first->step]).id},
+                        {field::wait_type, to_text(first->type)}});
 }
 
 }  // namespace
@@ -57,17 +58,17 @@ Value summary_view(const State& state) {
   return Value::object(
       {{"attempt", number(state.epoch)},
        {"ended_at", is_terminal(state.status) ? Value(to_text(state.updated_at)) : Value()},
-       {"error", summary_error(state)},
-       {"execution_version", state.execution_version},
+       {field::error, summary_error(state)},
+       {field::execution_version, state.execution_version},
        {"unknown_outcomes", number(may_be_unknown ? state.unknown_calls().size() : 0)},
-       {"kind", summary_kind(state)},
+       {field::kind, summary_kind(state)},
        {"parked", summary_parked(state)},
        {"progress",
         Value::object({{"done", number(nodes - state.nodes_left)}, {"nodes", number(nodes)}})},
-       {"usage", Value::object({{"cost_micros", number(models.cost_micros)},
-                                {"model_calls", number(models.tries - models.withdrawn)},
-                                {"tool_calls", number(state.tries_started - models.tries)},
-                                {"total_tokens", number(models.total_tokens)}})},
+       {field::usage, Value::object({{"cost_micros", number(models.cost_micros)},
+                                     {"model_calls", number(models.tries - models.withdrawn)},
+                                     {"tool_calls", number(state.tries_started - models.tries)},
+                                     {"total_tokens", number(models.total_tokens)}})},
        {"waiting", summary_waiting(state)}});
 }
 

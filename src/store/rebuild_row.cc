@@ -1,4 +1,5 @@
 #include "store/rebuild_row.h"
+#include "log/field_names.h"
 
 #include <algorithm>
 
@@ -167,7 +168,7 @@ std::optional<Difference> compare_labels(std::vector<std::pair<std::string, std:
 ExpectedRow summary_row(std::int64_t job, const Projection& expected) {
   return {.table = "summaries",
           .key = {integer_column("job", job)},
-          .columns = {text_column("error", expected.summary.error),
+          .columns = {text_column(field::error, expected.summary.error),
                       bytes_column("body", expected.summary.body)}};
 }
 
