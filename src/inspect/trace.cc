@@ -19,6 +19,7 @@
 #include "inspect/step_tree.h"
 #include "inspect/trace_record.h"
 #include "inspect/view.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -384,7 +385,7 @@ std::vector<Value> Tracer::requested_call_views(const Step& turn) {
                                                                   : "pending";
     if (call.refused) refused_++;
     views.push_back(Value::object({{"call_id", field_json(call.id)},
-                                   {"error", field_json(call.refused)},
+                                   {field::error, field_json(call.refused)},
                                    {"status", status},
                                    {"tool", field_json(call.name)},
                                    {"turn_call", number(nth)}}));

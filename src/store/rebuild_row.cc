@@ -1,7 +1,8 @@
 #include "store/rebuild_row.h"
-#include "log/field_names.h"
 
 #include <algorithm>
+
+#include "log/field_names.h"
 
 namespace ae::store {
 namespace {
@@ -162,7 +163,7 @@ std::optional<Difference> compare_labels(std::vector<std::pair<std::string, std:
   std::ranges::sort(derived);
   if (stored == derived) return std::nullopt;
   return Difference{
-      .table = "labels", .column = {}, .stored = shown(stored), .derived = shown(derived)};
+      .table = field::labels, .column = {}, .stored = shown(stored), .derived = shown(derived)};
 }
 
 ExpectedRow summary_row(std::int64_t job, const Projection& expected) {

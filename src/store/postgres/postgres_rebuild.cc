@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "log/field_names.h"
 #include "store/postgres/session.h"
 #include "store/postgres/transaction.h"
 #include "store/rebuild_row.h"
@@ -259,7 +258,7 @@ Status PostgresRebuild::Impl::reconcile_job(const Projection& expected,
     AE_TRY(query("UPDATE jobs SET forked_from = $2::text WHERE number = $1::bigint",
                  Params().add(job).add(expected.forked_from)));
   } else if (!not_computed) {
-    row.columns.push_back(text_column(field::forked_from, expected.forked_from));
+    row.columns.push_back(text_column("forked_from", expected.forked_from));
   }
   return reconcile_row(row, differences);
 }

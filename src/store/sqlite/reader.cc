@@ -4,7 +4,6 @@
 #include <cstring>
 #include <unordered_set>
 
-#include "log/field_names.h"
 #include "store/rules.h"
 #include "store/sqlite/audit_table.h"
 #include "store/sqlite/schema.h"
@@ -362,13 +361,13 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
     if (open) sql += " AND status <> 'completed'";  // for the index
   }
   if (!filter.agent.empty()) equals("agent", filter.agent);
-  if (!filter.queue.empty()) equals(field::queue, filter.queue);
+  if (!filter.queue.empty()) equals("queue", filter.queue);
   if (!filter.error.empty()) {  // the second condition is for the index
     equals("summaries.error", filter.error);
     sql += " AND summaries.error <> ''";
   }
   if (!filter.forked_from.empty()) {
-    equals(field::forked_from, filter.forked_from);
+    equals("forked_from", filter.forked_from);
     sql += " AND forked_from <> ''";
   }
   const auto compares = [&](std::string_view condition, const std::optional<Instant>& time) {

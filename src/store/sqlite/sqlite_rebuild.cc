@@ -6,7 +6,6 @@
 #include <unordered_map>
 
 #include "json/value.h"
-#include "log/field_names.h"
 #include "store/rebuild_row.h"
 #include "store/rules.h"
 #include "store/sqlite/audit_table.h"
@@ -322,7 +321,7 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
   if (head.has_no_origin && writes) {
     AE_TRY(run("UPDATE jobs SET forked_from = ?2 WHERE id = ?1", number, expected.forked_from));
   } else if (!head.has_no_origin) {
-    job.columns.push_back(text_column(field::forked_from, expected.forked_from));
+    job.columns.push_back(text_column("forked_from", expected.forked_from));
   }
   if (expected.request_hash) {
     job.columns.push_back(hash_column("request_hash", *expected.request_hash));
