@@ -35,7 +35,7 @@ class History::Folding {
 
   // The bytes of a checkpoint; null: the log is folded from its beginning.
   void begin(std::uint64_t seq, std::shared_ptr<const std::string> bytes) {
-    state_ = {};
+    state_ = engine::State();
     state_.job = job_;
     head_ = {};
     kept_seq_ = 0;
@@ -75,6 +75,7 @@ class History::Folding {
   std::shared_ptr<const engine::Plan> plan() const { return state_.plan; }
 
   const std::uint64_t drops_before;  // History::drops_ at the beginning
+  Duration values_as_of{};           // values that were erased since may be in the state
 
  private:
   bool restore_start();
@@ -195,7 +196,11 @@ void History::keep_fold(KeptFold fold) {
 void History::state_at(const JobId& job, std::uint64_t seq, std::stop_token abandoned,
                        async::Done<Result<PastState>> done) {
   auto folding = std::make_shared<Folding>(job, seq, fold_events_, plans_.copy(), drops_);
-  if (const KeptFold* kept = newest_fold(job, seq)) folding->begin(kept->seq, kept->bytes);
+  folding->values_as_of = steady_.since_start();
+  if (const KeptFold* kept = newest_fold(job, seq)) {
+    folding->begin(kept->seq, kept->bytes);
+    folding->values_as_of = kept->kept_at;
+  }
   fold(std::move(folding), std::move(abandoned), std::move(done));
 }
 
@@ -204,18 +209,19 @@ void History::fold(FoldingPtr folding, std::stop_token abandoned,
   walk_log(
       source(abandoned), folding->job(), folding->window(),
       [folding](LogPart& part) { return folding->visit(part); },
-      [this, alive = alive_.watch(), began_at = steady_.since_start(), folding, abandoned,
+      [this, alive = alive_.watch(), folding, abandoned,
        done = std::move(done)](Result<store::JobRow> row) mutable {
         if (!alive) return;
         if (!row) return done(std::unexpected(row.error()));
         if (folding->has_wrong_start()) drop(folding->job());
         if (folding->begin_again()) {
+          folding->values_as_of = steady_.since_start();
           return fold(std::move(folding), std::move(abandoned), std::move(done));
         }
         // A value may have been erased since the events were read.
         if (folding->drops_before == drops_) {
           for (KeptFold& made : folding->take_made()) {
-            made.kept_at = began_at;
+            made.kept_at = folding->values_as_of;
             keep_fold(std::move(made));
           }
         }

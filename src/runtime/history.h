@@ -77,7 +77,7 @@ class History {
     JobId job;
     std::uint64_t seq = 0;
     std::shared_ptr<const std::string> bytes;  // a checkpoint (engine/state/checkpoint.h)
-    Duration kept_at{};                        // by the steady clock
+    Duration kept_at{};                        // by the steady clock; of its oldest values
   };
   class Folding;
   using FoldingPtr = std::shared_ptr<Folding>;

@@ -114,7 +114,7 @@ AE_TEST_SLOW("timer/more jobs than one look finds are woken without waiting for 
   }
   const auto completed = [&] {
     auto jobs = env.loop.await<Result<std::vector<store::JobRow>>>([&](auto done) {
-      worker.memory->query({.status = "completed", .limit = kJobs}, std::move(done));
+      worker.memory->query({.statuses = {"completed"}, .limit = kJobs}, std::move(done));
     });
     return jobs ? jobs->size() : 0;
   };
