@@ -14,18 +14,19 @@ using Direction = store::WindowRequest::Direction;
 
 // A job that maps a list; its tool answers at once.
 struct LongJob {
-  explicit LongJob(std::uint64_t checkpoint_every = 1'000'000, std::uint64_t seed = 1)
+  explicit LongJob(std::uint64_t checkpoint_every = 1'000'000, std::uint64_t seed = 1,
+                   std::size_t answers = 60)
       : worker(env, "w", {.owned = true, .seed = seed, .checkpoint_every = checkpoint_every}) {
     worker.runtime->start();
     std::string list;
     for (int i = 0; i < 60; ++i) list += (i == 0 ? "" : ", ") + std::to_string(i);
     worker.create(plan("idempotent", "[{'id':'m', 'kind':'map', 'over':[" + list +
                                          "], 'max_parallel':2, 'do':{'tool':'do'}}]"));
-    answer_all();
+    answer_until(answers);
     log = worker.read().events;
   }
-  void answer_all() {
-    for (; answered < worker.calls.size() && answered < 60; ++answered) {
+  void answer_until(std::size_t calls) {
+    for (; answered < worker.calls.size() && answered < calls; ++answered) {
       worker.answer(answered, {.kind = OutcomeKind::success, .result = json("1")});
     }
   }
@@ -171,6 +172,28 @@ AE_TEST("history/what is kept is not used after another job has got the id") {
   ASSERT_TRUE(past) << past.error().message;
   ASSERT_TRUE(past->state);
   EXPECT_EQ(engine::state_view(*past->state), other.expected_at(end));
+}
+
+AE_TEST("history/an index that is in use does not change") {
+  LongJob job(1'000'000, 1, 10);
+  History history(*job.worker.faulty, job.env.steady, job.executor);
+  const auto read = [&] {
+    return job.env.loop.await<Result<History::IndexPtr>>(
+        [&](auto done) { history.step_index(kJob, std::move(done)); });
+  };
+  const auto early = read();
+  ASSERT_TRUE(early) << early.error().message;
+  engine::StepIndex prefix;
+  for (const Event& event : job.log) prefix.add(event);
+  EXPECT_EQ((*early)->bytes(), prefix.bytes());
+  job.answer_until(60);
+  const auto late = read();
+  ASSERT_TRUE(late) << late.error().message;
+  EXPECT_EQ((*early)->bytes(), prefix.bytes());
+  engine::StepIndex whole;
+  for (const Event& event : job.worker.read().events) whole.add(event);
+  EXPECT_GT(whole.bytes(), prefix.bytes());
+  EXPECT_EQ((*late)->bytes(), whole.bytes());
 }
 
 AE_TEST("history/the index of steps is read once, and then only what follows") {
