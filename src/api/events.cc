@@ -71,8 +71,9 @@ Result<engine::EventQuery> event_query(const Query& query) {
   return wanted;
 }
 
-// Where to begin, and how much to read at once.
-store::WindowRequest window_of(const engine::EventQuery& query) {
+// Where to begin, and how much to read at once. `scanned`: the last event that was read for this
+// request.
+store::WindowRequest window_of(const engine::EventQuery& query, std::uint64_t scanned) {
   store::WindowRequest window{
       .direction = Direction::after, .seq = query.after, .events_max = runtime::kPartEvents};
   if (query.descending) {
@@ -80,7 +81,7 @@ store::WindowRequest window_of(const engine::EventQuery& query) {
     window.seq = query.before.value_or(store::kLogEnd);
   }
   // The kind of an effect depends on the events before it.
-  if (query.effects) window.seq = 0;
+  if (query.effects) window.seq = scanned;
   // One more event tells whether there is a next page.
   if (!query.is_filtered() && query.limit < window.events_max) window.events_max = query.limit + 1;
   return window;
@@ -91,8 +92,11 @@ store::WindowRequest window_of(const engine::EventQuery& query) {
 // One request.
 struct Api::EventsRead {
   JobId job;
-  engine::EventQuery query;  // while it waits, `after` is the last event that was read
+  engine::EventQuery query;
   bool waits = false;
+  // Of the events that were read while it waited.
+  std::uint64_t scanned = 0;
+  engine::EffectKinds kinds = {};
 };
 
 // A page, filled on reader threads.
@@ -135,16 +139,16 @@ void Api::read_events(const ContextPtr& ctx, std::shared_ptr<EventsRead> read,
   };
   with_slot(ctx, [this, ctx, read, long_poll, refuse](Result<ReadLimiter::Slot> slot) {
     if (!slot) return refuse(slot.error());
-    const auto scan =
-        std::make_shared<EventsScan>(EventsScan{.page = engine::EventPage(read->job, read->query),
-                                                .descending = read->query.descending,
-                                                .row = {}});
+    const auto scan = std::make_shared<EventsScan>(
+        EventsScan{.page = engine::EventPage(read->job, read->query, read->kinds),
+                   .descending = read->query.descending,
+                   .row = {}});
     runtime::walk_log(
         {.store = store_,
          .executor = runtime_.reader().executor(),
          .lookup = {},
          .abandoned = ctx->request.disconnected},
-        read->job, window_of(read->query),
+        read->job, window_of(read->query, read->scanned),
         [scan](runtime::LogPart& part) { return scan->add(part); },
         [this, alive = alive_.watch(), ctx, read, long_poll, refuse, scan, slot = *slot,
          maker = response_maker(ctx)](Result<store::JobRow> walked) mutable {
@@ -154,10 +158,9 @@ void Api::read_events(const ContextPtr& ctx, std::shared_ptr<EventsRead> read,
           const bool answers = scan->page.has_events() || !read->waits || long_poll->last || ended;
           if (!answers) {
             long_poll->seen = scan->row->last_seq;
-            // The events so far need not be read again.
-            if (!read->query.effects) {
-              read->query.after = std::max(read->query.after, scan->page.scanned());
-            }
+            read->scanned = std::max(read->scanned, scan->page.scanned());
+            read->query.after = std::max(read->query.after, read->scanned);
+            read->kinds = scan->page.kinds();
             return long_poll->keep_waiting();
           }
           long_poll->is_done = true;

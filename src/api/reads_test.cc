@@ -376,26 +376,28 @@ AE_TEST("reads/lists are rendered on reader threads") {
 
 AE_TEST("reads/events with ?wait load each commit once, and the row while nothing happens") {
   ReadsFixture fixture;
-  fixture.post({"api", "jobs"}, R"({"id":"j","agent":"asks"})");
-  const auto last =
-      static_cast<std::uint64_t>(fixture.send(ReadsFixture::get({"api", "jobs", "j", "events"}))
-                                     .body["events"]
-                                     .items()
-                                     .back()["seq"]
-                                     .as_int());
-  for (const QueryPairs& filter :
-       {QueryPairs{{"type", "job_completed"}}, QueryPairs{{"class", "effect"}}}) {
-    QueryPairs query = filter;
-    query.emplace_back("after", std::to_string(last));
-    query.emplace_back("wait", "60s");
+  for (const auto& [name, value] :
+       {std::pair("type", "job_completed"), std::pair("class", "effect")}) {
+    const std::string id = value;
+    fixture.post({"api", "jobs"}, R"({"agent":"asks","id":")" + id + "\"}");
+    const Path path{"api", "jobs", id, "events"};
+    const auto last = static_cast<std::uint64_t>(
+        fixture.send(ReadsFixture::get(path)).body["events"].items().back()["seq"].as_int());
     fixture.loads.clear();
     fixture.windows.clear();
-    const auto response = fixture.start(ReadsFixture::get({"api", "jobs", "j", "events"}, query));
+    const auto response = fixture.start(
+        ReadsFixture::get(path, {{name, value}, {"after", std::to_string(last)}, {"wait", "60s"}}));
     fixture.loop.advance(10s);
     EXPECT_FALSE(*response);
     EXPECT_EQ(fixture.windows.size(), 1u);
     EXPECT_GE(fixture.loads_from(store::kNoCommits), 5u);
     EXPECT_EQ(fixture.loads.size(), fixture.loads_from(store::kNoCommits));
+    fixture.windows.clear();
+    fixture.post({"api", "jobs", id, "signal"}, R"({"correlation_key":"go","payload":1})");
+    fixture.loop.advance(1s);
+    EXPECT_FALSE(*response);
+    ASSERT_FALSE(fixture.windows.empty());
+    EXPECT_EQ(fixture.windows[0], last) << "only what follows is read";
     fixture.api->stop_waiting();
     fixture.loop.run_ready();
     EXPECT_TRUE(*response);

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -41,11 +42,14 @@ struct EventQuery {
 
 class EventPage {
  public:
-  EventPage(const JobId& job, EventQuery query) : job_(job), query_(std::move(query)) {}
+  // `kinds`: after the events before the first one that it takes.
+  EventPage(const JobId& job, EventQuery query, EffectKinds kinds = {})
+      : job_(job), query_(std::move(query)), kinds_(std::move(kinds)) {}
 
-  // Takes the events in the direction of the query; with `effects`, from event 1. False: the page
-  // is complete.
+  // Takes the events in the direction of the query. False: the page is complete.
   bool add(const Event& event);
+  // After the last event that was taken.
+  const EffectKinds& kinds() const { return kinds_; }
   bool has_events() const { return !events_.empty(); }
   // The last event that was taken; 0 = none.
   std::uint64_t scanned() const { return scanned_; }
