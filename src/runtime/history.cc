@@ -15,7 +15,8 @@ LogSource History::source(std::stop_token abandoned) const {
           .executor = executor_,
           .lookup = [plans = std::shared_ptr<const engine::PlanCache>(plans_.copy())](
                         const Hash& hash) -> const Value* { return plans->lookup()(hash); },
-          .abandoned = std::move(abandoned)};
+          .abandoned = std::move(abandoned),
+          .owner = alive_.watch()};
 }
 
 // ---------------------------------------------------------------- states

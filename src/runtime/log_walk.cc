@@ -93,10 +93,12 @@ void read_part(const std::shared_ptr<Walk>& walk) {
   walk->source.store.load_window(
       walk->job, walk->next,
       [walk, work = std::move(work)](Result<store::LogWindow> window) mutable {
+        if (walk->source.has_ended()) return;
         if (!window) return walk->done(std::unexpected(window.error()));
         open_on_reader<VisitedPart>(
             walk->source, walk->job, *std::move(window), std::move(work),
             [walk](Result<VisitedPart> part) {
+              if (walk->source.has_ended()) return;
               if (!part) return walk->done(std::unexpected(part.error()));
               const bool forwards = walk->next.direction == Direction::after;
               const bool is_last =
@@ -154,9 +156,11 @@ void read_selected(const std::shared_ptr<Selection>& selection) {
   selection->source.store.load_window(
       selection->job, window_of(selection->seqs),
       [selection, work = std::move(work)](Result<store::LogWindow> loaded) mutable {
+        if (selection->source.has_ended()) return;
         if (!loaded) return selection->done(std::unexpected(loaded.error()));
         open_on_reader<Events>(selection->source, selection->job, *std::move(loaded),
                                std::move(work), [selection](Result<Events> read) {
+                                 if (selection->source.has_ended()) return;
                                  if (!read) return selection->done(std::unexpected(read.error()));
                                  // The window begins with the first seq, unless the log ends before it.
                                  if (read->empty())

@@ -12,6 +12,7 @@
 #include <stop_token>
 #include <vector>
 
+#include "async/alive.h"
 #include "async/executor.h"
 #include "async/loop.h"
 #include "base/error.h"
@@ -38,12 +39,16 @@ Result<LogPart> open_window(const JobId& job, store::LogWindow window, const Val
 // The events that one window reads.
 inline constexpr std::uint64_t kPartEvents = 500;
 
-// What a walk reads from. Borrows the store and the executor.
+// What a walk reads from. Borrows the store and the executor. `owner`: after its end both may be
+// destroyed, and the walk ends without an answer.
 struct LogSource {
   store::Store& store;
   async::Executor& executor;
   ValueLookup lookup = {};         // called on reader threads, by one at a time
   std::stop_token abandoned = {};  // the walk ends early
+  std::optional<async::Alive::Watch> owner = {};
+
+  bool has_ended() const { return owner && !*owner; }
 };
 
 // Reads parts in the direction of `from`, which names where to begin, until `visit` returns false
