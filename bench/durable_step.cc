@@ -92,7 +92,7 @@ class Bench : public runtime::RuntimeObserver {
   }
   void on_released(const JobId& job, const std::optional<Error>& problem) override {
     if (problem) {
-      std::fprintf(stderr, "%s: %s\n", job.text.c_str(), problem->message.c_str());
+      std::fprintf(stderr, "%s: %s\n", job.text.string().c_str(), problem->message.c_str());
       std::exit(1);
     }
     if (--to_end_ == 0) {

@@ -33,7 +33,7 @@ STORED = {"said", "asked"}
 
 TOKEN = re.compile(r'''//[^\n]*|/\*.*?\*/|R"(\w*)\((?:.*?)\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'|[A-Za-z_]\w*''', re.S)
 PYTHON = re.compile(r"""\"\"\".*?\"\"\"|'''.*?'''|\#[^\n]*|[rbf]*"(?:\\.|[^"\\\n])*"|[rbf]*'(?:\\.|[^'\\\n])*'|[A-Za-z_]\w*""", re.S)
-FIELD = re.compile(r"AE_(?:REQUIRED|OPTIONAL)(?:_AS)?\(\s*\w+,\s*(?:\w+,\s*(?=\w+,\s*\d))?(\w+),")
+FIELD = re.compile(r'''AE_(?:REQUIRED|OPTIONAL)(?:_AS)?\(\s*\w+,\s*(?:\w+,\s*(?="?\w+"?,\s*\d))?"?(\w+)"?,''')
 
 
 def sources(root, suffixes):
@@ -73,7 +73,9 @@ def identifier_places(root):
 
 def literal_places(root):
     table = root / "src/log/events.def"
-    fields = set(FIELD.findall(table.read_text(encoding="utf-8"))) if table.exists() else set()
+    # Comments also show the form of a field.
+    declared = re.sub(r"//[^\n]*", "", table.read_text(encoding="utf-8")) if table.exists() else ""
+    fields = set(FIELD.findall(declared))
     for path in sources(root / "src", {".cc", ".h"}):
         if is_test(path):
             continue

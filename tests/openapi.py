@@ -253,6 +253,7 @@ def every_operation_answers_as_it_says():
         for query in ("", "?limit=1", "?in_doubt=true", "?stuck=true&older_than=0s", "?label=a:b"):
             ask(200, "get", "/api/jobs" + query)
         ask(404, "get", "/api/jobs/nobody")
+        ask(200, "get", "/api/requests")
         approval = ask(200, "get", "/api/approvals")["approvals"][0]["id"]
         ask(200, "post", f"/api/approvals/{approval}", {"decision": "approve", "note": "x"})
         until(lambda: server.status("p") == "waiting")

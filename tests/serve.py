@@ -172,7 +172,7 @@ def a_server_that_is_not_there_is_7():
 # What each command does when AETHERIS_URL names a server: asks it, refuses, since it needs the store itself, or has nothing to
 # do with either. serve and worker are what a URL leads to.
 ASK = {"run": ["agents.yaml", "echo"], "jobs": [], "job": ["j"], "events": ["j"], "trace": ["j"], "transcript": ["j"], "replay": ["j"], "verify": ["j"],
-       "signal": ["j", "k", "1"], "message": ["j", "c", "1"], "approvals": [], "approve": ["j.0123456789abcdef"],
+       "signal": ["j", "k", "1"], "message": ["j", "c", "1"], "approvals": [], "requests": [], "approve": ["j.0123456789abcdef"],
        "reject": ["j.0123456789abcdef"], "pause": ["j"], "resume": ["j"], "budget": ["j", "--tokens", "5"], "cancel": ["j"],
        "resolve": ["j", "k" * 12, "fail"], "fork": ["j", "--at", "3"], "retry": ["j"], "plan": ["j", "agents.yaml"],
        "redact": ["j", "--all", "--reason", "why"], "audit": [], "keys": ["list"], "mcp": [],
@@ -548,7 +548,7 @@ def the_one_who_is_asked_among_thousands_of_open_jobs_is_found_by_the_command():
         connection.close()
         until(lambda: not any(s.get(f"/api/jobs?status={status}&limit=1")[1]["jobs"] for status in ("queued", "running")))
         page = s.get("/api/approvals")[1]
-        assert page["approvals"] == [] and page["next_cursor"], page
+        assert [asked["job_id"] for asked in page["approvals"]] == ["p"] and page["next_cursor"] is None, page
         said = expect(s.h.run("approvals", "--json", env=s.env), 0).json()
         assert [asked["job_id"] for asked in said["approvals"]] == ["p"] and said["next_cursor"] is None, said
         assert "aetheris approve p." in expect(s.h.run("approvals", env=s.env), 0).out

@@ -23,7 +23,7 @@ from cli import BIN, ROOT, Skip, expect, home, run_tests, until  # noqa: E402
 from serve import Server  # noqa: E402
 
 TESTS = []
-NEWEST = 6  # the layout that this version writes
+NEWEST = 7  # the layout that this version writes
 
 
 def test(function):

@@ -83,6 +83,7 @@ const Api::Route Api::kRoutes[] = {
     {"GET", {"api", "keys"}, Access::manage, &Api::keys},
     {"POST", {"api", "keys"}, Access::manage, &Api::create_key},
     {"DELETE", {"api", "keys", "{id}"}, Access::manage, &Api::revoke_key},
+    {"GET", {"api", "requests"}, Access::view, &Api::requests},
     {"GET", {"api", "approvals"}, Access::view, &Api::approvals},
     {"POST", {"api", "approvals", "{id}"}, Access::decide, &Api::answer_approval},
     // Each of its methods calls a route above with the same principal.

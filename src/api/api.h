@@ -245,13 +245,17 @@ class Api {
   void create_key(ContextPtr ctx);
   void revoke_key(ContextPtr ctx);
   void approvals(ContextPtr ctx);
+  void requests(ContextPtr ctx);
   void answer_approval(ContextPtr ctx);
-  struct ApprovalWalk;
-  void read_next_page(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk);
-  void read_next_log(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk);
-  static void answer_approvals(const ContextPtr& ctx, ApprovalWalk& walk);
+  struct RequestWalk;
+  void begin_walk(ContextPtr ctx, RequestWalk walk);
+  void read_next_page(ContextPtr ctx, std::shared_ptr<RequestWalk> walk);
+  void read_next_log(ContextPtr ctx, std::shared_ptr<RequestWalk> walk);
   std::vector<Value> open_approvals(const engine::State& state) const;
-  void approvals_of_job(ContextPtr ctx);
+  std::vector<Value> open_requests(const engine::State& state) const;
+  bool has_expired(const Value& request) const;
+  // What a call to approve would send; null for other requests.
+  Value preview_of(const engine::State& state, const Value& approval) const;
   void mcp(ContextPtr ctx);
 
   // An agent of which jobs can be created here: from our file or the registry.

@@ -1760,8 +1760,7 @@ AE_TEST("api/an approval of a call whose tool has changed since says that it is 
   EXPECT_EQ(no.body.find("applied"), nullptr);
 }
 
-AE_TEST_SLOW(
-    "api/what only logs tell is listed a bounded number of logs at a time, and nothing is missed") {
+AE_TEST_SLOW("api/lists of requests read only the logs of jobs that may have one") {
   ApiFixture fixture;
   fixture.make(R"({"agent":"buys","id":"asked","input":{"n":250}})");
   fixture.make(R"({"agent":"doubts","id":"doubted"})");
@@ -1778,11 +1777,49 @@ AE_TEST_SLOW(
       query.emplace_back("cursor", page.text("next_cursor"));
     }
   };
-  const std::vector<std::size_t> last{0, 1}, first{1, 0};
-  EXPECT_EQ(pages({"api", "approvals"}, {}, "approvals"), last) << "the oldest comes last";
-  EXPECT_EQ(pages({"api", "jobs"}, {{"in_doubt", "true"}}, "jobs"), first) << "parked ones first";
+  const std::vector<std::size_t> one_page{1};
+  EXPECT_EQ(pages({"api", "approvals"}, {}, "approvals"), one_page);
+  EXPECT_EQ(pages({"api", "jobs"}, {{"in_doubt", "true"}}, "jobs"), one_page);
+  EXPECT_EQ(pages({"api", "requests"}, {}, "requests"), std::vector<std::size_t>{2});
   EXPECT_EQ(pages({"api", "jobs"}, {{"stuck", "true"}}, "jobs"), std::vector<std::size_t>{1})
       << "rows that tell it themselves cost no log";
+}
+
+AE_TEST("api/requests of all kinds have one shape") {
+  ApiFixture fixture;
+  fixture.make(R"({"agent":"buys","id":"asked","input":{"n":250}})");
+  fixture.make(R"({"agent":"doubts","id":"doubted"})");
+  const auto requests = [&](QueryPairs query) {
+    return fixture.get({"api", "requests"}, std::move(query)).body["requests"];
+  };
+  const Value all = requests({});
+  ASSERT_EQ(all.size(), 2u) << canonical(all);
+  const Value& unknown = all.items()[0];
+  const Value& call = all.items()[1];
+  EXPECT_EQ(unknown.text("kind"), "unknown_outcome");
+  EXPECT_EQ(unknown.text("job_id"), "doubted");
+  EXPECT_EQ(unknown["commands"].size(), 3u) << "happened, not_happened, fail";
+  EXPECT_EQ(unknown["detail"]["idempotency_key"].as_string().substr(0, 16),
+            unknown.text("id").substr(std::string_view("doubted.").size()));
+  EXPECT_EQ(call.text("kind"), "call");
+  EXPECT_EQ(call.text("agent"), "buys");
+  EXPECT_EQ(call["detail"]["arguments"]["n"], Value(250));
+  std::vector<std::string> names[2];
+  for (const int i : {0, 1}) {
+    for (const auto& [name, value] : all.items()[static_cast<std::size_t>(i)].members())
+      names[i].push_back(name);
+  }
+  EXPECT_EQ(names[0], names[1]);
+  EXPECT_EQ(requests({{"kind", "call"}}).size(), 1u);
+  EXPECT_EQ(requests({{"job", "doubted"}}).size(), 1u);
+  EXPECT_EQ(requests({{"job", "doubted"}, {"kind", "budget"}}).size(), 0u);
+  expect_problem(fixture.get({"api", "requests"}, {{"kind", "other"}}), 400, "input_invalid");
+
+  EXPECT_EQ(
+      fixture.post({"api", "approvals", std::string(call.text("id"))}, R"({"decision":"approve"})")
+          .status,
+      200);
+  EXPECT_EQ(requests({{"kind", "call"}}).size(), 0u) << "it is answered";
 }
 
 AE_TEST("api/a resolution is never among the approvals") {

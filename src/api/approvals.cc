@@ -1,101 +1,161 @@
-// Approvals: the open requests to users, over all jobs, and their answers.
+// The open requests to operators, over all jobs: all of them, or those that are approved or
+// rejected; and the answers of the latter.
 //
-// The list reads the jobs that have not ended, page by page and newest first: the waiting ones,
-// then the others. A store keeps no list of open requests; ended jobs are not read. After kLogsMax
-// logs it responds with what it has found.
+// A list reads the logs of the jobs whose rows have such a request (store/pending.h), page by page
+// and newest first. After kLogsMax logs it responds with what it has found.
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <utility>
 
 #include "api/command_line.h"
 #include "api/request_context.h"
+#include "inspect/requests_view.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
 
-constexpr std::size_t kApprovalsDefault = 100;
+constexpr std::size_t kRequestsDefault = 100;
 constexpr std::size_t kRowsAtOnce = 100;
-// A job with a wait may also be running (another branch), queued (backoff) or parked (paused).
-constexpr std::string_view kOpenStatuses[] = {"waiting", "running", "queued", "parked"};
+
+namespace pending = store::pending;
+constexpr store::PendingKinds kApprovals =
+    pending::call | pending::wait | pending::question | pending::confirmation;
+
+struct NamedKind {
+  std::string_view name;
+  store::PendingKinds kind;
+};
+constexpr std::array kKinds{NamedKind{"call", pending::call},
+                            NamedKind{"wait", pending::wait},
+                            NamedKind{"question", pending::question},
+                            NamedKind{"confirmation", pending::confirmation},
+                            NamedKind{"unknown_outcome", pending::unknown_outcome},
+                            NamedKind{field::budget, pending::budget}};
+
+Result<store::PendingKinds> kinds_of(const Query& query) {
+  const std::string* const name = query.find(field::kind);
+  if (name == nullptr) return pending::all;
+  const auto* const found = std::ranges::find(kKinds, *name, &NamedKind::name);
+  if (found != kKinds.end()) return found->kind;
+  return fail(Code::input_invalid,
+              "\"kind\" must be call, wait, question, confirmation, unknown_outcome or budget");
+}
+
+bool is_of(store::PendingKinds kinds, const Value& request) {
+  const auto* const found = std::ranges::find(kKinds, request.text(field::kind), &NamedKind::name);
+  return found != kKinds.end() && (kinds & found->kind) != 0;
+}
 
 }  // namespace
 
-// A walk over the jobs that can have open requests.
-struct Api::ApprovalWalk {
-  std::size_t status = 0;  // index into kOpenStatuses
-  std::string after;       // the last job that was read
-  std::size_t wanted = kApprovalsDefault;
+// A walk over the jobs that may have open requests.
+struct Api::RequestWalk {
+  std::string_view member;  // of the response: "approvals" or "requests"
+  store::PendingKinds kinds = 0;
+  std::vector<Value> (Api::*collect)(const engine::State&) const = nullptr;
+  std::string after = {};  // the last job that was read
+  std::size_t wanted = kRequestsDefault;
   std::size_t logs = 0;  // number of logs read
-  std::deque<store::JobRow> rows;
+  std::deque<store::JobRow> rows = {};
   bool last_page = false;
-  std::vector<Value> found;
+  std::vector<Value> found = {};
+
+  void add(std::vector<Value> requests) {
+    for (Value& one : requests) {
+      if (is_of(kinds, one)) found.push_back(std::move(one));
+    }
+  }
+  Value body() {
+    return Value::object({{std::string(member), Value::array(std::move(found))},
+                          {"next_cursor", after.empty() ? Value() : Value(after)}});
+  }
 };
 
-// The open requests of a job; a call with the request that it would send. Expired ones are left
-// out, also when their expiry is not recorded yet.
+// Also when its expiry is not recorded yet.
+bool Api::has_expired(const Value& request) const {
+  const auto expires = instant_from_text(request.text(field::expires_at));
+  return expires && *expires <= store_.now();
+}
+
+Value Api::preview_of(const engine::State& state, const Value& approval) const {
+  if (!options_.preview || approval.text(field::kind) != "call") return {};
+  std::string_view version;  // a job keeps its tools when the file is reloaded
+  if (state.plan) {
+    const auto tool =
+        std::ranges::find(state.plan->tools, approval.text("tool"),
+                          [](const auto& policy) { return std::string_view(policy.name); });
+    if (tool != state.plan->tools.end()) version = tool->version;
+  }
+  const auto made = options_.preview(approval.text("tool"), state.job,
+                                     StepId(std::string(approval.text(field::step_id))),
+                                     approval[field::arguments], state.blind, version);
+  return made ? *made : Value::object({{field::error, made.error().message}});
+}
+
 std::vector<Value> Api::open_approvals(const engine::State& state) const {
   std::vector<Value> approvals = engine::approvals_view(state);
-  const Instant now = store_.now();
-  std::erase_if(approvals, [&](const Value& one) {
-    const auto expires = instant_from_text(one.text("expires_at"));
-    return expires && *expires <= now;
-  });
-  for (Value& one : approvals) {
-    Value sends;
-    if (options_.preview && one.text("kind") == "call") {
-      std::string_view version;  // a job keeps its tools when the file is reloaded
-      if (state.plan) {
-        const auto tool =
-            std::ranges::find(state.plan->tools, one.text("tool"),
-                              [](const auto& policy) { return std::string_view(policy.name); });
-        if (tool != state.plan->tools.end()) version = tool->version;
-      }
-      const auto made =
-          options_.preview(one.text("tool"), state.job, StepId(std::string(one.text("step_id"))),
-                           one["arguments"], state.blind, version);
-      sends = made ? *made : Value::object({{"error", made.error().message}});
-    }
-    one = with_commands(one).with("sends", sends);
-  }
+  std::erase_if(approvals, [this](const Value& one) { return has_expired(one); });
+  for (Value& one : approvals) one = with_commands(one).with("sends", preview_of(state, one));
   return approvals;
 }
 
-// The open requests of one job: only its log is read.
-void Api::approvals_of_job(ContextPtr ctx) {
-  if (auto known = ctx->query.check_names({"job"}); !known) return ctx->refuse(known.error());
-  ctx->id = *ctx->query.find("job");
-  read(ctx, [this, ctx](runtime::Runtime::JobSnapshot& read) {
-    ctx->answer(200, Value::object({{"approvals", Value::array(open_approvals(read.state))},
-                                    {"next_cursor", Value()}}));
-  });
+std::vector<Value> Api::open_requests(const engine::State& state) const {
+  std::vector<Value> requests = engine::requests_view(state);
+  std::erase_if(requests, [this](const Value& one) { return has_expired(one); });
+  for (Value& one : requests) {
+    const Value& detail = one[field::detail];
+    one = with_commands(one).with(
+        field::detail, one.text(field::kind) == "call"
+                           ? with_commands(detail).with("sends", preview_of(state, detail))
+                           : with_commands(detail));
+  }
+  return requests;
 }
 
 void Api::approvals(ContextPtr ctx) {
-  if (ctx->query.find("job")) return approvals_of_job(std::move(ctx));
-  auto walk = std::make_shared<ApprovalWalk>();
+  begin_walk(std::move(ctx),
+             {.member = "approvals", .kinds = kApprovals, .collect = &Api::open_approvals});
+}
+
+void Api::requests(ContextPtr ctx) {
+  auto kinds = kinds_of(ctx->query);
+  if (!kinds) return ctx->refuse(kinds.error());
+  begin_walk(std::move(ctx),
+             {.member = "requests", .kinds = *kinds, .collect = &Api::open_requests});
+}
+
+void Api::begin_walk(ContextPtr ctx, RequestWalk walk) {
+  const bool of_job = ctx->query.find("job") != nullptr;
+  const bool has_kind = walk.member == "requests";
   const auto params = [&]() -> Status {
-    AE_TRY(ctx->query.check_names({"cursor", "limit"}));
-    AE_ASSIGN(walk->wanted, ctx->query.limit(kApprovalsDefault, kJobsMax));
-    const std::string* cursor = ctx->query.find("cursor");
-    if (!cursor) return {};
-    const std::size_t colon = cursor->find(':');
-    const auto status = std::ranges::find(kOpenStatuses, cursor->substr(0, colon));
-    if (colon == cursor->npos || status == std::end(kOpenStatuses)) {
-      return fail(Code::input_invalid, "\"cursor\" must be one that a response returned");
+    if (of_job) {
+      AE_TRY(has_kind ? ctx->query.check_names({"job", field::kind})
+                      : ctx->query.check_names({"job"}));
+    } else {
+      AE_TRY(has_kind ? ctx->query.check_names({"cursor", field::kind, "limit"})
+                      : ctx->query.check_names({"cursor", "limit"}));
     }
-    walk->status = static_cast<std::size_t>(status - std::begin(kOpenStatuses));
-    walk->after = cursor->substr(colon + 1);
+    AE_ASSIGN(walk.wanted, ctx->query.limit(kRequestsDefault, kJobsMax));
+    if (const std::string* cursor = ctx->query.find("cursor")) walk.after = *cursor;
     return {};
   }();
   if (!params) return ctx->refuse(params.error());
-  read_next_page(std::move(ctx), std::move(walk));
+  auto shared = std::make_shared<RequestWalk>(std::move(walk));
+  if (!of_job) return read_next_page(std::move(ctx), std::move(shared));
+  ctx->id = *ctx->query.find("job");
+  read(ctx, [this, ctx, shared](runtime::Runtime::JobSnapshot& read) {
+    shared->add((this->*shared->collect)(read.state));
+    ctx->answer(200, shared->body());
+  });
 }
 
-void Api::read_next_page(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
+void Api::read_next_page(ContextPtr ctx, std::shared_ptr<RequestWalk> walk) {
   store::Filter filter;
-  filter.status = kOpenStatuses[walk->status];
+  filter.pending = walk->kinds;
   apply_cursor(walk->after, filter);
   filter.limit = kRowsAtOnce;
   store_.query(std::move(filter), [this, alive = alive_.watch(), ctx,
@@ -110,15 +170,10 @@ void Api::read_next_page(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
   });
 }
 
-void Api::read_next_log(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
-  if (walk->found.size() >= walk->wanted || walk->logs >= kLogsMax) {
-    return answer_approvals(ctx, *walk);
-  }
-  if (walk->rows.empty() && walk->last_page) {
-    walk->status++;
-    walk->after.clear();
-    if (walk->status == std::size(kOpenStatuses)) return answer_approvals(ctx, *walk);
-  }
+void Api::read_next_log(ContextPtr ctx, std::shared_ptr<RequestWalk> walk) {
+  if (walk->rows.empty() && walk->last_page) walk->after.clear();
+  const bool over = walk->found.size() >= walk->wanted || walk->logs >= kLogsMax;
+  if (over || (walk->rows.empty() && walk->last_page)) return ctx->answer(200, walk->body());
   if (walk->rows.empty()) return read_next_page(std::move(ctx), std::move(walk));
   const JobId job = walk->rows.front().id;
   walk->after = cursor_of(walk->rows.front());
@@ -129,22 +184,10 @@ void Api::read_next_log(ContextPtr ctx, std::shared_ptr<ApprovalWalk> walk) {
       [this, alive = alive_.watch(), ctx, walk](Result<runtime::Runtime::JobSnapshot> read) {
         if (!alive) return;
         if (!read && read.error().code == Code::unavailable) return ctx->refuse(read.error());
-        if (read) {  // an unreadable log must not hide other jobs
-          for (Value& approval : open_approvals(read->state)) {
-            walk->found.push_back(std::move(approval));
-          }
-        }
+        // An unreadable log must not hide other jobs.
+        if (read) walk->add((this->*walk->collect)(read->state));
         read_next_log(ctx, walk);
       });
-}
-
-void Api::answer_approvals(const ContextPtr& ctx, ApprovalWalk& walk) {
-  Value next;
-  if (walk.status < std::size(kOpenStatuses)) {
-    next = std::string(kOpenStatuses[walk.status]) + ":" + walk.after;
-  }
-  ctx->answer(200, Value::object({{"approvals", Value::array(std::move(walk.found))},
-                                  {"next_cursor", next}}));
 }
 
 // The id is `<job id>.<16 hex digits>` (inspect/view.h).
@@ -152,9 +195,9 @@ void Api::answer_approval(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
     AE_TRY(ctx->query.check_names({}));
     AE_ASSIGN(const Fields fields,
-              Fields::parse(ctx->request.body, {"arguments", "decision", "note"}));
+              Fields::parse(ctx->request.body, {field::arguments, "decision", field::note}));
     AE_ASSIGN(const std::string decision, fields.text("decision"));
-    AE_ASSIGN(const std::string note, fields.text("note"));
+    AE_ASSIGN(const std::string note, fields.text(field::note));
     if (decision != "approve" && decision != "reject") {
       return fail(Code::input_invalid, "\"decision\" must be approve or reject");
     }
@@ -167,8 +210,8 @@ void Api::answer_approval(ContextPtr ctx) {
                                   .wait_type = "human"};
     params.approval = ctx->id.substr(dot + 1);
     params.payload = Value::object({{"decision", decision}});
-    if (!note.empty()) params.payload = params.payload.with("note", note);
-    if (const Value* arguments = fields.find("arguments")) params.arguments = *arguments;
+    if (!note.empty()) params.payload = params.payload.with(field::note, note);
+    if (const Value* arguments = fields.find(field::arguments)) params.arguments = *arguments;
     ctx->id.resize(dot);
     if (params.approval.empty()) return fail(Code::not_found, "approval not found");
     return params;

@@ -214,8 +214,7 @@ void Api::stuck_jobs(ContextPtr ctx) {
 
 void Api::in_doubt_jobs(ContextPtr ctx) {
   auto walk = std::make_shared<JobWalk>();
-  // Ended jobs last: their logs are read for this, page by page.
-  walk->statuses = {"parked", "waiting", "running", "queued", "failed", "cancelled", "completed"};
+  walk->statuses = {""};
   walk->unknown_outcomes = true;
   const auto params = [&]() -> Status {
     AE_TRY(ctx->query.check_names({"in_doubt", "cursor", "limit"}));
@@ -248,6 +247,7 @@ void Api::next_page(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
   filter.status = walk->statuses[walk->status];
   apply_cursor(walk->after, filter);
   filter.limit = kStuckRowsAtOnce;
+  if (walk->unknown_outcomes) filter.pending = store::pending::unknown_outcome;
   // A job without progress has an old update time; an expired lease is in the row.
   if (!walk->unknown_outcomes && !walk->unattended && filter.status == "queued") {
     filter.updated_before = store_.now() - walk->older_than + Duration(1);

@@ -221,19 +221,22 @@ struct StoredJobs {
 };
 
 // Changes each byte of `text`, which is part of `loaded`, and checks the response of verify.
-std::size_t check_every_byte(const char* job, store::LoadedJob& loaded, std::string& text,
+template <class Text>
+std::size_t check_every_byte(const char* job, store::LoadedJob& loaded, Text& text,
                              const std::string& name, std::string_view expected) {
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    const char was = text[at];
-    text[at] = flip_bit(was);
+  const Text was = text;
+  for (std::size_t at = 0; at < was.size(); ++at) {
+    std::string changed(was);
+    changed[at] = flip_bit(was[at]);
+    text = changed;
     const Value proof = verify_body(job, loaded);
     EXPECT_EQ(proof["ok"], Value(false)) << name << " byte " << at;
     EXPECT_NE(first_failed_proof(proof).find(expected), std::string::npos)
         << name << " byte " << at << ": " << first_failed_proof(proof);
-    text[at] = was;
+    text = was;
   }
-  EXPECT_GT(text.size(), 0u) << name;
-  return text.size();
+  EXPECT_GT(was.size(), 0u) << name;
+  return was.size();
 }
 
 std::size_t check_every_stored_byte(const char* job, store::LoadedJob& loaded) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <expected>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,6 +37,7 @@ enum class Code {
 
 // The code as it is stored and shown, e.g. "sequence_conflict".
 std::string_view code_name(Code code);
+std::optional<Code> code_from_name(std::string_view name);
 
 struct Error {
   Code code{};

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -24,14 +25,13 @@ Hash sha256(std::string_view bytes);
 class Sha256 {
  public:
   Sha256();
-  ~Sha256();
   Sha256(const Sha256&) = delete;
   Sha256& operator=(const Sha256&) = delete;
   void add(std::string_view bytes);
   Hash finish();
 
  private:
-  void* context_;
+  alignas(8) std::array<std::byte, 112> context_;  // OpenSSL's
 };
 
 void append_hex(std::string_view bytes, std::string& out);

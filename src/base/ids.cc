@@ -1,7 +1,9 @@
 // How every id is made. Hashed parts are joined by NUL, which no part can contain.
 #include "base/ids.h"
 
+#include <algorithm>
 #include <initializer_list>
+#include <memory>
 
 #include "base/fixed_text.h"
 
@@ -11,20 +13,25 @@ namespace {
 constexpr std::size_t kShortHex = 16;
 
 Hash hash_joined(std::initializer_list<std::string_view> parts) {
-  std::size_t size = 0;
-  for (const std::string_view part : parts) size += part.size() + 1;
-  std::string text;
-  text.reserve(size);
+  std::size_t size = parts.size() - 1;
+  for (const std::string_view part : parts) size += part.size();
+  std::array<char, 512> short_text;
+  std::unique_ptr<char[]> long_text;
+  if (size > short_text.size()) long_text = std::make_unique_for_overwrite<char[]>(size);
+  char* const text = long_text ? long_text.get() : short_text.data();
+  char* at = text;
   for (const std::string_view part : parts) {
-    text += part;
-    text += '\0';
+    at = std::ranges::copy(part, at).out;
+    if (at != text + size) *at++ = '\0';
   }
-  text.pop_back();
-  return sha256(text);
+  return sha256({text, size});
 }
 
-std::string short_hex(const Hash& hash) {
-  return to_hex({reinterpret_cast<const char*>(hash.bytes.data()), kShortHex / 2});
+template <std::size_t Digits>
+InlineText<Digits> hex_of(const Hash& hash) {
+  std::array<char, Digits> text;
+  write_hex({reinterpret_cast<const char*>(hash.bytes.data()), Digits / 2}, text.data());
+  return std::string_view(text.data(), Digits);
 }
 
 void put_big_endian(std::uint8_t* out, int width, std::uint64_t value) {
@@ -128,24 +135,24 @@ JobId child_job_id(const JobId& parent, const StepId& command) {
   return JobId(to_text(uuid));
 }
 
-DecisionId decision_id(const Hash& plan_hash) { return DecisionId(short_hex(plan_hash)); }
+DecisionId decision_id(const Hash& plan_hash) { return DecisionId(hex_of<kShortHex>(plan_hash)); }
 
 StepId step_id(const JobId& job, const DecisionId& decision, std::string_view path,
                std::string_view node_type) {
-  return StepId(short_hex(hash_joined({job.text, decision.text, path, node_type})));
+  return StepId(hex_of<kShortHex>(hash_joined({job.text, decision.text, path, node_type})));
 }
 
 std::string model_tool_name(std::string_view model) {
   return std::string(kModelToolPrefix) + std::string(model);
 }
 
-std::string blinded_hash(std::string_view blind, std::string_view text) {
-  if (blind.empty()) return to_hex(sha256(text));
+DigestText blinded_hash(std::string_view blind, std::string_view text) {
+  if (blind.empty()) return hex_of<64>(sha256(text));
   Sha256 hash;
   hash.add("aetheris.blind.v1");
   hash.add(blind);
   hash.add(text);
-  return to_hex(hash.finish());
+  return hex_of<64>(hash.finish());
 }
 
 IdempotencyKey idempotency_key(const JobId& job, const StepId& command, std::string_view tool,
@@ -153,11 +160,11 @@ IdempotencyKey idempotency_key(const JobId& job, const StepId& command, std::str
   const Hash hash = blind.empty()
                         ? hash_joined({job.text, command.text, tool, canonical_args})
                         : hash_joined({job.text, command.text, tool, canonical_args, blind});
-  return IdempotencyKey(to_hex(hash));
+  return IdempotencyKey(hex_of<64>(hash));
 }
 
 InvocationId invocation_id(const JobId& job, const StepId& command, const IdempotencyKey& key) {
-  return InvocationId(short_hex(hash_joined({job.text, command.text, key.text})));
+  return InvocationId(hex_of<kShortHex>(hash_joined({job.text, command.text, key.text})));
 }
 
 namespace {
@@ -183,7 +190,7 @@ ExternalKey chosen_external_key(const JobId& job, const StepId& step, const Idem
 }
 
 ExternalKey attempt_external_key(const JobId& job, const StepId& step, const AttemptId& attempt) {
-  return external_key_of(job, step, attempt.empty() ? std::string_view("0") : attempt.text);
+  return external_key_of(job, step, attempt.empty() ? "0" : attempt.text.view());
 }
 
 }  // namespace ae

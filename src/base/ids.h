@@ -12,25 +12,28 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/inline_text.h"
 
 namespace ae {
 
-template <class Tag>
+// A text with the length of most ids of its kind needs no allocation. An id of another length is
+// kept as it is: logs and stores may hold any text.
+template <class Tag, std::size_t Size>
 struct Id {
-  std::string text;
+  InlineText<Size> text;
   Id() = default;
-  explicit Id(std::string t) : text(std::move(t)) {}
+  explicit Id(std::string_view t) : text(t) {}
   bool empty() const noexcept { return text.empty(); }
   friend auto operator<=>(const Id&, const Id&) = default;
 };
 
-using JobId = Id<struct JobTag>;    // [A-Za-z0-9._:-]{1,64}
-using StepId = Id<struct StepTag>;  // 16 hex digits; a command_id is the step_id of its command
-using InvocationId = Id<struct InvocationTag>;     // 16 hex digits
-using IdempotencyKey = Id<struct IdempotencyTag>;  // 64 hex digits
-using ExternalKey = Id<struct ExternalTag>;        // aetheris:<job>:<step>:<0 or 16 hex digits>
-using AttemptId = Id<struct AttemptTag>;           // UUID text
-using DecisionId = Id<struct DecisionTag>;         // 16 hex digits
+using JobId = Id<struct JobTag, 36>;  // [A-Za-z0-9._:-]{1,64}; a UUID, unless the creator names it
+using StepId = Id<struct StepTag, 16>;  // 16 hex digits; a command_id is the step_id of its command
+using InvocationId = Id<struct InvocationTag, 16>;     // 16 hex digits
+using IdempotencyKey = Id<struct IdempotencyTag, 64>;  // 64 hex digits
+using ExternalKey = Id<struct ExternalTag, 64>;        // aetheris:<job>:<step>:<0 or 16 hex digits>
+using AttemptId = Id<struct AttemptTag, 36>;           // UUID text
+using DecisionId = Id<struct DecisionTag, 16>;         // 16 hex digits
 
 struct Uuid {
   std::array<std::uint8_t, 16> bytes{};
@@ -64,8 +67,9 @@ std::string model_tool_name(std::string_view model);
 // is 32 random hex digits. Once it is erased, a guess of the hashed value can no longer be
 // confirmed.
 // See docs/decisions/0072-blind-and-erasure.md.
+using DigestText = InlineText<64>;
 inline constexpr std::size_t kBlindDigits = 32;
-std::string blinded_hash(std::string_view blind, std::string_view text);
+DigestText blinded_hash(std::string_view blind, std::string_view text);
 // hex SHA256(job ␀ command ␀ tool ␀ canonical arguments [␀ blind])
 IdempotencyKey idempotency_key(const JobId& job, const StepId& command, std::string_view tool,
                                std::string_view canonical_args, std::string_view blind);
@@ -84,10 +88,16 @@ ExternalKey attempt_external_key(const JobId& job, const StepId& step, const Att
 
 }  // namespace ae
 
-template <class Tag>
-struct std::hash<ae::Id<Tag>> {
-  std::size_t operator()(const ae::Id<Tag>& id) const noexcept {
-    return std::hash<std::string>{}(id.text);
+template <std::size_t Size>
+struct std::hash<ae::InlineText<Size>> {
+  std::size_t operator()(const ae::InlineText<Size>& text) const noexcept {
+    return std::hash<std::string_view>{}(text);
+  }
+};
+template <class Tag, std::size_t Size>
+struct std::hash<ae::Id<Tag, Size>> {
+  std::size_t operator()(const ae::Id<Tag, Size>& id) const noexcept {
+    return std::hash<ae::InlineText<Size>>{}(id.text);
   }
 };
 template <>

@@ -1,4 +1,5 @@
-// approvals: lists open approvals and questions.
+// approvals: lists open approvals and questions; requests: lists everything that an operator is
+// asked for.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -27,7 +29,7 @@ std::string sends_text(const Value& sends) {
   const auto line = [&](const char* what, const std::string& value) {
     text.append("  ").append(what).append(value).append("\n");
   };
-  if (sends["error"].is_string()) line("not sendable: ", safe(sends.text("error")));
+  if (sends[field::error].is_string()) line("not sendable: ", safe(sends.text(field::error)));
   if (sends["url"].is_string()) {
     line("sends:     ", safe(sends.text("method")) + " " + safe(sends.text("url")));
   }
@@ -50,13 +52,13 @@ std::string sends_text(const Value& sends) {
 // The details of a call to approve: the exact arguments and the reason.
 std::string call_text(const Value& approval) {
   std::string text;
-  if (approval["reason"].is_string())
-    text += "  reason:    " + safe(approval.text("reason")) + "\n";
-  if (approval["labels"].is_object() && approval["labels"].size() > 0) {
-    text += "  job:       " + safe_json(canonical(approval["labels"])) + "\n";
+  if (approval[field::reason].is_string())
+    text += "  reason:    " + safe(approval.text(field::reason)) + "\n";
+  if (approval[field::labels].is_object() && approval[field::labels].size() > 0) {
+    text += "  job:       " + safe_json(canonical(approval[field::labels])) + "\n";
   }
-  text += "  arguments: " + indented_json(approval["arguments"]) + "\n";
-  text += "  args hash: " + safe(approval.text("arguments_hash")) + "\n";
+  text += "  arguments: " + indented_json(approval[field::arguments]) + "\n";
+  text += "  args hash: " + safe(approval.text(field::arguments_hash)) + "\n";
   return text + sends_text(approval["sends"]);
 }
 
@@ -75,22 +77,22 @@ std::string question_text(const Value& approval) {
 std::string approval_text(const Value& approval) {
   const std::string id = safe(approval.text("id"));
   std::string what = "node " + place_text(approval) + " of job " + safe(approval.text("job_id"));
-  const bool call = approval.text("kind") == "call";
-  const bool question = approval.text("kind") == "question";
+  const bool call = approval.text(field::kind) == "call";
+  const bool question = approval.text(field::kind) == "question";
   if (call) {
     what += " waits for approval of the " + call_of(approval.text("tool"));
   } else if (question) {
     what += ": the " + call_of(approval.text("tool")) + " asks a question";
-  } else if (approval.text("kind") == "confirmation") {
+  } else if (approval.text(field::kind) == "confirmation") {
     what += " needs a decision on" + resources_text(approval["resources"]);
   } else {
     what += approval.text("answer") == "data" ? " asks for data (" : " asks (";
-    what += safe(approval.text("correlation_key")) + ")";
+    what += safe(approval.text(field::correlation_key)) + ")";
   }
   std::string text = id;
   text.append("\n  ").append(what).append("\n");
-  if (approval["expires_at"].is_string()) {
-    text += "  expires:   " + short_time(approval.text("expires_at")) + "\n";
+  if (approval[field::expires_at].is_string()) {
+    text += "  expires:   " + short_time(approval.text(field::expires_at)) + "\n";
   }
   if (call) text += call_text(approval);
   if (question) text += question_text(approval);
@@ -127,12 +129,72 @@ int approvals_command(const ApprovalsOptions& options, Terminal& terminal) {
   for (const Value& approval : (*page)["approvals"].items()) {
     const std::string id = safe(approval.text("id"));
     const bool form =
-        approval.text("kind") == "question" && approval["question"].text("mode") == "form";
+        approval.text(field::kind) == "question" && approval["question"].text("mode") == "form";
     std::string text = approval_text(approval);
     for (const std::string_view answer : {"approve ", "reject "}) {
       const bool fills_in = form && answer == "approve ";
       text.append("  aetheris ").append(answer).append(id).append(store_flag(*store));
       text.append(fills_in ? " --arguments '{…}'\n" : "\n");
+    }
+    terminal.print(text);
+  }
+  if ((*page)["next_cursor"].is_string()) {
+    terminal.note("more: --cursor " + safe((*page)["next_cursor"].as_string()));
+  }
+  return kDone;
+}
+
+struct RequestsOptions : ApprovalsOptions {
+  std::string kind, job;
+};
+
+std::vector<Option> requests_options(RequestsOptions& o) {
+  std::vector<Option> options = approvals_options(o);
+  options.push_back(
+      {"--kind", "KIND", &o.kind, "call wait question confirmation unknown_outcome budget"});
+  options.push_back({"--job",
+                     "ID",
+                     &o.job,
+                     "only the requests of this job",
+                     {.excludes = {"--limit", "--cursor"}}});
+  return options;
+}
+
+// Approvals in the words of their list; an unknown outcome and a budget in one line.
+std::string request_text(const Value& request) {
+  const std::string_view kind = request.text(field::kind);
+  const Value& detail = request[field::detail];
+  if (kind != "unknown_outcome" && kind != field::budget) return approval_text(detail);
+  std::string text = safe(request.text("id")) + "\n  ";
+  const std::string job = "job " + safe(request.text("job_id"));
+  if (kind == field::budget) {
+    return text + job + ": its budget of " + safe(detail.text("limit")) + " is used up\n";
+  }
+  return text + "node " + place_text(request) + " of " + job + ": the outcome of the " +
+         call_of(request.text("tool")) + " is unknown: " + safe(request.text(field::reason)) + "\n";
+}
+
+int requests_command(const RequestsOptions& options, Terminal& terminal) {
+  const auto store = store_of(options);
+  if (!store) return terminal.fail_with(store.error());
+  auto page = [&]() -> Result<Value> {
+    auto client = open_to_read(*store, {});
+    if (!client) return std::unexpected(client.error());
+    api::QueryPairs query{
+        {field::kind, options.kind}, {"limit", options.limit}, {"cursor", options.cursor}};
+    if (!options.job.empty()) query = {{field::kind, options.kind}, {"job", options.job}};
+    return full_page(**client, {"api", "requests"}, std::move(query), "requests", options.limit);
+  }();
+  if (!page) return terminal.fail_with(page.error());
+  if (terminal.json()) {
+    terminal.print_json(*page);
+    return kDone;
+  }
+  if ((*page)["requests"].size() == 0) terminal.note("no open requests");
+  for (const Value& request : (*page)["requests"].items()) {
+    std::string text = request_text(request);
+    for (const Value& command : request[field::commands].items()) {
+      text += "  " + safe(command.as_string()) + store_flag(*store) + "\n";
     }
     terminal.print(text);
   }
@@ -151,5 +213,13 @@ extern const Command kApprovalsCommand{
     .summary = "list pending approvals and questions",
     .example = "aetheris approvals",
     .bind = bound_command<ApprovalsOptions, approvals_options, approvals_command>};
+
+extern const Command kRequestsCommand{
+    .name = "requests",
+    .group = Group::respond,
+    .target = Target::store_or_server,
+    .summary = "list everything that an operator is asked for",
+    .example = "aetheris requests --kind unknown_outcome",
+    .bind = bound_command<RequestsOptions, requests_options, requests_command>};
 
 }  // namespace ae::cli

@@ -11,6 +11,7 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "net/system.h"
 #include "plan/budget.h"
 
@@ -34,12 +35,12 @@ Value with_store_flag(const Value& object, const std::string& flag) {
   if (const std::string_view command = object.text("command"); !command.empty()) {
     out = out.with("command", std::string(command) + flag);
   }
-  if (object["commands"].is_array()) {
+  if (object[field::commands].is_array()) {
     std::vector<Value> commands;
-    for (const Value& command : object["commands"].items()) {
+    for (const Value& command : object[field::commands].items()) {
       commands.push_back(command.is_string() ? Value(command.as_string() + flag) : command);
     }
-    out = out.with("commands", Value::array(std::move(commands)));
+    out = out.with(field::commands, Value::array(std::move(commands)));
   }
   return out;
 }
@@ -48,12 +49,13 @@ Value with_store_flag(const Value& object, const std::string& flag) {
 
 std::string unknown_outcome_text(const Value& doubt) {
   const std::string tool = safe(doubt.text("tool"));
-  const std::string cause = cause_of(doubt.text("reason"), doubt.text("said"));
+  const std::string cause = cause_of(doubt.text(field::reason), doubt.text("said"));
   // A compensation may have failed definitely: then its step is not undone.
   if (doubt["compensates"].is_string()) {
-    const bool worded = !cause.empty() && doubt.text("reason").find(' ') != std::string_view::npos;
+    const bool worded =
+        !cause.empty() && doubt.text(field::reason).find(' ') != std::string_view::npos;
     return "compensation by tool \"" + tool + "\" is not confirmed" +
-           (worded ? ": " + safe(doubt.text("reason")) : cause);
+           (worded ? ": " + safe(doubt.text(field::reason)) : cause);
   }
   return "the outcome of the " + call_of(doubt.text("tool")) + " is unknown" + cause;
 }
@@ -62,12 +64,12 @@ std::string resources_text(const Value& resources) {
   std::string text;
   if (!resources.is_array()) return text;
   for (const Value& resource : resources.items()) {
-    text += (text.empty() ? " " : ", ") + safe(resource.text("resource_type")) + " " +
-            safe(resource.text("resource_id"));
+    text += (text.empty() ? " " : ", ") + safe(resource.text(field::resource_type)) + " " +
+            safe(resource.text(field::resource_id));
     const bool gone = resource.text("observed") == "absent";
-    text += resource.text("verdict") == "unreachable" ? ", which cannot be checked"
-            : gone                                    ? ", which no longer exists"
-                                                      : ", which has changed";
+    text += resource.text(field::verdict) == "unreachable" ? ", which cannot be checked"
+            : gone                                         ? ", which no longer exists"
+                                                           : ", which has changed";
   }
   return text;
 }
@@ -87,23 +89,23 @@ std::vector<std::vector<std::string>> answer_commands(const Value& job,
                                                       const app::StoreUrl& store) {
   std::vector<std::vector<std::string>> all;
   const std::string flag = store_flag(store);
-  if (job["in_doubt"].is_array()) {
-    for (const Value& doubt : job["in_doubt"].items()) {
-      if (auto commands = commands_of(doubt["commands"], flag); !commands.empty()) {
+  if (job[field::in_doubt].is_array()) {
+    for (const Value& doubt : job[field::in_doubt].items()) {
+      if (auto commands = commands_of(doubt[field::commands], flag); !commands.empty()) {
         all.push_back(std::move(commands));
       }
     }
   }
   if (job["confirmations"].is_array()) {
     for (const Value& confirmation : job["confirmations"].items()) {
-      if (auto commands = commands_of(confirmation["commands"], flag); !commands.empty()) {
+      if (auto commands = commands_of(confirmation[field::commands], flag); !commands.empty()) {
         all.push_back(std::move(commands));
       }
     }
   }
-  if (job["waits"].is_array()) {
-    for (const Value& wait : job["waits"].items()) {
-      if (auto commands = commands_of(wait["commands"], flag); !commands.empty()) {
+  if (job[field::waits].is_array()) {
+    for (const Value& wait : job[field::waits].items()) {
+      if (auto commands = commands_of(wait[field::commands], flag); !commands.empty()) {
         all.push_back(std::move(commands));
       }
     }
@@ -118,7 +120,7 @@ Value with_store(const Value& job, const app::StoreUrl& store) {
   for (const char* name : {"parked", "waiting", "unattended"}) {
     if (job[name].is_object()) out = out.with(name, with_store_flag(job[name], flag));
   }
-  for (const char* name : {"in_doubt", "waits", "confirmations"}) {
+  for (const char* name : {field::in_doubt, field::waits, "confirmations"}) {
     if (!job[name].is_array()) continue;
     std::vector<Value> items;
     for (const Value& item : job[name].items()) items.push_back(with_store_flag(item, flag));
@@ -140,10 +142,10 @@ std::string shortfall_text(const Value& budget) {
     if (limit == "wall") {
       text += "the time limit of " + safe(budget["limits"].text("wall")) + " has passed";
     } else if (one["most"].is_null()) {
-      text += "the next call needs " + shown(one["asked"]);
+      text += "the next call needs " + shown(one[field::asked]);
     } else {
       text += shown(one["used"]) + " of " + shown(one["most"]) + " used, and the next call needs " +
-              shown(one["asked"]);
+              shown(one[field::asked]);
     }
   }
   return text;
@@ -156,8 +158,8 @@ std::size_t argument_columns(const Terminal& terminal, Stream stream) {
 
 std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
   std::vector<std::string> lines;
-  if (!call["arguments"].is_null()) {
-    const std::string all = safe_json(canonical(call["arguments"]));
+  if (!call[field::arguments].is_null()) {
+    const std::string all = safe_json(canonical(call[field::arguments]));
     const std::string shown = columns == 0 ? all : cut(all, columns);
     lines.push_back("arguments: " + shown + (shown == all ? "" : " (cut: --json has them all)"));
   }
@@ -168,8 +170,8 @@ std::vector<std::string> call_lines(const Value& call, std::size_t columns) {
       lead = "  ";
     }
   }
-  if (call["external_key"].is_string()) {
-    lines.push_back("external key: " + safe(call.text("external_key")) +
+  if (call[field::external_key].is_string()) {
+    lines.push_back("external key: " + safe(call.text(field::external_key)) +
                     " (sent to the tool as the idempotency key)");
   }
   return lines;
@@ -192,10 +194,10 @@ std::vector<std::string> unknown_outcome_lines(const Value& doubt, std::size_t c
 std::string noted_text(const Value& doubt) {
   const Value& noted = doubt["noted"];
   if (!noted.is_object()) return "";
-  std::string text = "noted: " + safe(noted.text("resolution"));
-  if (noted["by"].is_string()) text += ", by " + safe(noted.text("by"));
-  text += " at " + short_time(noted.text("at"));
-  if (noted["note"].is_string()) text += ": " + safe(noted.text("note"));
+  std::string text = "noted: " + safe(noted.text(field::resolution));
+  if (noted[field::by].is_string()) text += ", by " + safe(noted.text(field::by));
+  text += " at " + short_time(noted.text(field::at));
+  if (noted[field::note].is_string()) text += ": " + safe(noted.text(field::note));
   return text;
 }
 
@@ -205,17 +207,17 @@ std::vector<std::string> final_unknown_outcomes(const Value& job, const app::Sto
   const std::string_view status = job.text("status");
   const bool ended = status == "completed" || status == "failed" || status == "cancelled";
   // For a blocked job, print_blocked lists them with its waits.
-  if (status == "waiting" || status == "parked" || !job["in_doubt"].is_array()) return all;
-  for (const Value& doubt : job["in_doubt"].items()) {
-    const bool is_open = doubt["commands"].is_array() && doubt["commands"].size() > 0;
+  if (status == "waiting" || status == "parked" || !job[field::in_doubt].is_array()) return all;
+  for (const Value& doubt : job[field::in_doubt].items()) {
+    const bool is_open = doubt[field::commands].is_array() && doubt[field::commands].size() > 0;
     if (!ended && !is_open && !(doubt["given_up"] == Value(true))) continue;
     for (std::string& line : unknown_outcome_lines(doubt, columns)) all.push_back(std::move(line));
-    all.push_back("  call: " + safe(doubt.text("idempotency_key")));
+    all.push_back("  call: " + safe(doubt.text(field::idempotency_key)));
     if (const std::string noted = noted_text(doubt); !noted.empty()) {
       all.push_back("  " + noted);
     } else if (store.kind != app::StoreUrl::Kind::memory) {
       const char* lead = ended ? "  record with:  " : "  resolve with: ";
-      for (const std::string& command : commands_of(doubt["commands"], store_flag(store))) {
+      for (const std::string& command : commands_of(doubt[field::commands], store_flag(store))) {
         all.push_back(lead + command);
         all.push_back("                (" + answer_note(command, {.doubt = doubt, .ended = ended}) +
                       ")");
@@ -232,27 +234,28 @@ std::string wait_sentence(const Value& wait) {
   if (wait["question"].is_object()) {
     text += ": the " + call_of(wait.text("tool")) + " asks a question";
   } else {
-    const std::string type = safe(wait.text("wait_type"));
-    if (wait.text("correlation_key").starts_with("resolve/")) {
+    const std::string type = safe(wait.text(field::wait_type));
+    if (wait.text(field::correlation_key).starts_with("resolve/")) {
       text += " waits for the outcome of its call (aetheris resolve)";
-    } else if (wait.text("correlation_key").starts_with("approval/")) {
+    } else if (wait.text(field::correlation_key).starts_with("approval/")) {
       text += " waits for approval of " +
               (tool.empty() ? std::string("its call") : "the " + call_of(wait.text("tool")));
     } else {
       text += " waits for a " + (type == "human" ? std::string("decision") : type);
       if (type == "message") {
-        text += " on the channel " + safe(wait.text("channel"));
+        text += " on the channel " + safe(wait.text(field::channel));
       } else if (type != "timer") {
-        text += " with the key " + safe(wait.text("correlation_key"));
+        text += " with the key " + safe(wait.text(field::correlation_key));
       }
     }
   }
-  if (wait["due_at"].is_string()) text += ", due " + short_time(wait.text("due_at"));
+  if (wait[field::due_at].is_string()) text += ", due " + short_time(wait.text(field::due_at));
   if (wait["expired"] == Value(true)) {
-    text.append(": expired at ").append(short_time(wait.text("expires_at")));
+    text.append(": expired at ").append(short_time(wait.text(field::expires_at)));
     return text.append("; it continues without an answer when a process runs it");
   }
-  if (wait["expires_at"].is_string()) text += ", until " + short_time(wait.text("expires_at"));
+  if (wait[field::expires_at].is_string())
+    text += ", until " + short_time(wait.text(field::expires_at));
   return text;
 }
 
@@ -265,8 +268,8 @@ std::string wait_text(const Value& wait, std::size_t columns) {
   if (wait["question"].is_object()) {
     text += "\n    question: " + message_text(wait["question"].text("message"), "      ");
   }
-  if (wait["reason"].is_string()) {
-    text += "\n    reason: " + message_text(wait.text("reason"), "      ");
+  if (wait[field::reason].is_string()) {
+    text += "\n    reason: " + message_text(wait.text(field::reason), "      ");
   }
   for (const std::string& line : call_lines(wait, columns)) text += "\n    " + line;
   return text;
@@ -278,7 +281,7 @@ std::string settling_text(const Value& job) {
   if (!job["settling"].is_array()) return text;
   for (const Value& call : job["settling"].items()) {
     text += "\n  node " + place_text(call) + ": the " + call_of(call.text("tool")) +
-            " may still take effect until " + short_time_after(call.text("until")) +
+            " may still take effect until " + short_time_after(call.text(field::until)) +
             "; then its probe runs";
   }
   return text;
@@ -287,8 +290,8 @@ std::string settling_text(const Value& job) {
 // Everything that the job waits for.
 std::string waits_text(const Value& job, std::size_t columns) {
   std::string text;
-  if (job["in_doubt"].is_array()) {
-    for (const Value& doubt : job["in_doubt"].items()) {
+  if (job[field::in_doubt].is_array()) {
+    for (const Value& doubt : job[field::in_doubt].items()) {
       for (const std::string& line : unknown_outcome_lines(doubt, columns)) text += "\n  " + line;
     }
   }
@@ -298,9 +301,10 @@ std::string waits_text(const Value& job, std::size_t columns) {
               resources_text(confirmation["resources"]);
     }
   }
-  if (job["waits"].is_array()) {
-    for (const Value& wait : job["waits"].items()) {
-      if (!wait.text("correlation_key").starts_with("resolve/")) text += wait_text(wait, columns);
+  if (job[field::waits].is_array()) {
+    for (const Value& wait : job[field::waits].items()) {
+      if (!wait.text(field::correlation_key).starts_with("resolve/"))
+        text += wait_text(wait, columns);
     }
   }
   return text;
@@ -327,9 +331,9 @@ struct Writer {
 };
 
 bool has_open_approvals(const Value& job) {
-  return job["waits"].is_array() &&
-         std::ranges::any_of(job["waits"].items(), [](const Value& wait) {
-           return wait["approval_id"].is_string() && wait["expired"] != Value(true);
+  return job[field::waits].is_array() &&
+         std::ranges::any_of(job[field::waits].items(), [](const Value& wait) {
+           return wait[field::approval_id].is_string() && wait["expired"] != Value(true);
          });
 }
 
@@ -375,7 +379,7 @@ RetryChain find_retries(const app::StoreUrl& store, std::string_view id) {
     request.path = {"api", "jobs", next};
     const auto job = (*client)->send(request);
     if (!job || job->status != 200) break;
-    const std::string_view origin = job->body["forked_from"].text("job_id");
+    const std::string_view origin = job->body[field::forked_from].text("job_id");
     if (origin == id || (!found.last.empty() && origin == found.last)) {
       found.last = next;
       found.status = job->body.text("status");
@@ -461,9 +465,9 @@ namespace {
 // The nodes with a call whose outcome is unknown.
 std::vector<std::string> unknown_nodes(const Value& job) {
   std::vector<std::string> nodes;
-  if (!job["in_doubt"].is_array()) return nodes;
-  for (const Value& doubt : job["in_doubt"].items()) {
-    const std::string_view node = doubt.text("node_id");
+  if (!job[field::in_doubt].is_array()) return nodes;
+  for (const Value& doubt : job[field::in_doubt].items()) {
+    const std::string_view node = doubt.text(field::node_id);
     if (doubt["noted"].is_object() || node.empty()) continue;
     if (std::ranges::find(nodes, node) == nodes.end()) nodes.emplace_back(node);
   }
@@ -474,9 +478,10 @@ std::vector<std::string> unknown_nodes(const Value& job) {
 // was refused.
 std::vector<std::string> repeated_nodes(const Value& job) {
   std::vector<std::string> nodes = unknown_nodes(job);
-  const Value& error = job["error"];
-  const std::string node(error.text("node_id"));
-  if (error.text("code") != "tool_output_invalid" || !error["committed"].is_array()) return nodes;
+  const Value& error = job[field::error];
+  const std::string node(error.text(field::node_id));
+  if (error.text(field::code) != "tool_output_invalid" || !error["committed"].is_array())
+    return nodes;
   const bool took_effect = std::ranges::count(error["committed"].items(), Value(node)) > 0;
   if (took_effect && std::ranges::find(nodes, node) == nodes.end()) nodes.push_back(node);
   return nodes;
@@ -485,8 +490,8 @@ std::vector<std::string> repeated_nodes(const Value& job) {
 }  // namespace
 
 std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& file) {
-  const Value& error = job["error"];
-  const std::string_view code = error.text("code");
+  const Value& error = job[field::error];
+  const std::string_view code = error.text(field::code);
   const std::string path = file.path.empty() ? "FILE" : file.path;
   const bool of_input = error["reads_input"].is_array();
   std::vector<NextCommand> next;
@@ -496,10 +501,10 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
   }
   const std::vector<std::string> repeated = repeated_nodes(job);
   const bool has_unknown = !unknown_nodes(job).empty();
-  const std::string_view refused = error.text("idempotency_key");
+  const std::string_view refused = error.text(field::idempotency_key);
   if (!refused.empty()) {
     next.push_back({"record",
-                    "Node " + safe(error.text("node_id")) +
+                    "Node " + safe(error.text(field::node_id)) +
                         " took effect and its result was refused. To keep the call, first run: ",
                     "aetheris resolve " + quoted(std::string(job.text("id"))) + " " +
                         safe(refused.substr(0, 12)) + " happened RESULT" + file.store_flag,
@@ -547,7 +552,8 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
     }
   }
   if (!of_input) return next;
-  const std::string agent = file.has_one_agent ? "" : " " + quoted(std::string(job.text("agent")));
+  const std::string agent =
+      file.has_one_agent ? "" : " " + quoted(std::string(job.text(field::agent)));
   const std::string again = names_text(error["committed"]);
   const std::string where =
       std::string(error.text("expression")) + " " + std::string(error.text("summary"));
@@ -555,7 +561,7 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
                   again.empty() ? "With another input, run: "
                                 : "With another input, which repeats " + again + ", run: ",
                   "aetheris run " + quoted(path) + agent +
-                      input_words(job["input"], error["reads_input"], where) + file.store_flag,
+                      input_words(job[field::input], error["reads_input"], where) + file.store_flag,
                   !again.empty()});
   return next;
 }
@@ -563,7 +569,7 @@ std::vector<NextCommand> next_commands(const Value& job, const FailedJobFile& fi
 std::string committed_text(const Value& error) {
   const std::string names = names_text(error["committed"]);
   std::string text = names.empty() ? "" : "Took effect: " + names;
-  if (error.text("code").starts_with("exit_")) {
+  if (error.text(field::code).starts_with("exit_")) {
     text += text.empty() ? "" : ". ";
     text += "A program that exits with an error counts as not applied: a retry calls it again";
   }
@@ -573,8 +579,8 @@ std::string committed_text(const Value& error) {
 std::string failure_text(const Value& error) {
   const std::string_view summary = error.text("summary");
   const std::string what = message_text(summary.empty() ? error.text("message") : summary);
-  return (error["node_id"].is_string() ? " at " : ": ") + what + " [" + safe(error.text("code")) +
-         "]";
+  return (error[field::node_id].is_string() ? " at " : ": ") + what + " [" +
+         safe(error.text(field::code)) + "]";
 }
 
 void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& terminal,
@@ -584,7 +590,7 @@ void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& termi
   const std::string status(job.text("status"));
   if (job["unattended"].is_object()) {
     to.line("no worker runs job " + safe(id) + ": " + safe(job["unattended"].text("message")));
-    to.commands(commands_of(job["unattended"]["commands"], store_flag(store)));
+    to.commands(commands_of(job["unattended"][field::commands], store_flag(store)));
   }
   if (const std::string settling = settling_text(job); !settling.empty()) {
     to.line("job " + safe(id) + " has calls with an unknown outcome" + settling);
@@ -593,13 +599,14 @@ void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& termi
   to.line("job " + safe(id) + " is " + to.paint()(status_tint(status), status) +
           waits_text(job, argument_columns(terminal, stream)));
   if (job["parked"].is_object()) {
-    to.line("parked: " + parked_text(job["parked"], job["in_doubt"]) +
-            shortfall_text(job["budget"]));
-    if (job["parked"].text("until") == "version") {
+    to.line("parked: " + parked_text(job["parked"], job[field::in_doubt]) +
+            shortfall_text(job[field::budget]));
+    if (job["parked"].text(field::until) == field::version) {
       to.line("start a process with `versions: { execution: " +
-              safe(job.text("execution_version")) + " }` for agent " + safe(job.text("agent")) +
-              ", or: `aetheris plan " + safe(id) + " FILE" + store_flag(store) +
-              "` (new plan), `aetheris cancel " + safe(id) + store_flag(store) + "`");
+              safe(job.text(field::execution_version)) + " }` for agent " +
+              safe(job.text(field::agent)) + ", or: `aetheris plan " + safe(id) + " FILE" +
+              store_flag(store) + "` (new plan), `aetheris cancel " + safe(id) + store_flag(store) +
+              "`");
     }
   }
   if (store.kind == app::StoreUrl::Kind::memory) {
@@ -612,17 +619,17 @@ void print_blocked(const Value& job, const app::StoreUrl& store, Terminal& termi
     to.line("see:    " + to.paint()(Tint::bold, "aetheris approvals" + store_flag(store)));
   }
   const std::string flag = store_flag(store);
-  const std::string_view until = job["parked"].text("until");
+  const std::string_view until = job["parked"].text(field::until);
   const bool has_verifications = job["confirmations"].size() > 0;  // their own commands follow
-  const bool own_command = until == "budget" || until == "version";
+  const bool own_command = until == field::budget || until == field::version;
   if (((until == "resume" && !has_verifications) || own_command) &&
       job["parked"]["command"].is_string()) {
     return to.commands({safe(job["parked"].text("command")) + flag});
   }
-  for (const char* kind : {"in_doubt", "confirmations", "waits"}) {
+  for (const char* kind : {field::in_doubt, "confirmations", field::waits}) {
     if (!job[kind].is_array()) continue;
     for (const Value& confirmation : job[kind].items()) {
-      to.commands(commands_of(confirmation["commands"], flag),
+      to.commands(commands_of(confirmation[field::commands], flag),
                   {.doubt = confirmation, .confirms = kind == std::string_view("confirmations")});
     }
   }

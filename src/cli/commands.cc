@@ -6,23 +6,26 @@ namespace ae::cli {
 
 extern const Command kInitCommand, kRunCommand, kServeCommand, kWorkerCommand, kMcpCommand,
     kCheckCommand, kJobsCommand, kJobCommand, kEventsCommand, kTraceCommand, kTranscriptCommand,
-    kReplayCommand, kVerifyCommand, kSignalCommand, kMessageCommand, kApprovalsCommand,
-    kApproveCommand, kRejectCommand, kPauseCommand, kResumeCommand, kBudgetCommand, kCancelCommand,
-    kResolveCommand, kForkCommand, kPlanCommand, kRetryCommand, kMigrateCommand, kBackupCommand,
-    kRestoreCommand, kInspectCommand, kRebuildCommand, kCompletionCommand, kRedactCommand,
-    kPruneCommand, kAuditCommand, kKeysCommand, kDoctorCommand, kVersionCommand;
+    kReplayCommand, kVerifyCommand, kSignalCommand, kMessageCommand, kRequestsCommand,
+    kApprovalsCommand, kApproveCommand, kRejectCommand, kPauseCommand, kResumeCommand,
+    kBudgetCommand, kCancelCommand, kResolveCommand, kForkCommand, kPlanCommand, kRetryCommand,
+    kMigrateCommand, kBackupCommand, kRestoreCommand, kInspectCommand, kRebuildCommand,
+    kCompletionCommand, kRedactCommand, kPruneCommand, kAuditCommand, kKeysCommand, kDoctorCommand,
+    kVersionCommand;
 
 namespace {
 
 constexpr const Command* kCommands[] = {
-    &kInitCommand,       &kRunCommand,        &kServeCommand,   &kWorkerCommand,  &kMcpCommand,
-    &kCheckCommand,      &kJobsCommand,       &kJobCommand,     &kEventsCommand,  &kTraceCommand,
-    &kTranscriptCommand, &kReplayCommand,     &kVerifyCommand,  &kSignalCommand,  &kMessageCommand,
-    &kApprovalsCommand,  &kApproveCommand,    &kRejectCommand,  &kPauseCommand,   &kResumeCommand,
-    &kBudgetCommand,     &kCancelCommand,     &kResolveCommand, &kForkCommand,    &kPlanCommand,
-    &kRetryCommand,      &kMigrateCommand,    &kBackupCommand,  &kRestoreCommand, &kInspectCommand,
-    &kRebuildCommand,    &kCompletionCommand, &kRedactCommand,  &kPruneCommand,   &kAuditCommand,
-    &kKeysCommand,       &kDoctorCommand,     &kVersionCommand};
+    &kInitCommand,       &kRunCommand,     &kServeCommand,      &kWorkerCommand,
+    &kMcpCommand,        &kCheckCommand,   &kJobsCommand,       &kJobCommand,
+    &kEventsCommand,     &kTraceCommand,   &kTranscriptCommand, &kReplayCommand,
+    &kVerifyCommand,     &kSignalCommand,  &kMessageCommand,    &kRequestsCommand,
+    &kApprovalsCommand,  &kApproveCommand, &kRejectCommand,     &kPauseCommand,
+    &kResumeCommand,     &kBudgetCommand,  &kCancelCommand,     &kResolveCommand,
+    &kForkCommand,       &kPlanCommand,    &kRetryCommand,      &kMigrateCommand,
+    &kBackupCommand,     &kRestoreCommand, &kInspectCommand,    &kRebuildCommand,
+    &kCompletionCommand, &kRedactCommand,  &kPruneCommand,      &kAuditCommand,
+    &kKeysCommand,       &kDoctorCommand,  &kVersionCommand};
 
 }  // namespace
 

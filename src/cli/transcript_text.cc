@@ -10,6 +10,7 @@
 #include "base/counted.h"
 #include "cli/phrases.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
@@ -73,7 +74,8 @@ Value content_value(const Value& content) {
 
 // The destination of a message or signal: the channel or the correlation key.
 std::string address_text(const Value& entry) {
-  return safe(entry.text(entry["channel"].is_string() ? "channel" : "correlation_key"));
+  return safe(
+      entry.text(entry[field::channel].is_string() ? field::channel : field::correlation_key));
 }
 
 std::string with_indent(std::string text) {
@@ -85,8 +87,8 @@ std::string with_indent(std::string text) {
 
 std::string by_text(const Value& entry) {
   std::string text;
-  if (entry["by"].is_string()) text += " by " + safe(entry.text("by"));
-  if (entry["note"].is_string()) text += ": " + message_text(entry.text("note"));
+  if (entry[field::by].is_string()) text += " by " + safe(entry.text(field::by));
+  if (entry[field::note].is_string()) text += ": " + message_text(entry.text(field::note));
   return text;
 }
 
@@ -101,7 +103,7 @@ std::string TranscriptText::head(const Value& transcript) const {
   const Value& totals = transcript["totals"];
   const std::string status(transcript.text("status"));
   std::string text = style_.paint(Tint::bold, "job " + safe(transcript.text("id")));
-  add_part(text, "agent " + safe(transcript.text("agent")));
+  add_part(text, "agent " + safe(transcript.text(field::agent)));
   add_part(text, style_.paint(status_tint(status), safe(status)));
   if (const auto answers = positive_of(totals["answers"]); answers > 0) {
     add_part(text, counted_text(answers, "model answer"));
@@ -112,8 +114,8 @@ std::string TranscriptText::head(const Value& transcript) const {
   if (totals["cost_micros"].is_integer()) {
     add_part(text, "cost " + amount_text(positive_of(totals["cost_micros"])));
   }
-  if (transcript["forked_from"].is_object()) {
-    add_part(text, "fork of " + safe(transcript["forked_from"].text("job_id")));
+  if (transcript[field::forked_from].is_object()) {
+    add_part(text, "fork of " + safe(transcript[field::forked_from].text("job_id")));
   }
   return text + "\n";
 }
@@ -142,8 +144,8 @@ std::string TranscriptText::shown(const Value& value, const Value& entry, std::s
 }
 
 std::string TranscriptText::heading(const Value& entry) {
-  if (!entry["node_id"].is_string()) return {};
-  std::string location = safe(entry.text("node_id"));
+  if (!entry[field::node_id].is_string()) return {};
+  std::string location = safe(entry.text(field::node_id));
   if (entry["item"].is_integer()) location += "[" + std::to_string(entry["item"].as_int()) + "]";
   if (const std::string_view role = entry.text("role"); role == "probe" || role == "compensation") {
     location += " (" + std::string(role) + ")";
@@ -155,15 +157,15 @@ std::string TranscriptText::heading(const Value& entry) {
 }
 
 // The call succeeded and its result broke the schema.
-bool is_refused(const Value& error) { return error.text("code") == "tool_output_invalid"; }
+bool is_refused(const Value& error) { return error.text(field::code) == "tool_output_invalid"; }
 
 // The outcome of an unsuccessful call. `changes`: it may have had an effect.
 std::string TranscriptText::outcome(const Value& entry, bool changes) {
-  const Value& error = entry["error"];
+  const Value& error = entry[field::error];
   const bool refused = is_refused(error);
-  const bool unknown = changes && !refused && entry["definite"] == Value(false);
-  std::string text = unknown ? "outcome unknown" : safe(entry.text("outcome"));
-  if (const std::string_view code = error.text("code"); !code.empty()) {
+  const bool unknown = changes && !refused && entry[field::definite] == Value(false);
+  std::string text = unknown ? "outcome unknown" : safe(entry.text(field::outcome));
+  if (const std::string_view code = error.text(field::code); !code.empty()) {
     text = (unknown              ? "outcome unknown: "
             : refused && changes ? "applied, and its result was refused: "
                                  : "") +
@@ -186,21 +188,21 @@ std::string TranscriptText::answer_head(const Value& entry) const {
   if (entry["model"].is_string()) add_part(head, "model " + safe(entry.text("model")));
   if (entry["answered_by"].is_string()) head += " (" + safe(entry.text("answered_by")) + ")";
   if (head.empty()) head = "model";
-  if (entry["try"].is_integer() && entry["try"].as_int() > 1) {
-    add_part(head, "try " + std::to_string(entry["try"].as_int()));
+  if (entry[field::try_].is_integer() && entry[field::try_].as_int() > 1) {
+    add_part(head, "try " + std::to_string(entry[field::try_].as_int()));
   }
-  if (entry["usage"].is_object()) add_part(head, tokens_text(entry["usage"]));
+  if (entry[field::usage].is_object()) add_part(head, tokens_text(entry[field::usage]));
   if (entry["cost_micros"].is_integer()) {
     add_part(head, "cost " + amount_text(positive_of(entry["cost_micros"])));
   }
-  add_part(head, ms_text(entry["duration_us"]));
-  if (entry["late"] == Value(true)) add_part(head, "late");
+  add_part(head, ms_text(entry[field::duration_us]));
+  if (entry[field::late] == Value(true)) add_part(head, field::late);
   return head + "\n";
 }
 
 std::string TranscriptText::answer(const Value& entry) {
   std::string text = answer_head(entry);
-  if (entry.text("outcome") != "success") return text + "✗ " + outcome(entry, false) + "\n";
+  if (entry.text(field::outcome) != "success") return text + "✗ " + outcome(entry, false) + "\n";
   const bool calls = !values_of(entry["tool_calls"]).empty();
   if (!calls || !entry.text("text").empty() || was_erased(entry, "text")) {
     text += tag("assistant") + shown(entry["text"], entry, "text") + "\n";
@@ -208,30 +210,30 @@ std::string TranscriptText::answer(const Value& entry) {
   if (entry["refusal"].is_string()) {
     text += tag("refusal") + shown(entry["refusal"], entry, "text") + "\n";
   }
-  if (!entry["error"].is_null()) text += "✗ " + outcome(entry, false) + "\n";
+  if (!entry[field::error].is_null()) text += "✗ " + outcome(entry, false) + "\n";
   return text;
 }
 
 std::string TranscriptText::tool_call(const Value& entry) {
   const std::string tool(was_erased(entry, "tool") ? kRedacted : entry.text("tool"));
   std::string text = "→ " + style_.paint(Tint::bold, safe(tool));
-  const bool again = entry["try"].is_integer() && entry["try"].as_int() > 1;
+  const bool again = entry[field::try_].is_integer() && entry[field::try_].as_int() > 1;
   if (again) {
-    text += "  " + style_.paint(Tint::dim, "try " + std::to_string(entry["try"].as_int()));
+    text += "  " + style_.paint(Tint::dim, "try " + std::to_string(entry[field::try_].as_int()));
   } else {
-    text += " " + shown(entry["arguments"], entry, "arguments");
+    text += " " + shown(entry[field::arguments], entry, field::arguments);
   }
-  if (entry["effect_class"].is_string() && !again) {
-    text += "  " + style_.paint(Tint::dim, "(" + safe(entry.text("effect_class")) + ")");
+  if (entry[field::effect_class].is_string() && !again) {
+    text += "  " + style_.paint(Tint::dim, "(" + safe(entry.text(field::effect_class)) + ")");
   }
   text += "\n";
-  if (entry["effect_class"].is_string()) {
-    effects_[std::string(entry.text("step_id"))] = entry.text("effect_class");
+  if (entry[field::effect_class].is_string()) {
+    effects_[std::string(entry.text(field::step_id))] = entry.text(field::effect_class);
   }
   const Value& refused = entry["refused"];
   if (refused.is_object()) {
     const bool erased = was_erased(entry, "refused.message");
-    text += "← ✗ " + style_.paint(Tint::bad, "refused: " + safe(refused.text("code"))) + ": " +
+    text += "← ✗ " + style_.paint(Tint::bad, "refused: " + safe(refused.text(field::code))) + ": " +
             (erased ? std::string(kRedacted) : clip(message_text(refused.text("message")))) + "\n";
   }
   return text;
@@ -240,30 +242,30 @@ std::string TranscriptText::tool_call(const Value& entry) {
 std::string TranscriptText::result(const Value& entry) {
   std::string text = "← ";
   if (entry["tool"].is_string()) text += safe(entry.text("tool")) + " ";
-  const std::string_view outcome_name = entry.text("outcome");
-  if (outcome_name == "success" && entry["error"].is_null()) {
-    text += shown(entry["result"], entry, "result");
+  const std::string_view outcome_name = entry.text(field::outcome);
+  if (outcome_name == "success" && entry[field::error].is_null()) {
+    text += shown(entry[field::result], entry, field::result);
   } else if (outcome_name == "input_required") {
     text += "has a question";
   } else {
-    const auto effect = effects_.find(entry.text("step_id"));
+    const auto effect = effects_.find(entry.text(field::step_id));
     const bool changes = effect != effects_.end() && effect->second != "read";
     const bool unknown =
-        changes && !is_refused(entry["error"]) && entry["definite"] == Value(false);
+        changes && !is_refused(entry[field::error]) && entry[field::definite] == Value(false);
     text += (unknown ? "? " : "✗ ") + outcome(entry, changes);
   }
-  std::string more = ms_text(entry["duration_us"]);
-  if (entry["late"] == Value(true)) add_part(more, "late");
+  std::string more = ms_text(entry[field::duration_us]);
+  if (entry[field::late] == Value(true)) add_part(more, field::late);
   if (!more.empty()) text += "  " + style_.paint(Tint::dim, more);
   return text + "\n";
 }
 
 std::string TranscriptText::approval(const Value& entry) {
-  const std::string state = safe(entry.text("state"));
+  const std::string state = safe(entry.text(field::state));
   std::string text = style_.paint(Tint::warn, "approval " + state);
   if (entry["tool"].is_string()) text += ": " + safe(entry.text("tool"));
-  if (entry["arguments"].is_object() || was_erased(entry, "arguments")) {
-    text += " " + shown(entry["arguments"], entry, "arguments");
+  if (entry[field::arguments].is_object() || was_erased(entry, field::arguments)) {
+    text += " " + shown(entry[field::arguments], entry, field::arguments);
   }
   return text + by_text(entry) + "\n";
 }
@@ -278,7 +280,7 @@ std::string TranscriptText::shown_if(const Value& entry, std::string_view name) 
 }
 
 std::string TranscriptText::input(const Value& entry) {
-  return tag("input") + shown(entry["input"], entry, "input") + "\n";
+  return tag(field::input) + shown(entry[field::input], entry, field::input) + "\n";
 }
 
 std::string TranscriptText::message(const Value& entry) {
@@ -288,7 +290,7 @@ std::string TranscriptText::message(const Value& entry) {
 std::string TranscriptText::plan(const Value& entry) {
   const std::string number = std::to_string(positive_of(entry["plan_number"]));
   std::string text = "\n" + style_.paint(Tint::bold, "plan " + number) + " by " +
-                     safe(entry.text("planned_by")) + ":";
+                     safe(entry.text(field::planned_by)) + ":";
   for (const Value& node : values_of(entry["nodes"])) {
     if (node.is_string()) text += " " + safe(node.as_string());
   }
@@ -303,35 +305,35 @@ std::string TranscriptText::question(const Value& entry) {
 }
 
 std::string TranscriptText::wait(const Value& entry) {
-  const std::string_view type = entry.text("wait_type");
+  const std::string_view type = entry.text(field::wait_type);
   std::string text = "waits for " + safe(type);
   if (type != "timer") text += " " + address_text(entry);
-  if (entry["due_at"].is_string()) text += " until " + safe(entry.text("due_at"));
+  if (entry[field::due_at].is_string()) text += " until " + safe(entry.text(field::due_at));
   return text + "\n";
 }
 
 std::string TranscriptText::reply(const Value& entry) {
-  return "← " + safe(entry.text("wait_type")) + " " + safe(entry.text("outcome")) +
-         shown_if(entry, "payload") + by_text(entry) + "\n";
+  return "← " + safe(entry.text(field::wait_type)) + " " + safe(entry.text(field::outcome)) +
+         shown_if(entry, field::payload) + by_text(entry) + "\n";
 }
 
 std::string TranscriptText::resolution(const Value& entry) {
-  return "resolved: " + safe(entry.text("resolution")) + shown_if(entry, "result") +
+  return "resolved: " + safe(entry.text(field::resolution)) + shown_if(entry, field::result) +
          by_text(entry) + "\n";
 }
 
 std::string TranscriptText::received(const Value& entry) {
-  return tag("received") + address_text(entry) + ": " + shown(entry["payload"], entry, "payload") +
-         by_text(entry) + "\n";
+  return tag("received") + address_text(entry) + ": " +
+         shown(entry[field::payload], entry, field::payload) + by_text(entry) + "\n";
 }
 
 std::string TranscriptText::budget(const Value& entry) {
-  return tag("budget") + safe(entry.text("state")) + " " +
-         shown(entry["payload"], entry, "payload") + by_text(entry) + "\n";
+  return tag(field::budget) + safe(entry.text(field::state)) + " " +
+         shown(entry[field::payload], entry, field::payload) + by_text(entry) + "\n";
 }
 
 std::string TranscriptText::skipped(const Value& /*entry*/) {
-  return style_.paint(Tint::dim, "skipped") + "\n";
+  return style_.paint(Tint::dim, field::skipped) + "\n";
 }
 
 std::string TranscriptText::failed(const Value& entry) {
@@ -341,10 +343,10 @@ std::string TranscriptText::failed(const Value& entry) {
 std::string TranscriptText::end(const Value& entry) {
   const std::string_view status = entry.text("status");
   std::string text = "\n" + style_.paint(status_tint(status), "[" + safe(status) + "]");
-  if (status == "completed") text += " " + shown(entry["result"], entry, "result");
-  if (entry["error"].is_object()) text += " " + outcome(entry, false);
+  if (status == "completed") text += " " + shown(entry[field::result], entry, field::result);
+  if (entry[field::error].is_object()) text += " " + outcome(entry, false);
   text += by_text(entry);
-  if (entry["reason"].is_string()) text += ": " + message_text(entry.text("reason"));
+  if (entry[field::reason].is_string()) text += ": " + message_text(entry.text(field::reason));
   return text + "\n";
 }
 
@@ -354,23 +356,23 @@ std::string TranscriptText::entry(const Value& entry) {
     std::string (TranscriptText::*lines)(const Value&);
   };
   // model_call has no line: its answer follows.
-  static constexpr Kind kKinds[] = {{"input", &TranscriptText::input},
+  static constexpr Kind kKinds[] = {{field::input, &TranscriptText::input},
                                     {"plan", &TranscriptText::plan},
                                     {"message", &TranscriptText::message},
                                     {"answer", &TranscriptText::answer},
                                     {"tool_call", &TranscriptText::tool_call},
-                                    {"result", &TranscriptText::result},
+                                    {field::result, &TranscriptText::result},
                                     {"approval", &TranscriptText::approval},
                                     {"question", &TranscriptText::question},
                                     {"wait", &TranscriptText::wait},
                                     {"reply", &TranscriptText::reply},
-                                    {"resolution", &TranscriptText::resolution},
+                                    {field::resolution, &TranscriptText::resolution},
                                     {"received", &TranscriptText::received},
-                                    {"budget", &TranscriptText::budget},
-                                    {"skipped", &TranscriptText::skipped},
+                                    {field::budget, &TranscriptText::budget},
+                                    {field::skipped, &TranscriptText::skipped},
                                     {"failed", &TranscriptText::failed},
                                     {"end", &TranscriptText::end}};
-  const auto* const kind = std::ranges::find(kKinds, entry.text("kind"), &Kind::name);
+  const auto* const kind = std::ranges::find(kKinds, entry.text(field::kind), &Kind::name);
   if (kind == std::end(kKinds)) return {};
   const std::string text = (this->*kind->lines)(entry);
   return heading(entry) + text;

@@ -15,12 +15,16 @@
 namespace ae::engine {
 
 inline Value field_json(const std::string& text) { return text; }
+template <std::size_t Size>
+Value field_json(const InlineText<Size>& text) {
+  return text;
+}
 inline Value field_json(std::int64_t number) { return number; }
 inline Value field_json(bool flag) { return flag; }
 inline Value field_json(Instant instant) { return to_text(instant); }
 inline Value field_json(const Hash& hash) { return to_hex(hash); }
-template <class Tag>
-Value field_json(const Id<Tag>& id) {
+template <class Tag, std::size_t Size>
+Value field_json(const Id<Tag, Size>& id) {
   return id.text;
 }
 inline Value field_json(const RecordedError& error) {

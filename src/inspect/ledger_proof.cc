@@ -9,6 +9,7 @@
 #include "engine/heart/recorded_value.h"
 #include "engine/heart/side_record.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "log/redacted.h"
 
 namespace ae::engine {
@@ -187,14 +188,15 @@ std::string LedgerProof::check_effect(const VerifyInput::Effect& effect) const {
   if (logged == nullptr) return "belongs to no call in the log";
   const Call& call = calls_.at(effect.invocation);
   const Value& r = *record;
-  if (r.text("job_id") != job_.text || r.text("invocation_id") != effect.invocation.text ||
-      r["try"] != Value(std::uint64_t{effect.try_no}) ||
-      r.text("command_id") != call.command.text || r.text("idempotency_key") != call.key.text ||
-      r.text("input_ref") != call.arguments_hash ||
-      (!logged->attempt.empty() && r.text("attempt_id") != logged->attempt)) {
+  if (r.text("job_id") != job_.text || r.text(field::invocation_id) != effect.invocation.text ||
+      r[field::try_] != Value(std::uint64_t{effect.try_no}) ||
+      r.text(field::command_id) != call.command.text ||
+      r.text(field::idempotency_key) != call.key.text ||
+      r.text(field::input_ref) != call.arguments_hash ||
+      (!logged->attempt.empty() && r.text(field::attempt_id) != logged->attempt)) {
     return "names another call than the log";
   }
-  if (is_erased_effect(r)) return check_outcome(*logged, r.text("outcome"));
+  if (is_erased_effect(r)) return check_outcome(*logged, r.text(field::outcome));
   const auto expected = finished_payload(r);
   if (!expected) return "has no outcome";
   for (const ToolInvocationFinished* late : logged->later) {
@@ -202,9 +204,9 @@ std::string LedgerProof::check_effect(const VerifyInput::Effect& effect) const {
   }
   if (logged->end == nullptr || is_same_record(*logged->end, *expected)) return {};
   // A try that was closed with an unknown outcome does not contradict an outcome observed later.
-  if (logged->outcome == "unknown" || logged->outcome == "timeout") return {};
-  return "has " + std::string(r.text("outcome")) + ", the log " + logged->outcome +
-         (r.text("outcome") == logged->outcome ? " with another content" : "");
+  if (logged->outcome == field::unknown || logged->outcome == "timeout") return {};
+  return "has " + std::string(r.text(field::outcome)) + ", the log " + logged->outcome +
+         (r.text(field::outcome) == logged->outcome ? " with another content" : "");
 }
 
 // The content was erased, but the outcome can still be compared with the log.
@@ -212,7 +214,7 @@ std::string LedgerProof::check_outcome(const Try& logged, std::string_view outco
   const bool same =
       std::ranges::any_of(logged.later, [&](const auto* late) { return late->outcome == outcome; });
   const bool open =
-      logged.end == nullptr || logged.outcome == "unknown" || logged.outcome == "timeout";
+      logged.end == nullptr || logged.outcome == field::unknown || logged.outcome == "timeout";
   if (same || open || logged.outcome == outcome) return {};
   return "has " + std::string(outcome) + ", the log " + logged.outcome;
 }
@@ -235,11 +237,11 @@ std::string LedgerProof::check_entry(const VerifyInput::Entry& entry) const {
   if (logged == nullptr) return "belongs to no call in the log";
   const Call& call = calls_.at(entry.invocation);
   const Value& r = *record;
-  if (r.text("arguments_hash") != call.arguments_hash ||
-      r.text("idempotency_key") != call.key.text ||
-      r.text("external_key") != call.external_key.text || r.text("tool") != call.tool ||
-      r.text("deadline") != logged->deadline ||
-      (!logged->attempt.empty() && r.text("attempt_id") != logged->attempt)) {
+  if (r.text(field::arguments_hash) != call.arguments_hash ||
+      r.text(field::idempotency_key) != call.key.text ||
+      r.text(field::external_key) != call.external_key.text || r.text("tool") != call.tool ||
+      r.text(field::deadline) != logged->deadline ||
+      (!logged->attempt.empty() && r.text(field::attempt_id) != logged->attempt)) {
     return "names another call than the log";
   }
   if (entry.state == "INFLIGHT") return {};  // may not be repaired yet
@@ -269,8 +271,8 @@ void LedgerProof::find_split_attempts(const VerifyInput& input) {
   for (const VerifyInput::Entry& one : input.ledger) {
     const auto record =
         read_side_record(ledger_location(job_, one.invocation, one.try_no, one.state), one.record);
-    if (record && (*record)["note"].is_null()) {
-      split_attempts_.emplace(record->text("attempt_id"));
+    if (record && (*record)[field::note].is_null()) {
+      split_attempts_.emplace(record->text(field::attempt_id));
     }
   }
 }

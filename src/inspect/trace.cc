@@ -444,7 +444,8 @@ std::vector<Value> Tracer::requested_call_views(const Step& turn) {
   if (!turn.is_turn()) return views;
   const StepSpan& span = record_.steps[turn.id.text];
   const std::string began = span.started != nullptr ? span.started->invocation_id.text : "";
-  const auto choice = record_.choices.find(turn.imported ? turn.imported->invocation.text : began);
+  const auto choice =
+      record_.choices.find(turn.imported ? turn.imported->invocation.text.string() : began);
   if (choice == record_.choices.end() || !choice->second["calls"].is_array()) return views;
   const bool ended =
       dropped_by_ || is_terminal(s_.status) || s_.steps[turn.node].phase == StepPhase::done;

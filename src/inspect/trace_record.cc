@@ -5,35 +5,37 @@
 
 #include "engine/heart/recorded_value.h"
 #include "inspect/field_json.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
 
 // A resolution recorded after the job ended, in the form of a decision.
 Value note_view(const Event& event, const OutcomeNoted& note) {
-  return Value::object({{"at", to_text(note.at)},
-                        {"by", field_json(note.by)},
-                        {"kind", "in_doubt"},
-                        {"not_before", Value()},
-                        {"payload", Value::object({{"idempotency_key", note.idempotency_key.text},
-                                                   {"resolution", note.resolution}})},
-                        {"reason", note.note.value},
-                        {"seq", event.seq},
-                        {"state", note.resolution}});
+  return Value::object(
+      {{field::at, to_text(note.at)},
+       {field::by, field_json(note.by)},
+       {field::kind, field::in_doubt},
+       {field::not_before, Value()},
+       {field::payload, Value::object({{field::idempotency_key, note.idempotency_key.text},
+                                       {field::resolution, note.resolution}})},
+       {field::reason, note.note.value},
+       {"seq", event.seq},
+       {field::state, note.resolution}});
 }
 
 Value decision_view(const Event& event, const DecisionRecorded& decision) {
   // The value of a map can be long, and its items are shown separately.
   Value payload = decision.payload.value;
   if (payload.is_array()) payload = Value::object({{"items", std::uint64_t{payload.size()}}});
-  return Value::object({{"at", to_text(decision.at.value_or(event.created_at))},
-                        {"by", field_json(decision.by)},
-                        {"kind", decision.kind},
-                        {"not_before", field_json(decision.not_before)},
-                        {"payload", payload},
-                        {"reason", field_json(decision.reason)},
+  return Value::object({{field::at, to_text(decision.at.value_or(event.created_at))},
+                        {field::by, field_json(decision.by)},
+                        {field::kind, decision.kind},
+                        {field::not_before, field_json(decision.not_before)},
+                        {field::payload, payload},
+                        {field::reason, field_json(decision.reason)},
                         {"seq", event.seq},
-                        {"state", field_json(decision.state)}});
+                        {field::state, field_json(decision.state)}});
 }
 
 }  // namespace
@@ -115,10 +117,10 @@ void TraceRecord::add_finished(const Event& event, const ToolInvocationFinished&
 void TraceRecord::add_decision(const Event& event, const DecisionRecorded& decision,
                                StepSpan& span) {
   if (decision.kind == "tool_choice") {
-    choices[std::string(decision.payload.value.text("of"))] = decision.payload.value;
+    choices[std::string(decision.payload.value.text(field::of))] = decision.payload.value;
   }
   span.decisions.push_back(decision_view(event, decision));
-  if (decision.kind == "in_doubt" && decision.state != "resend" && !span.tries.empty()) {
+  if (decision.kind == field::in_doubt && decision.state != "resend" && !span.tries.empty()) {
     span.tries.back().resolution = or_empty(decision.state);
   }
 }
@@ -137,7 +139,7 @@ void TraceRecord::add_imported(const ForkImported& fork) {
   if (!fork.commands.is_array()) return;
   for (const Value& one : fork.commands.items()) {
     const Value* choice = one.find("choice");
-    if (choice != nullptr) choices[std::string(choice->text("of"))] = *choice;
+    if (choice != nullptr) choices[std::string(choice->text(field::of))] = *choice;
   }
 }
 
@@ -155,9 +157,9 @@ void TraceRecord::add_narrative(const Event& event, StepSpan& span) {
   if (const auto* checked = as<ConfirmationChecked>(event)) span.checks.push_back(checked);
   if (const auto* progress = as<Progress>(event)) {
     for (TrySpan& one : span.tries) {
-      if (Value(one.started->try_no) != progress->detail["try"]) continue;
+      if (Value(one.started->try_no) != progress->detail[field::try_]) continue;
       one.progress = Value::object(
-          {{"at", to_text(event.created_at)}, {"report", progress->detail["report"]}});
+          {{field::at, to_text(event.created_at)}, {"report", progress->detail["report"]}});
     }
   }
   if (const auto* note = as<OutcomeNoted>(event)) {
@@ -172,7 +174,7 @@ void TraceRecord::add(const Event& event) {
   add_attempt(event);
   add_value(event);
   const auto* decision = as<DecisionRecorded>(event);
-  if (decision != nullptr && decision->kind == "budget") {
+  if (decision != nullptr && decision->kind == field::budget) {
     budget.push_back(decision_view(event, *decision));
   }
   if (const auto* fork = as<ForkImported>(event)) add_imported(*fork);

@@ -40,7 +40,9 @@ struct TrySpan {
   Value progress;          // its last report: {at, report}
   std::string resolution;  // of its unknown outcome, by an operator or a probe
 
-  std::string_view outcome() const { return finished ? finished->outcome : std::string_view(); }
+  std::string_view outcome() const {
+    return finished ? finished->outcome.view() : std::string_view();
+  }
   bool definite() const { return finished && finished->definite == true; }
 };
 

@@ -425,8 +425,8 @@ Value unknown_call_view(const State& state, const UnknownCall& call, const Wait*
                         {"try", call.try_no > 0 ? number(call.try_no) : Value()}});
 }
 
-// Calls to be resolved, then those that were given up; after the end of the job, all with an
-// unknown outcome.
+}  // namespace
+
 std::vector<Value> in_doubt_view(const State& state) {
   std::vector<std::pair<std::uint32_t, Value>> doubts;
   for (const auto& [key, wait] : state.waits) {
@@ -444,6 +444,8 @@ std::vector<Value> in_doubt_view(const State& state) {
   }
   return views;
 }
+
+namespace {
 
 // Calls with an unknown outcome that are probed once their requests can no longer take effect.
 std::vector<Value> settling_view(const State& state) {

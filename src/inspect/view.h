@@ -53,6 +53,10 @@ Value job_view(const State& state);
 // request for exactly this call, or of the step; it needs no escaping in a URL.
 std::vector<Value> approvals_view(const State& state);
 
+// Calls to be resolved, then those that were given up; after the end of the job, all with an
+// unknown outcome.
+std::vector<Value> in_doubt_view(const State& state);
+
 // The action that raises each of these limits: to twice its value, or to what the pending call
 // needs. null: none can be raised.
 Value raise_action(const State& state, std::span<const ExceededLimit> exceeded);

@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/inline_text.h"
+
 namespace ae {
 
 class Value;
@@ -35,6 +37,8 @@ class Value {
   Value(const char* s) : Value(std::string_view(s)) {}
   Value(std::string_view s) : Value(std::string(s)) {}
   Value(std::string s);
+  template <std::size_t Size>
+  Value(const InlineText<Size>& s) : Value(s.view()) {}
   Value(const Value& o) noexcept : kind_(o.kind_), bits_(o.bits_) {
     if (kind_ >= Kind::string) bits_.node->owners.fetch_add(1, std::memory_order_relaxed);
   }

@@ -14,12 +14,12 @@ constexpr std::string_view kDomain = "aetheris.event.v1";
 constexpr std::uint64_t kAbsent = ~std::uint64_t{0};
 constexpr std::size_t kNumberSize = 8;
 
-void put_part(std::string_view part, std::string& out) {
+void put_part(std::string_view part, ByteBuffer& out) {
   put_big_endian64(part.size(), out);
   out += part;
 }
 
-void put_part(std::uint64_t number, std::string& out) {
+void put_part(std::uint64_t number, ByteBuffer& out) {
   put_big_endian64(kNumberSize, out);
   put_big_endian64(number, out);
 }
@@ -28,13 +28,13 @@ void put_part(std::uint64_t number, std::string& out) {
 
 EventHasher::EventHasher(const JobId& job, Instant created_at,
                          const std::optional<AttemptId>& attempt)
-    : text_(2048) {
-  head_ = kDomain;
-  head_.append(sizeof Hash::bytes, '\0');
+    : head_(256), tail_(128), text_(2048) {
+  head_ += kDomain;
+  head_.extend(sizeof Hash::bytes);
   put_part(job.text, head_);
   put_part(std::uint64_t{0}, head_);
   put_big_endian64(kUuidTextSize, head_);
-  head_.append(kUuidTextSize, '\0');
+  head_.extend(kUuidTextSize);
   put_part(std::uint64_t{0}, tail_);
   put_part(to_text(created_at), tail_);
   if (attempt) {

@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include "base/byte_buffer.h"
@@ -32,7 +31,7 @@ class EventHasher {
  private:
   // What the events share, with the places of what differs: domain ‖ prev ‖ f(job_id) ‖ f(seq) ‖
   // f(id), and f(schema) ‖ f(created_at) ‖ f(attempt_id) ‖ length of payload'.
-  std::string head_, tail_;
+  ByteBuffer head_, tail_;
   ByteBuffer text_;  // all hashed bytes of the current event
   std::size_t payload_ = 0;
 };

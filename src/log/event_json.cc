@@ -9,14 +9,18 @@ namespace ae {
 namespace {
 
 Value to_json(const std::string& text) { return text; }
+template <std::size_t Size>
+Value to_json(const InlineText<Size>& text) {
+  return text;
+}
 Value to_json(std::int64_t number) { return number; }
 Value to_json(bool flag) { return flag; }
 Value to_json(const Value& value) { return value; }
 Value to_json(const Erasable& field) { return field.value; }
 Value to_json(Instant instant) { return to_text(instant); }
 Value to_json(const Hash& hash) { return to_hex(hash); }
-template <class Tag>
-Value to_json(const Id<Tag>& id) {
+template <class Tag, std::size_t Size>
+Value to_json(const Id<Tag, Size>& id) {
   return id.text;
 }
 Value to_json(const RecordedError& error) {
@@ -24,6 +28,10 @@ Value to_json(const RecordedError& error) {
 }
 
 void from_json(const Value& json, std::string& text) { text = json.as_string(); }
+template <std::size_t Size>
+void from_json(const Value& json, InlineText<Size>& text) {
+  text = json.as_string();
+}
 void from_json(const Value& json, std::int64_t& number) { number = json.as_int(); }
 void from_json(const Value& json, bool& flag) { flag = json.as_bool(); }
 void from_json(const Value& json, Instant& instant) {
@@ -32,8 +40,8 @@ void from_json(const Value& json, Instant& instant) {
 void from_json(const Value& json, Hash& hash) { hash = *hash_from_hex(json.as_string()); }
 void from_json(const Value& json, Value& value) { value = json; }
 void from_json(const Value& json, Erasable& field) { field = json; }
-template <class Tag>
-void from_json(const Value& json, Id<Tag>& id) {
+template <class Tag, std::size_t Size>
+void from_json(const Value& json, Id<Tag, Size>& id) {
   id.text = json.as_string();
 }
 void from_json(const Value& json, RecordedError& error) {

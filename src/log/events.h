@@ -44,6 +44,11 @@ struct RecordedError {
   bool operator==(const RecordedError&) const = default;
 };
 
+// A word of log/words.h, or another text in its place.
+using Word = InlineText<24>;
+// 16 hex digits: the id of a step or a call, or the digest of a definition.
+using ShortDigest = InlineText<16>;
+
 // The kinds of events.def: how a field is stored, and its C++ type.
 namespace field_kind {
 
@@ -53,8 +58,8 @@ struct Stored {
   using Type = T;
 };
 using text = Stored<FieldKind::text, std::string>;
-using word = Stored<FieldKind::word, std::string>;
-using id8 = Stored<FieldKind::id8, std::string>;  // 16 hex digits
+using word = Stored<FieldKind::word, Word>;
+using id8 = Stored<FieldKind::id8, ShortDigest>;
 using step = Stored<FieldKind::id8, StepId>;
 using invocation = Stored<FieldKind::id8, InvocationId>;
 using decision = Stored<FieldKind::id8, DecisionId>;
@@ -135,8 +140,10 @@ struct FieldOf {
   }
 #include "log/define_events.h"
 
-inline const std::string& or_empty(const std::optional<std::string>& text) {
-  static const std::string empty;
+// A template: a conversion would give a reference to a temporary text.
+template <class Text>
+const Text& or_empty(const std::optional<Text>& text) {
+  static const Text empty;
   return text ? *text : empty;
 }
 

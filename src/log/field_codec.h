@@ -22,6 +22,7 @@
 #include "json/canonical_buffer.h"
 #include "json/value.h"
 #include "log/event_type.h"
+#include "log/events.h"
 #include "log/sealed_form.h"
 #include "log/words.h"
 
@@ -58,7 +59,7 @@ void write_canonical_field(const T& member, ByteBuffer& out) {
     char* const at = out.extend(2 * kHashSize + 2);
     at[0] = at[2 * kHashSize + 1] = '"';
     write_hex(bytes_of(member), at + 1);
-  } else if constexpr (std::is_same_v<T, std::string>) {
+  } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
     kIsHex<Kind> ? write_plain_string(member, out) : write_canonical_string(member, out);
   } else if constexpr (Kind == FieldKind::integer) {
     write_canonical_integer(member, out);
@@ -106,7 +107,7 @@ void put_field(const T& member, ByteBuffer& out) {
                      out);
   } else if constexpr (std::is_same_v<T, Hash>) {
     out += bytes_of(member);
-  } else if constexpr (std::is_same_v<T, std::string>) {
+  } else if constexpr (std::is_same_v<T, ShortDigest>) {
     put_hex(member, 8, out);
   } else {
     put_hex(member.text, Kind == FieldKind::id8 ? 8 : 32, out);
@@ -136,7 +137,7 @@ std::string_view read_field(ByteReader& in, T& member) {
     if (!in_range(member)) return " is a time out of range";
   } else if constexpr (std::is_same_v<T, Hash>) {
     member = hash_of(in.bytes(kHashSize));
-  } else if constexpr (std::is_same_v<T, std::string>) {
+  } else if constexpr (std::is_same_v<T, ShortDigest>) {
     member = to_hex(in.bytes(8));
   } else {
     member.text = to_hex(in.bytes(Kind == FieldKind::id8 ? 8 : kHashSize));

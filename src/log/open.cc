@@ -243,7 +243,7 @@ class BodyReader {
       if constexpr (field.kind() == FieldKind::external_key) part = &parts_[field.number()];
     });
     if (!part->present) return {};
-    const std::string &step = typed.step_id.text, &idempotency_key = typed.idempotency_key.text;
+    const std::string_view step = typed.step_id.text, idempotency_key = typed.idempotency_key.text;
     if (step.empty()) return corrupt("step_id is missing");
     if (idempotency_key.empty()) return corrupt("idempotency_key is missing");
     if (part->form != kKeyAsText) {

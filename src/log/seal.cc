@@ -79,6 +79,7 @@ class Salts {
 struct Slot {
   FieldKind kind{};
   std::uint8_t form = 0;              // of an external key
+  bool known = false;                 // its text is SealInput::known
   const Value* value = nullptr;       // json, value, the message of an error
   const std::string* code = nullptr;  // of an error
   std::size_t begin = 0,
@@ -96,6 +97,7 @@ class Sealer {
         limits_(limits),
         salts_(input.salt_seed_a, input.salt_seed_b),
         hasher_(input.job, input.created_at, input.attempt_id),
+        bytes_(256 * count),
         values_(1024),
         stored_(512),
         body_(1024) {
@@ -127,21 +129,21 @@ class Sealer {
     if (!salts_json_.empty()) event.salts = Value::object(std::exchange(salts_json_, {}));
     event.hash = sealed_.head = hasher_.finish();
 
-    put_byte(static_cast<std::uint8_t>(event.type), sealed_.bytes);
-    put_byte(event.schema, sealed_.bytes);
-    put_text(body_.view(), sealed_.bytes);
+    put_byte(static_cast<std::uint8_t>(event.type), bytes_);
+    put_byte(event.schema, bytes_);
+    put_text(body_.view(), bytes_);
     return {};
   }
 
   SealedBatch finish() {
-    sealed_.bytes += bytes_of(sealed_.head);
+    bytes_ += bytes_of(sealed_.head);
+    sealed_.bytes = bytes_.view();
     return std::move(sealed_);
   }
 
  private:
   void put_header(std::size_t count) {
-    std::string& out = sealed_.bytes;
-    out.reserve(256 * count);
+    ByteBuffer& out = bytes_;
     put_byte(kSealedVersion, out);
     out.append(reinterpret_cast<const char*>(input_.first_id.bytes.data()),
                input_.first_id.bytes.size());
@@ -228,7 +230,12 @@ class Sealer {
       out += '}';
     } else {
       slot.begin = out.size();
-      write_canonical_field<kKind>(member, out);
+      if constexpr (kKind == FieldKind::json) slot.known = is_known(member);
+      if (slot.known) {
+        out += input_.known.text;
+      } else {
+        write_canonical_field<kKind>(member, out);
+      }
       slot.end = out.size();
       slot.stored_begin = stored_.size();
       if constexpr (kKind == FieldKind::external_key) {
@@ -244,6 +251,10 @@ class Sealer {
       }
       slot.stored_end = stored_.size();
     }
+  }
+
+  bool is_known(const Value& value) const {
+    return input_.known.value != nullptr && value == *input_.known.value;
   }
 
   // Appends salt ‖ canonical text to `values_`, and the hash of both to the hashed text.
@@ -306,7 +317,7 @@ class Sealer {
     for (const std::string_view message : split->messages) {
       const bool as_blob = message.size() > limits_.message_inline_max;
       put_byte(as_blob ? kAsBlob : kInline, body_);
-      as_blob ? put_blob(message) : put_text(message, body_);
+      as_blob ? put_blob(message, sha256(message)) : put_text(message, body_);
     }
     put_text(split->tail, body_);
     return true;
@@ -346,11 +357,11 @@ class Sealer {
     const std::string_view text =
         slot.holds_value() ? value_text(slot) : hasher_.text().view(slot.begin, slot.end);
     if (slot.holds_value()) body_ += value_salt(slot);
-    form_of(slot) == kInline ? put_text(text, body_) : put_blob(text);
+    if (form_of(slot) == kInline) return put_text(text, body_);
+    put_blob(text, slot.known ? input_.known.hash : sha256(text));
   }
 
-  void put_blob(std::string_view text) {
-    const Hash hash = sha256(text);
+  void put_blob(std::string_view text, const Hash& hash) {
     body_ += bytes_of(hash);
     put_varint(text.size(), body_);
     if (std::ranges::find(sealed_.blobs, hash, &Blob::hash) == sealed_.blobs.end()) {
@@ -362,7 +373,8 @@ class Sealer {
   const SealLimits& limits_;
   Salts salts_;
   EventHasher hasher_;
-  SealedBatch sealed_;
+  SealedBatch sealed_;  // without its bytes
+  ByteBuffer bytes_;
   // Of the current event; kept to reuse their memory.
   std::array<Slot, kFieldNumberMax + 1> slots_;
   std::uint32_t present_ = 0;  // bit n: field n is present, and its slot is set

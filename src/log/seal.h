@@ -33,6 +33,14 @@ struct Blob {
   std::string bytes;  // canonical JSON
 };
 
+// A json field whose canonical text is known, as that of a plan, which jobs share. Borrows.
+// REQUIRES: text is canonical(value), hash is SHA256(text).
+struct KnownText {
+  const Value* value = nullptr;  // nullptr = none is known
+  std::string_view text;
+  Hash hash;
+};
+
 struct SealInput {
   const JobId& job;
   std::uint64_t first_seq;
@@ -42,6 +50,7 @@ struct SealInput {
   std::optional<AttemptId> attempt_id;
   std::uint64_t salt_seed_a,
       salt_seed_b;  // 128 random bits; the commit's salts are derived from them by SHA-256
+  KnownText known = {};
 };
 
 struct SealedBatch {

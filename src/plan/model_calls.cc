@@ -91,10 +91,10 @@ Result<Value> message_of(const Value& written, const Value& message, std::size_t
 
 // A turn of a loop does not hold its messages; its prompt hash is the end of their hash chain
 // (engine/loop/loop.h), blinded if the job has a blind.
-std::string prompt_hash_of(std::string_view blind, const Value& arguments) {
+DigestText prompt_hash_of(std::string_view blind, const Value& arguments) {
   const std::string_view chain = arguments.text("conversation");
   if (chain.empty()) return blinded_hash(blind, canonical(arguments["messages"]));
-  return blind.empty() ? std::string(chain) : blinded_hash(blind, chain);
+  return blind.empty() ? DigestText(chain) : blinded_hash(blind, chain);
 }
 
 std::uint64_t tokens(const Value& usage, std::string_view name) {

@@ -834,7 +834,8 @@ Result<std::shared_ptr<const Plan>> Plan::compile(const Value& task_graph,
     error.code = Code::plan_invalid;
     return std::unexpected(std::move(error));
   }
-  plan->hash = plan_hash(task_graph);
+  plan->task_graph_text = canonical(task_graph);
+  plan->hash = sha256(plan->task_graph_text);
   plan->decision = decision_id(plan->hash);
   return plan;
 }

@@ -313,7 +313,8 @@ struct Node {
 
 struct Plan {
   Value task_graph;
-  Hash hash;
+  std::string task_graph_text;  // canonical
+  Hash hash;                    // of the text
   DecisionId decision;
   std::vector<Node> nodes;
   std::unordered_map<std::string, std::uint32_t> by_id;

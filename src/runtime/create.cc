@@ -105,7 +105,10 @@ void Runtime::create(NewJobRequest request, async::Done<Result<CreateResult>> do
   }
   LogWriter writer(world_, job, {}, now, start_here ? std::optional(attempt) : std::nullopt);
   store::Batch batch;
-  auto sealed_events = writer.append(std::move(events), row_of(*state), batch);
+  auto sealed_events = writer.append(std::move(events), row_of(*state), batch,
+                                     {.value = &request.plan->task_graph,
+                                      .text = request.plan->task_graph_text,
+                                      .hash = request.plan->hash});
   if (!sealed_events) {
     return world_.loop.post([done = std::move(done), error = sealed_events.error()]() mutable {
       done(std::unexpected(error));

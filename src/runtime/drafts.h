@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -29,12 +30,19 @@ struct DraftedEvent {
   std::optional<store::RowState> row;  // split: the row as of this event
 };
 
+// An entry of the inbox that was applied or rejected, and the reply to its sender; "" = none.
+struct AppliedEntry {
+  std::uint64_t number = 0;
+  std::string id;
+  std::string reply;  // canonical JSON (runtime/reply.h)
+};
+
 struct PendingCommit {
   std::vector<EventBody> events;
   std::vector<store::EffectRow> effects;
   std::vector<store::LedgerRow> ledger_put;
   std::vector<std::pair<InvocationId, std::uint32_t>> effects_absent, ledger_erase;
-  std::vector<std::uint64_t> inbox_applied;
+  std::vector<AppliedEntry> inbox_applied;
   std::vector<std::string_view> failpoints;
   std::optional<store::RowState> row;  // nullopt: computed from the state
   bool release = false;
@@ -44,7 +52,7 @@ struct Drafts {
   std::vector<DraftedEvent> events;
   std::vector<store::LedgerRow> ledger_put;  // in-flight notes and repairs
   std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase;
-  std::vector<std::uint64_t> inbox_applied;  // numbers of inbox entries
+  std::vector<AppliedEntry> inbox_applied;
   bool has_outcomes = false;
 
   // Takes all drafts, as one commit (fused), or with each phase in its own transaction, in the order

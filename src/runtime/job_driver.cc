@@ -13,6 +13,7 @@
 #include "runtime/job_checks.h"
 #include "runtime/ledger_row.h"
 #include "runtime/log.h"
+#include "runtime/reply.h"
 #include "runtime/row.h"
 
 namespace ae::runtime {
@@ -210,39 +211,48 @@ void JobDriver::add_outcome(ObservedOutcome observed) {
 
 void JobDriver::apply_inbox() {
   if (newer_request_) return inbox_.clear();
-  std::vector<Result<engine::ControlRequest>> requests;
+  struct Received {
+    std::size_t entry;  // index into drafts_.inbox_applied
+    Result<engine::ControlRequest> request;
+  };
+  std::vector<Received> received;
   for (const store::InboxEntry& entry : std::exchange(inbox_, {})) {
     if (entry.number <= inbox_read_) continue;
     inbox_read_ = entry.number;
-    drafts_.inbox_applied.push_back(entry.number);
     auto json = engine::read_side_record(engine::inbox_location(job_, entry.id), entry.request);
-    requests.push_back(json ? engine::ControlRequest::from_json(*json)
-                            : Result<engine::ControlRequest>(std::unexpected(json.error())));
+    received.push_back({drafts_.inbox_applied.size(),
+                        json ? engine::ControlRequest::from_json(*json)
+                             : Result<engine::ControlRequest>(std::unexpected(json.error()))});
+    drafts_.inbox_applied.push_back({.number = entry.number, .id = entry.id, .reply = {}});
   }
   // A plan request closes waits: requests accepted for those waits are applied first.
-  std::ranges::stable_partition(requests, [](const Result<engine::ControlRequest>& request) {
-    return !request || request->kind != engine::ControlRequest::Kind::plan;
+  std::ranges::stable_partition(received, [](const Received& one) {
+    return !one.request || one.request->kind != engine::ControlRequest::Kind::plan;
   });
-  for (const Result<engine::ControlRequest>& request : requests) {
-    // Only a hint that a late result or a due timer exists: both are checked in any case, after the
-    // accepted requests.
-    if (request && request->kind == engine::ControlRequest::Kind::timers) continue;
-    auto applied = request ? engine::apply_request(state_, *request, context())
-                           : Result<engine::AppliedRequest>(std::unexpected(request.error()));
-    std::vector<EventBody> events;
-    if (applied) events = std::move(applied->events);
-    if (request && events.empty()) events = engine::expire_request(state_, *request);
-    if (!applied && events.empty()) {
-      host_.warn(job_, (request ? "an accepted request no longer applies: "
-                                : "an accepted request is damaged: ") +
-                           applied.error().message);
-    }
-    for (EventBody& draft : events) {
-      // With the new plan the job goes to a worker that has its tools.
-      release_ = release_ || std::holds_alternative<JobRequeued>(draft);
-      add_decided(std::move(draft));
-    }
+  for (const Received& one : received) {
+    const Result<Value> answer = apply_received(one.request);
+    // A hint has no sender.
+    if (one.request && one.request->kind == engine::ControlRequest::Kind::timers) continue;
+    drafts_.inbox_applied[one.entry].reply = reply_text(answer);
   }
+}
+
+// Adds the events of a request from the inbox; answers its sender.
+Result<Value> JobDriver::apply_received(const Result<engine::ControlRequest>& request) {
+  if (!request) {
+    host_.warn(job_, "an accepted request is damaged: " + request.error().message);
+    return std::unexpected(request.error());
+  }
+  // Only a hint that a late result or a due timer exists: both are checked in any case, after the
+  // accepted requests.
+  if (request->kind == engine::ControlRequest::Kind::timers) return Value();
+  auto applied = engine::apply_accepted(state_, *request, context());
+  for (EventBody& draft : applied.events) {
+    // With the new plan the job goes to a worker that has its tools.
+    release_ = release_ || std::holds_alternative<JobRequeued>(draft);
+    add_decided(std::move(draft));
+  }
+  return std::move(applied.answer);
 }
 
 // Starts nothing new. Calls in flight are awaited and recorded; then the job is left to other
@@ -402,7 +412,11 @@ void JobDriver::commit_next() {
   batch.effects_absent = std::move(pending_commit.effects_absent);
   batch.ledger_put = std::move(pending_commit.ledger_put);
   batch.ledger_erase = std::move(pending_commit.ledger_erase);
-  batch.inbox_consumed = std::move(pending_commit.inbox_applied);
+  committing_replies_.clear();
+  for (const AppliedEntry& entry : pending_commit.inbox_applied) {
+    if (!entry.reply.empty()) committing_replies_.push_back({entry.id, entry.reply});
+  }
+  consume(std::move(pending_commit.inbox_applied), batch);
   batch.failpoints = std::move(pending_commit.failpoints);
   batch.release = pending_commit.release;
   if (must_read_inbox_) batch.inbox_read_through = inbox_read_;
@@ -478,6 +492,8 @@ void JobDriver::on_committed(Result<store::CommitResult> result) {
     durable_end_ = sealed_end_;
     host_.on_committed_events(job_, std::exchange(sealed_events_, {}));
   }
+  for (const auto& [id, reply] : std::exchange(committing_replies_, {}))
+    host_.on_inbox_reply(job_, id, reply);
   if (ended_) return;
   if (!pending_commits_.empty()) return commit_next();
   uncommitted_outcomes_.clear();

@@ -5,9 +5,8 @@
 // events, calls `decide` until it returns no events, and commits everything as one batch (fused) or
 // in the order of SPEC §5 (split). Calls declared by a commit are performed only after it is
 // durable. One commit is in flight at a time.
-// The state in memory is what the driver wrote: it does not read the log again between steps.
-// All errors of a write are handled in one place: `on_committed`.
-// Threads: the loop's. See docs/architecture.md and docs/decisions/0007-callback-actors.md.
+// The state in memory is what the driver wrote: it does not read the log again between steps. All
+// errors of a write are handled in `on_committed`. Threads: the loop's (decision record 0007).
 #pragma once
 
 #include <array>
@@ -108,6 +107,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void add_decided(EventBody draft);
   void add_outcome(ObservedOutcome observed);
   void apply_inbox();
+  Result<Value> apply_received(const Result<engine::ControlRequest>& request);
   void add_checkpoint_event(PendingCommit& pending_commit, const LogWriter& writer);
   void commit_next();
   void send();
@@ -192,7 +192,8 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   std::multiset<Instant> pending_heartbeats_;              // lease renewals without a reply
   std::optional<async::TimerId> timer_, drain_timer_;
   std::vector<Event> sealed_events_;  // events of the commit in flight
-  LogEnd sealed_end_;                 // of the log after the commit in flight
+  std::vector<std::pair<std::string, std::string>> committing_replies_;  // by id of the entry
+  LogEnd sealed_end_;  // of the log after the commit in flight
   bool ended_ = false, draining_ = false, calls_cut_off_ = false, store_unavailable_ = false;
 };
 

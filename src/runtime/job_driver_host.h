@@ -33,6 +33,9 @@ class JobDriverHost {
   virtual std::uint64_t checkpoint_every() const = 0;
   // Called after events became durable.
   virtual void on_committed_events(const JobId& job, const std::vector<Event>& events) = 0;
+  // The reply to an inbox entry became durable.
+  virtual void on_inbox_reply(const JobId& job, const std::string& id,
+                              const std::string& reply) = 0;
   // The driver has finished with the job (released, lost, or given up). It is destroyed after this
   // call returns.
   enum class ExitState {

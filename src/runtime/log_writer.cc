@@ -42,11 +42,13 @@ Result<LogEnd> LogWriter::end_after(const std::vector<EventBody>& events) const 
 }
 
 Result<std::vector<Event>> LogWriter::append(std::vector<EventBody> events, store::RowState row,
-                                             store::Batch& batch) {
+                                             store::Batch& batch, const KnownText& known) {
+  sealing_.known = known;
   AE_ASSIGN(SealedBatch sealed, seal(sealing_, std::move(events)));
   batch.job = job_;
   batch.expected_seq = end_.seq;
   batch.row = std::move(row);
+  sealing_.known = {};
   end_ = {sealed.last_seq, sealed.head};
   std::vector<Event> written = std::move(sealed.events);
   batch.sealed = std::move(sealed);

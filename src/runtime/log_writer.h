@@ -44,15 +44,15 @@ class LogWriter {
   // The end of the log after these events, for an event that refers to them. Fails as `append`.
   Result<LogEnd> end_after(const std::vector<EventBody>& events) const;
   // Adds the events and the row after them to the batch; returns the events as a reader will see
-  // them. Fails as log/seal.h: seal.
+  // them. `known`: log/seal.h. Fails as log/seal.h: seal.
   Result<std::vector<Event>> append(std::vector<EventBody> events, store::RowState row,
-                                    store::Batch& batch);
+                                    store::Batch& batch, const KnownText& known = {});
   const LogEnd& end() const { return end_; }  // includes the appended events
 
  private:
   const JobId job_;
   LogEnd end_;
-  const SealInput sealing_;  // refers to job_
+  SealInput sealing_;  // refers to job_
 };
 
 // Commits and retries while the outcome is unknown: the same bytes sent again change nothing if they

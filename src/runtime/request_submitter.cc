@@ -12,14 +12,16 @@
 #include "runtime/log.h"
 #include "runtime/log_writer.h"
 #include "runtime/open_questions.h"
+#include "runtime/reply.h"
 #include "runtime/row.h"
 
 namespace ae::runtime {
 namespace {
 
-// A plan in the inbox is checked for about ten seconds, with growing intervals, until the lease
-// holder has applied or rejected it.
-constexpr int kPlanChecks = 20;
+// How long a sender waits for the reply of the lease holder.
+constexpr Duration kReplyWait = std::chrono::seconds(10);
+constexpr Duration kPollFirst = std::chrono::milliseconds(5);
+constexpr Duration kPollMax = std::chrono::milliseconds(500);
 // A request that loses this many races in a row fails with unavailable
 constexpr int kRequestTries = 64;
 
@@ -46,91 +48,77 @@ bool concern_same_wait(const engine::ControlRequest& before,
   return !keys || before.correlation_key == request.correlation_key;
 }
 
-// Applies the requests that precede `new_request` in the inbox and that the lease holder has not applied
-// yet: a pause, so that `resume` withdraws it; an answer to the same wait or a resolution of the
-// same call, so that a second one is rejected. Returns true if the state is now ahead of the log.
-bool apply_earlier_requests(engine::State& state, const std::vector<store::InboxEntry>& inbox,
-                            const engine::ControlRequest& new_request,
-                            const engine::DecisionContext& context,
-                            const engine::PlanSource& plans) {
-  using Kind = engine::ControlRequest::Kind;
-  if (inbox.empty()) return false;
-  bool ahead = false;
-  const std::string own_id = inbox_id(new_request);
-  for (const store::InboxEntry& entry : inbox) {
-    auto json = parse_json(entry.request);
-    auto request = json ? engine::ControlRequest::from_json(*json) : std::unexpected(json.error());
-    if (!request) continue;
-    // The same request, sent again, and everything after it. With another payload it is another
-    // answer with the same id.
-    if (entry.id == own_id && request->payload == new_request.payload &&
-        request->arguments == new_request.arguments) {
-      break;
-    }
-    const bool is_pause_or_resume = request->kind == Kind::pause || request->kind == Kind::resume;
-    if (is_pause_or_resume || concern_same_wait(*request, new_request)) {
-      auto applied = engine::apply_request(state, *request, context);
-      for (const EventBody& draft : applied ? applied->events : std::vector<EventBody>()) {
-        ahead = true;
-        if (!engine::apply(state, draft, context.now, plans)) return true;
-      }
-    }
-    if (entry.id == own_id) break;
-  }
-  return ahead;
+// Must `before`, which was accepted first, be applied first?
+bool applies_before(const engine::ControlRequest& before, const engine::ControlRequest& request) {
+  const bool same_channel = before.kind == engine::ControlRequest::Kind::message &&
+                            request.kind == before.kind && request.channel == before.channel;
+  return same_channel || concern_same_wait(before, request);
+}
+
+Result<engine::ControlRequest> read_entry(const JobId& job, const store::InboxEntry& entry) {
+  AE_ASSIGN(const Value json,
+            engine::read_side_record(engine::inbox_location(job, entry.id), entry.request));
+  return engine::ControlRequest::from_json(json);
 }
 
 // Messages of a channel, and answers to a wait or a call, apply in the order in which they were
 // accepted. If a job was parked with its inbox, its earlier entries are applied before `new_request`.
-// Appends their events to `events` and returns the numbers of their inbox entries.
-Result<std::vector<std::uint64_t>> collect_earlier_requests(
+// Appends their events to `events` and returns their inbox entries.
+Result<std::vector<AppliedEntry>> collect_earlier_requests(
     engine::State& state, const std::vector<store::InboxEntry>& inbox,
     const engine::ControlRequest& new_request, const engine::DecisionContext& context,
     const engine::PlanSource& plans, std::vector<EventBody>& events) {
-  std::vector<std::uint64_t> numbers;
+  std::vector<AppliedEntry> entries;
   const std::string own_id = inbox_id(new_request);
   for (const store::InboxEntry& entry : inbox) {
-    const auto json =
-        engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.request);
-    const auto request =
-        json ? engine::ControlRequest::from_json(*json) : std::unexpected(json.error());
-    const bool same_channel = request && request->kind == engine::ControlRequest::Kind::message &&
-                              new_request.kind == request->kind &&
-                              request->channel == new_request.channel;
-    if (!same_channel && !(request && concern_same_wait(*request, new_request))) continue;
+    const auto request = read_entry(state.job, entry);
+    if (!request || !applies_before(*request, new_request)) continue;
     auto applied = engine::apply_request(state, *request, context);
     if (!applied) continue;  // the job is ending: `apply_remaining_requests` handles this entry
     for (EventBody& draft : applied->events) {
       AE_TRY(engine::apply(state, draft, context.now, plans));
       events.push_back(std::move(draft));
     }
-    numbers.push_back(entry.number);
+    entries.push_back({entry.number, entry.id, reply_text(applied->answer)});
     if (entry.id == own_id) break;  // the same request, sent again
   }
-  return numbers;
+  return entries;
 }
 
 // Applies the rest of the inbox that the job was parked with, as a lease holder does; ending the
-// job in this commit would lose it. `numbers`: entries that are already in the log; the others are
+// job in this commit would lose it. `entries`: those that are already in the log; the others are
 // added.
 Status apply_remaining_requests(const engine::State& state,
                                 const std::vector<store::InboxEntry>& inbox,
                                 const engine::DecisionContext& context,
-                                std::vector<std::uint64_t>& numbers,
+                                std::vector<AppliedEntry>& entries,
                                 const std::function<Status(EventBody)>& follow) {
   for (const store::InboxEntry& entry : inbox) {
-    if (std::ranges::find(numbers, entry.number) != numbers.end()) continue;
-    AE_ASSIGN(const Value json,
-              engine::read_side_record(engine::inbox_location(state.job, entry.id), entry.request));
-    AE_ASSIGN(const engine::ControlRequest request, engine::ControlRequest::from_json(json));
-    numbers.push_back(entry.number);
+    if (std::ranges::find(entries, entry.number, &AppliedEntry::number) != entries.end()) continue;
+    AE_ASSIGN(const engine::ControlRequest request, read_entry(state.job, entry));
+    entries.push_back({.number = entry.number, .id = entry.id, .reply = {}});
     if (request.kind == engine::ControlRequest::Kind::timers) continue;
-    auto applied = engine::apply_request(state, request, context);
-    auto drafts = applied ? std::move(applied->events) : std::vector<EventBody>();
-    if (drafts.empty()) drafts = engine::expire_request(state, request);
-    for (EventBody& draft : drafts) AE_TRY(follow(std::move(draft)));
+    auto applied = engine::apply_accepted(state, request, context);
+    entries.back().reply = reply_text(applied.answer);
+    for (EventBody& draft : applied.events) AE_TRY(follow(std::move(draft)));
   }
   return {};
+}
+
+// Fails as engine::check_not_expired. An entry of the inbox was accepted in time: it may be sent
+// again later, and may close the wait of this request before the wait expires.
+Status check_in_time(const JobSnapshot& read, const engine::ControlRequest& request, Instant now) {
+  for (const store::InboxEntry& entry : read.inbox) {
+    if (entry.id == inbox_id(request)) return {};
+    const auto before = read_entry(read.state.job, entry);
+    if (before && applies_before(*before, request)) return {};
+  }
+  return engine::check_not_expired(read.state, request, now);
+}
+
+bool is_counted(const engine::ControlRequest& request) {
+  return request.kind == engine::ControlRequest::Kind::signal ||
+         request.kind == engine::ControlRequest::Kind::message;
 }
 
 // Importing a late result may be what kills the process: for a worn-out job, its next attempt does
@@ -158,7 +146,11 @@ struct RequestSubmitter::ActiveRequest {
   async::Done<Result<Value>> done;
   bool must_notify = false;  // notify the lease holder, even if there is nothing to write
   int tries = 0;
-  int checks = 0;  // checks whether it was applied
+  // While the request is in the inbox:
+  std::string entry;     // its id
+  bool applies = false;  // to the log as it was when it was written
+  Duration waited{0}, poll = kPollFirst;
+  std::optional<async::TimerId> timer;
 };
 
 void RequestSubmitter::submit(JobId job, engine::ControlRequest request,
@@ -172,11 +164,9 @@ void RequestSubmitter::submit(JobId job, engine::ControlRequest request,
     });
   }
   if (request.id.empty()) request.id = new_uuid(world_);
-  if (request.kind == engine::ControlRequest::Kind::resolve) {
-    // The decision is based on a view no later than now, however long the request waits afterwards.
-    const Instant now = world_.store.now();
-    request.checked_at = std::min(now, request.checked_at.value_or(now));
-  }
+  // The decision was made no later than now, however long the request waits afterwards.
+  const Instant now = world_.store.now();
+  request.checked_at = std::min(now, request.checked_at.value_or(now));
   try_request(std::make_shared<ActiveRequest>(ActiveRequest{
       .job = std::move(job), .request = std::move(request), .done = std::move(done)}));
 }
@@ -202,11 +192,12 @@ void RequestSubmitter::try_request(std::shared_ptr<ActiveRequest> active) {
 // One transaction decides between inbox and log: each write names the state of the claim that it
 // requires and fails if that has changed; then everything is read again (SPEC §10).
 void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read) {
+  if (read.row.claim) return enqueue(std::move(active), std::move(read));
   const engine::DecisionContext context = request_context();
   const Instant now = context.now;
   // Late results are applied first: they are facts, whatever the request says.
   std::vector<EventBody> events;
-  if (!read.row.claim && !skips_late_results(read.state, active->request)) {
+  if (!skips_late_results(read.state, active->request)) {
     auto imported = engine::import_stored_effects(read.state, stored_effects(read.effects));
     if (!imported) return active->done(std::unexpected(imported.error()));
     events = std::move(*imported);
@@ -215,57 +206,29 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
       if (!applied) return active->done(std::unexpected(applied.error()));
     }
   }
-  std::vector<std::uint64_t> numbers;
-  if (!read.row.claim) {
-    auto earlier = collect_earlier_requests(read.state, read.inbox, active->request, context,
-                                            plans_.source(), events);
-    if (!earlier) return active->done(std::unexpected(earlier.error()));
-    numbers = *std::move(earlier);
-  }
-  // With a lease holder, earlier inbox entries are only simulated and the state is then ahead of
-  // the log. Without one, a job that was parked with its inbox applies the rest of it when it is
-  // claimed.
-  const bool as_logged =
-      !read.row.claim ||
-      !apply_earlier_requests(read.state, read.inbox, active->request, context, plans_.source());
+  auto entries = collect_earlier_requests(read.state, read.inbox, active->request, context,
+                                          plans_.source(), events);
+  if (!entries) return active->done(std::unexpected(entries.error()));
   const std::vector<std::string> offered = tool_versions(read.state);
   // The request is applied as this process would continue the job
   engine::DecisionContext offering = context;
   offering.tool_versions = &offered;
   offering.execution_version = &host_.version_of(read.state.agent);
   auto applied = engine::apply_request(read.state, active->request, offering);
-  const bool accepted_before =
-      std::ranges::count(read.inbox, inbox_id(active->request), &store::InboxEntry::id) > 0;
-  if (applied && !applied->events.empty() && !accepted_before) {
-    if (auto in_time = engine::check_not_expired(read.state, active->request, now); !in_time) {
+  if (applied && !applied->events.empty()) {
+    if (auto in_time = check_in_time(read, active->request, now); !in_time) {
       applied = std::unexpected(in_time.error());
     }
   }
   const Result<Value> answer =
       applied ? Result<Value>(applied->answer) : std::unexpected(applied.error());
-  const bool must_notify = active->must_notify && read.row.claim;
-  if (events.empty() && (!applied || applied->events.empty()) && !must_notify) {
-    if (as_logged) reader_.cache_state(active->job, std::move(read));
+  if (events.empty() && (!applied || applied->events.empty())) {
+    reader_.cache_state(active->job, std::move(read));
     return active->done(answer);
   }
-
-  const bool counts = active->request.kind == engine::ControlRequest::Kind::signal ||
-                      active->request.kind == engine::ControlRequest::Kind::message;
-  const std::uint64_t accepted = read.state.signals + read.inbox.size() - numbers.size();
-  if (counts && accepted >= engine::kSignalsMax) {
-    return active->done(fail(Code::signals_limit, "the job has accepted " +
-                                                      std::to_string(engine::kSignalsMax) +
-                                                      " signals, the most that one job may have"));
-  }
-  if (read.row.claim) {
-    // The lease holder fires its timers, after the entries of the inbox.
-    if (active->request.kind == engine::ControlRequest::Kind::timers && !must_notify) {
-      return active->done(Value::object({{"fired", 0}}));
-    }
-    if (as_logged) reader_.cache_state(active->job, std::move(read));
-    return post_to_inbox(active, applied ? *applied : engine::AppliedRequest{});
-  }
-
+  const std::uint64_t accepted = read.state.signals + read.inbox.size() - entries->size();
+  if (is_counted(active->request) && accepted >= engine::kSignalsMax)
+    return active->done(std::unexpected(engine::signals_limit_error()));
   std::vector<std::pair<InvocationId, std::uint32_t>> decided;
   const auto follow = [&](EventBody draft) -> Status {
     if (auto slot = engine::decided_effect_slot(read.state, draft))
@@ -282,7 +245,7 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
     }
   }
   if (read.state.ending) {
-    if (auto followed = apply_remaining_requests(read.state, read.inbox, context, numbers, follow);
+    if (auto followed = apply_remaining_requests(read.state, read.inbox, context, *entries, follow);
         !followed) {
       return active->done(std::unexpected(followed.error()));
     }
@@ -302,12 +265,12 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
   if (!sealed_events) return active->done(std::unexpected(sealed_events.error()));
   batch.authority = store::Batch::Unleased{};
   batch.effects_absent = std::move(decided);
-  batch.inbox_consumed = std::move(numbers);
+  consume(*std::move(entries), batch);
   sign_head(world_, writer.end(), now, batch);
   read.row.head = writer.end().head;
   read.bytes += bytes_of(*batch.sealed);
   commit_until_known(world_, alive_.watch(), std::make_shared<store::Batch>(std::move(batch)),
-                     [this, active, sealed_events = *std::move(sealed_events), answer, as_logged,
+                     [this, active, sealed_events = *std::move(sealed_events), answer,
                       read = std::move(read)](Result<store::CommitResult> result) mutable {
                        if (!result) {
                          const Code code = result.error().code;
@@ -323,86 +286,109 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
                        }
                        const bool may_claim =
                            host_.may_claim(read.row.agent, read.row.capabilities);
-                       if (as_logged) reader_.cache_state(active->job, std::move(read));
+                       reader_.cache_state(active->job, std::move(read));
                        active->done(answer);
                        if (may_claim) host_.on_claimable();
                      });
 }
 
-// Writes the request to the inbox of the lease holder.
-void RequestSubmitter::post_to_inbox(std::shared_ptr<ActiveRequest> active,
-                                     const engine::AppliedRequest& applied) {
-  // The request is applied later: it binds the resolution to the try it was checked against.
-  active->request.try_no = applied.try_no;
-  Value answer = Value::object({{"accepted", true}});
-  if (applied.answer.find("buffered")) answer = applied.answer;
-  if (const Value* why = applied.answer.find("reason")) {  // an approval that is not used
-    answer = answer.with("applied", false).with("reason", *why);
+// A worker holds the job: writes the request to its inbox.
+void RequestSubmitter::enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read) {
+  engine::ControlRequest& request = active->request;
+  // The lease holder fires its timers, after the entries of the inbox.
+  if (request.kind == engine::ControlRequest::Kind::timers && !active->must_notify)
+    return active->done(Value::object({{"fired", 0}}));
+  if (is_counted(request) && read.state.signals + read.inbox.size() >= engine::kSignalsMax)
+    return active->done(std::unexpected(engine::signals_limit_error()));
+  const engine::DecisionContext context = request_context();
+  const auto applied = engine::apply_request(read.state, request, context);
+  if (applied && !applied->events.empty()) {
+    if (auto in_time = check_in_time(read, request, context.now); !in_time)
+      return active->done(std::unexpected(in_time.error()));
   }
-  store::InboxEntry entry{.number = 0, .id = inbox_id(active->request), .request = {}};
-  entry.request = canonical(engine::with_checksum(engine::inbox_location(active->job, entry.id),
-                                                  active->request.to_json()));
-  world_.store.put_inbox(active->job, std::move(entry),
-                         [this, active, answer](Result<void> put) mutable {
-                           if (!put && put.error().code == Code::not_held)
-                             return try_request(active);
-                           if (!put) return active->done(std::unexpected(put.error()));
-                           host_.on_inbox_written(active->job);
-                           if (active->request.kind == engine::ControlRequest::Kind::timers)
-                             return active->done(std::move(answer));
-                           recheck_accepted(active, std::move(answer));
-                         });
-}
-
-// The lease holder may have closed the request's subject between the read and the write to the
-// inbox. A commit that closes it after that reads the inbox first, so one more check is enough: the
-// request can still be applied, or it has been, or the job shows what came before it.
-void RequestSubmitter::recheck_accepted(std::shared_ptr<ActiveRequest> active, Value answer) {
-  reader_.read_newest(
-      active->job, [this, active, answer = std::move(answer)](Result<JobSnapshot> read) mutable {
-        if (!read) {
-          return active->done(
-              fail(Code::unknown_outcome,
-                   "the request is in the job's inbox, and whether it was in time is unknown: " +
-                       read.error().message));
-        }
-        engine::State& state = read->state;
-        const bool is_applied = engine::is_handled(state, active->request);
-        const bool plan = active->request.kind == engine::ControlRequest::Kind::plan;
-        const bool is_pending = plan && std::ranges::count(read->inbox, inbox_id(active->request),
-                                                           &store::InboxEntry::id) > 0;
-        const engine::DecisionContext context = request_context();
-        const bool as_logged =
-            !apply_earlier_requests(state, read->inbox, active->request, context, plans_.source());
-        auto applied = engine::apply_request(state, active->request, context);
-        // An early answer that its wait turns out not to accept is kept and finally listed as
-        // undelivered.
-        const bool is_buffered = !applied && answer.find("buffered") &&
-                                 !engine::expire_request(state, active->request).empty();
-        if (as_logged) reader_.cache_state(active->job, std::move(*read));
-        if (is_applied || is_buffered) return active->done(std::move(answer));
-        if (is_pending) return wait_for_plan(active, std::move(answer));
-        if (applied && plan && !applied->events.empty()) {
-          applied = fail(Code::call_pending,
-                         "the plan was rejected because a call was running when the lease holder "
-                         "checked it; try again, or pause the job first");
-        }
-        if (!applied) return active->done(std::unexpected(applied.error()));
-        active->done(applied->events.empty() ? std::move(applied->answer) : std::move(answer));
+  // An entry that is applied first may change whether this request applies.
+  const bool first = read.inbox.empty() && request.kind != engine::ControlRequest::Kind::timers;
+  if (first && applied && applied->events.empty()) return active->done(applied->answer);
+  active->applies = first && applied.has_value();
+  // It is applied later: this binds it to the try whose outcome its author has seen as unknown.
+  if (applied && request.kind == engine::ControlRequest::Kind::resolve)
+    request.try_no = applied->try_no;
+  reader_.cache_state(active->job, std::move(read));
+  store::InboxEntry entry{.number = 0, .id = inbox_id(request), .request = {}};
+  active->entry = entry.id;
+  entry.request = canonical(
+      engine::with_checksum(engine::inbox_location(active->job, entry.id), request.to_json()));
+  world_.store.put_inbox(
+      active->job, std::move(entry), [this, alive = alive_.watch(), active](Result<void> put) {
+        if (!alive) return;
+        if (!put && put.error().code == Code::not_held) return try_request(active);
+        if (!put) return active->done(std::unexpected(put.error()));
+        const bool has_reply = active->request.kind != engine::ControlRequest::Kind::timers;
+        if (has_reply) waiting_.emplace(std::pair(active->job, active->entry), active);
+        host_.on_inbox_written(active->job);
+        if (!has_reply) return active->done(Value::object({{"accepted", true}}));
+        poll_later(active);
       });
 }
 
-// A plan is rejected while a call is in flight, which only the lease holder knows.
-void RequestSubmitter::wait_for_plan(std::shared_ptr<ActiveRequest> active, Value answer) {
-  if (++active->checks > kPlanChecks) {
-    return active->done(fail(Code::unknown_outcome,
-                             "the plan is in the job's inbox, and the lease holder has not checked "
-                             "it yet; the hash of the job's plan shows whether it was replaced"));
+// The reply of a lease holder in this process arrives by on_reply, that of another one is read.
+void RequestSubmitter::poll_later(const std::shared_ptr<ActiveRequest>& active) {
+  active->timer = world_.loop.after(active->poll, [this, alive = alive_.watch(), active] {
+    if (!alive) return;
+    active->timer.reset();
+    active->waited += active->poll;
+    active->poll = std::min(2 * active->poll, kPollMax);
+    world_.store.read_inbox_entry(active->job, active->entry,
+                                  [this, alive, active](Result<store::InboxEntryState> state) {
+                                    if (alive) on_polled(active, std::move(state));
+                                  });
+  });
+}
+
+void RequestSubmitter::on_polled(const std::shared_ptr<ActiveRequest>& active,
+                                 Result<store::InboxEntryState> state) {
+  if (!is_waiting(active)) return;  // answered meanwhile
+  if (!state) {
+    return finish(active, fail(Code::unknown_outcome,
+                               "the request is in the job's inbox, and whether it was applied is "
+                               "unknown: " +
+                                   state.error().message));
   }
-  world_.loop.after(std::chrono::milliseconds(10 << std::min(active->checks, 6)),
-                    [this, alive = alive_.watch(), active, answer = std::move(answer)]() mutable {
-                      if (alive) recheck_accepted(active, std::move(answer));
-                    });
+  if (state->reply) return finish(active, read_reply(*state->reply));
+  if (state->pending && active->waited < kReplyWait) return poll_later(active);
+  // No process runs the job now, or one of an earlier version: the request is applied later, or was
+  // applied without a reply.
+  if (active->request.kind == engine::ControlRequest::Kind::plan) {
+    return finish(active, fail(Code::unknown_outcome,
+                               "the plan is in the job's inbox, and the lease holder has not "
+                               "checked it yet; the hash of the job's plan shows whether it was "
+                               "replaced"));
+  }
+  if (!active->applies) {
+    return finish(active, fail(Code::unknown_outcome,
+                               "the request is in the job's inbox, and whether it applies is known "
+                               "once a worker runs the job; send it again with the same id"));
+  }
+  finish(active, Value::object({{"accepted", true}}));
+}
+
+void RequestSubmitter::on_reply(const JobId& job, const std::string& id, const std::string& reply) {
+  const auto [first, last] = waiting_.equal_range(std::pair(job, id));
+  std::vector<std::shared_ptr<ActiveRequest>> answered;
+  for (auto it = first; it != last; ++it) answered.push_back(it->second);
+  for (const auto& active : answered) finish(active, read_reply(reply));
+}
+
+bool RequestSubmitter::is_waiting(const std::shared_ptr<ActiveRequest>& active) const {
+  const auto [first, last] = waiting_.equal_range(std::pair(active->job, active->entry));
+  return std::any_of(first, last, [&](const auto& one) { return one.second == active; });
+}
+
+void RequestSubmitter::finish(const std::shared_ptr<ActiveRequest>& active, Result<Value> answer) {
+  const auto [first, last] = waiting_.equal_range(std::pair(active->job, active->entry));
+  waiting_.erase(std::find_if(first, last, [&](const auto& one) { return one.second == active; }));
+  if (active->timer) world_.loop.cancel(*active->timer);
+  active->done(std::move(answer));
 }
 
 // This process's versions of the plan's tools; "" = it does not offer the tool.

@@ -1,14 +1,17 @@
 // RequestSubmitter: applies the control requests of operators, clients and timers to a job.
 //
 // While no attempt holds the job, a request is applied here and written to the log. Otherwise it is
-// written to the inbox of the lease holder, which applies it. Both writes fail if the claim of the
-// job has changed since it was read; then the job is read again.
+// written to the inbox of the lease holder, which applies it and writes a reply beside the entry, in
+// one commit. Both writes fail if the claim of the job has changed since it was read; then the job is
+// read again.
 // Threads: the loop's.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "async/alive.h"
@@ -50,14 +53,19 @@ class RequestSubmitter {
   void submit(JobId job, engine::ControlRequest request, async::Done<Result<Value>> done);
   // A late result of the job is stored: applies it, or notifies the lease holder.
   void submit_late_result(JobId job, async::Done<Result<Value>> done);
+  // The lease holder is in this process, and its reply to an inbox entry became durable.
+  void on_reply(const JobId& job, const std::string& id, const std::string& reply);
 
  private:
   struct ActiveRequest;
   void try_request(std::shared_ptr<ActiveRequest> active);
   void apply_or_enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read);
-  void post_to_inbox(std::shared_ptr<ActiveRequest> active, const engine::AppliedRequest& applied);
-  void recheck_accepted(std::shared_ptr<ActiveRequest> active, Value answer);
-  void wait_for_plan(std::shared_ptr<ActiveRequest> active, Value answer);
+  void enqueue(std::shared_ptr<ActiveRequest> active, JobSnapshot&& read);
+  void poll_later(const std::shared_ptr<ActiveRequest>& active);
+  void on_polled(const std::shared_ptr<ActiveRequest>& active,
+                 Result<store::InboxEntryState> state);
+  bool is_waiting(const std::shared_ptr<ActiveRequest>& active) const;
+  void finish(const std::shared_ptr<ActiveRequest>& active, Result<Value> answer);
   engine::DecisionContext request_context();
   std::vector<std::string> tool_versions(const engine::State& state);
 
@@ -65,6 +73,8 @@ class RequestSubmitter {
   RequestHost& host_;
   JobReader& reader_;
   const engine::PlanCache& plans_;
+  // Requests in an inbox, by job and id of the entry.
+  std::multimap<std::pair<JobId, std::string>, std::shared_ptr<ActiveRequest>> waiting_;
   async::Alive alive_;
 };
 

@@ -41,7 +41,7 @@ std::string events_text(const std::vector<std::uint64_t>& seqs) {
 // Describes what is kept of an erased value.
 std::string retained_part_name(const Event& event) {
   const auto* decision = as<DecisionRecorded>(event);
-  const std::string_view kind = decision != nullptr ? decision->kind : std::string_view();
+  const std::string_view kind = decision != nullptr ? decision->kind.view() : std::string_view();
   if (kind == "branch") return "the number of items of a map";
   if (kind == "tool_choice") return "which tools a model chose";
   if (kind == "end") return "the code with which the job ends";

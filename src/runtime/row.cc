@@ -4,11 +4,34 @@
 
 namespace ae::runtime {
 
+namespace {
+
+// What an operator may be asked for. A call with an unknown outcome counts until the end of the
+// job, also while its retry runs.
+store::PendingKinds pending_of(const engine::State& state) {
+  namespace pending = store::pending;
+  if (engine::is_terminal(state.status))
+    return state.unknown_calls().empty() ? 0 : pending::unknown_outcome;
+  store::PendingKinds kinds = 0;
+  if (state.had_unknown_outcome || !state.earlier_unknown.empty())
+    kinds |= pending::unknown_outcome;
+  if (state.budget.exceeded) kinds |= pending::budget;
+  if (state.ending) return kinds;  // nothing else is accepted any more
+  if (state.open_requests.calls > 0) kinds |= pending::call;
+  if (state.open_requests.waits > 0) kinds |= pending::wait;
+  if (state.open_requests.questions > 0) kinds |= pending::question;
+  if (state.escalated > 0) kinds |= pending::confirmation;
+  return kinds;
+}
+
+}  // namespace
+
 store::RowState row_of(const engine::State& state) {
   store::RowState row;
   row.status = to_text(state.status);
   if (state.status == engine::JobStatus::queued) row.not_before = state.not_before;
   if (!engine::is_terminal(state.status)) row.wake_at = state.next_due();
+  row.pending = pending_of(state);
   return row;
 }
 

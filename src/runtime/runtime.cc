@@ -481,6 +481,10 @@ void Runtime::on_inbox_written(const JobId& job) {
   if (auto it = drivers_.find(job); it != drivers_.end()) it->second->on_inbox_notify();
 }
 
+void Runtime::on_inbox_reply(const JobId& job, const std::string& id, const std::string& reply) {
+  request_submitter_.on_reply(job, id, reply);
+}
+
 void Runtime::on_claimable() {
   claimable_ = true;
   claim_more();

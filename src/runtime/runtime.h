@@ -124,6 +124,7 @@ class Runtime : private JobDriverHost, private RequestHost {
     return it != lost_to_outage_.end() && it->second.contains(attempt);
   }
   void on_inbox_written(const JobId& job) override;
+  void on_inbox_reply(const JobId& job, const std::string& id, const std::string& reply) override;
   void on_claimable() override;
   void check_offered_elsewhere(const store::JobRow& row, const std::string& version,
                                async::Done<Result<bool>> done) override;

@@ -160,17 +160,15 @@ class WorkerFixture final : public RuntimeObserver {
     AE_CHECK(made.has_value(), made ? "" : made.error().message);
     env_.loop.run_ready();
   }
+  // Does not wait for the reply of a lease holder: returns {accepted: true} if there is none yet.
   Result<Value> submit(engine::ControlRequest request) {
-    auto answer = env_.loop.await<Result<Value>>(
-        [&](auto done) { runtime->submit_request(kJob, std::move(request), std::move(done)); });
+    const auto answer = start_request(std::move(request));
     env_.loop.run_ready();
-    return answer;
+    return *answer ? **answer : Value::object({{"accepted", true}});
   }
-  // As `submit`, for a request that is answered only after the lease holder has checked it.
+  // As `submit`, and waits for the reply.
   Result<Value> submit_and_wait(engine::ControlRequest request) {
-    auto answer = std::make_shared<std::optional<Result<Value>>>();
-    runtime->submit_request(kJob, std::move(request),
-                            [answer](Result<Value> result) { answer->emplace(result); });
+    const auto answer = start_request(std::move(request));
     for (int i = 0; i < 1500 && !*answer; ++i) env_.loop.advance(10ms);
     AE_CHECK(answer->has_value());
     return **answer;
@@ -211,6 +209,13 @@ class WorkerFixture final : public RuntimeObserver {
     outages += out ? "out " : "back ";
   }
   void on_store_stopped(const Error& error) override { stopped = error; }
+
+  std::shared_ptr<std::optional<Result<Value>>> start_request(engine::ControlRequest request) {
+    auto answer = std::make_shared<std::optional<Result<Value>>>();
+    runtime->submit_request(kJob, std::move(request),
+                            [answer](Result<Value> result) { answer->emplace(std::move(result)); });
+    return answer;
+  }
 
   TestEnvironment& env_;
   std::deque<PendingCall> calls;

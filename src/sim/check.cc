@@ -8,9 +8,11 @@
 #include <span>
 
 #include "engine/heart/recorded_value.h"
+#include "inspect/requests_view.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "runtime/runtime.h"
 #include "sim/checker.h"
 
@@ -60,7 +62,7 @@ void PartSteps::apply(const Event& event) {
   } else if (const auto* plan = as<PlanGenerated>(event)) {  // steps not carried start again
     std::set<std::string, std::less<>> carried;
     if (plan->carried.is_array()) {
-      for (const Value& entry : plan->carried.items()) carried.emplace(entry.text("step_id"));
+      for (const Value& entry : plan->carried.items()) carried.emplace(entry.text(field::step_id));
     }
     std::erase_if(own_, [&](const auto& own) { return !carried.contains(own.second); });
   }
@@ -209,6 +211,24 @@ void row_is_a_copy(const JobEvidence& e, Checker& checker) {
                   "the row's wake_at is not the next due instant of the log");
 }
 
+// Lists of requests read only the jobs whose rows have the kind.
+void row_has_open_requests(const JobEvidence& e, Checker& checker) {
+  constexpr std::pair<std::string_view, store::PendingKinds> kKinds[] = {
+      {"call", store::pending::call},
+      {"wait", store::pending::wait},
+      {"question", store::pending::question},
+      {"confirmation", store::pending::confirmation},
+      {"unknown_outcome", store::pending::unknown_outcome},
+      {field::budget, store::pending::budget}};
+  for (const Value& request : engine::requests_view(e.state)) {
+    for (const auto& [name, kind] : kKinds) {
+      if (request.text(field::kind) != name) continue;
+      checker.fail_if((e.loaded.row.pending & kind) == 0,
+                      "the row does not have the open request " + canonical(request));
+    }
+  }
+}
+
 void end_is_final(const JobEvidence& e, Checker& checker) {
   bool ended = false;
   for (const Event& event : e.events) {
@@ -352,7 +372,7 @@ void unknown_outcome_is_never_guessed(const JobEvidence& e, Checker& checker) {
       if (before && !before->definite) {
         bool allowed = false;
         for (const Event& event : e.events) {
-          const auto* decision = decision_of(event, "in_doubt");
+          const auto* decision = decision_of(event, field::in_doubt);
           allowed = allowed || (decision && event.seq > before->seq && event.seq < t.seq &&
                                 step_of(event) == call.step && decision->state == "not_happened");
         }
@@ -420,7 +440,7 @@ void not_happened_waits(const JobEvidence& e, Checker& checker) {
     if (!decision || decision->state != "not_happened") continue;
     const Instant at = decision->at.value_or(Instant{});
     for (const auto& [invocation, call] : calls) {
-      if (call.key != decision->payload.value.text("idempotency_key")) continue;
+      if (call.key != decision->payload.value.text(field::idempotency_key)) continue;
       for (const std::int64_t number : unsettled_tries(call, event.seq)) {
         checker.fail_if(at < call.tries.at(number).settled_at(kToolTimeout, kToolGrace),
                         call.tool + " try " + std::to_string(number) + " could still arrive");
@@ -518,8 +538,8 @@ void timers_fire_late_and_once(const JobEvidence& e, Checker& checker) {
   std::set<std::string, std::less<>> fired;
   for (const Event& event : e.events) {
     // The wall time was raised, so its timer may fire again.
-    const auto* budget_raise = decision_of(event, "budget");
-    if (budget_raise && !budget_raise->payload.value["wall"].is_null()) fired.erase("budget");
+    const auto* budget_raise = decision_of(event, field::budget);
+    if (budget_raise && !budget_raise->payload.value["wall"].is_null()) fired.erase(field::budget);
     const auto* timer = as<TimerFired>(event);
     if (!timer) continue;
     checker.fail_if(!fired.insert(timer->effect_id).second, timer->effect_id + " fired twice");
@@ -569,6 +589,7 @@ constexpr Rule kRules[] = {
     {"L1 a log has no gap", log_is_gapless},
     {"L2 an event id occurs once", ids_are_unique},
     {"L3 the row is a copy of the log", row_is_a_copy},
+    {"L4 the row has the kind of each open request", row_has_open_requests},
     {"L4 an end is unique and final", end_is_final},
     {"L6 the log verifies: chain, states, ledger, replay", log_verifies},
     {"D2 no effect without a declaration", trace_ids_are_stable},
@@ -739,11 +760,11 @@ void check_visible(SimWorld& world, const engine::PlanSource& plans) {
     if (!all) continue;  // check_all reports it
     const Value view = engine::job_view(all->state);
     bool visible = false;
-    for (const Value& wait : view["waits"].items()) {
-      visible = visible || wait["actions"].size() > 0 || wait["due_at"].is_string();
+    for (const Value& wait : view[field::waits].items()) {
+      visible = visible || wait["actions"].size() > 0 || wait[field::due_at].is_string();
     }
     const Value& parked = view["parked"];
-    visible = visible || (!parked.text("reason").empty() && parked["action"].is_object());
+    visible = visible || (!parked.text(field::reason).empty() && parked["action"].is_object());
     const bool blocked = engine::is_blocked(all->state.status);
     if (!blocked || !visible) {
       world.report().violate(kRule, job, "it is " + observed.status + ": " + canonical(view),

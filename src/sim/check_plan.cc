@@ -4,6 +4,7 @@
 #include <set>
 
 #include "json/json.h"
+#include "log/field_names.h"
 #include "sim/checker.h"
 
 namespace ae::sim {
@@ -63,11 +64,11 @@ class WorkItemWalker {
   void apply_import(const Value& entry) {
     if (is_unfinished(entry)) return;
     const ToolKind* kind = tool_kind(entry.text("tool"));
-    const bool committed =
-        entry.text("result_type") == "side_effect_committed" || entry["committed"] == Value(true);
+    const bool committed = entry.text(field::result_type) == "side_effect_committed" ||
+                           entry["committed"] == Value(true);
     const bool of_loop = entry.find("turn") != nullptr;
-    work_items_[name_of(entry.text("node_id"), entry[of_loop ? "step_id" : "item"])] = {
-        std::string(entry.text("step_id")), true,
+    work_items_[name_of(entry.text(field::node_id), entry[of_loop ? field::step_id : "item"])] = {
+        std::string(entry.text(field::step_id)), true,
         kind && committed && kind->effect_class != EffectClass::read, true};
   }
 
@@ -86,7 +87,7 @@ class WorkItemWalker {
 
   void replaced(const Event& event, const PlanGenerated& plan) {
     std::set<std::string, std::less<>> carried, dropped;
-    for (const Value& entry : plan.carried.items()) carried.emplace(entry.text("node_id"));
+    for (const Value& entry : plan.carried.items()) carried.emplace(entry.text(field::node_id));
     if (plan.drop.is_array()) {
       for (const Value& node : plan.drop.items()) dropped.insert(node.as_string());
     }
@@ -123,7 +124,7 @@ void imports_are_not_done_again(const JobEvidence& e, Checker& checker) {
   for (const Event& event : e.events) {
     if (const auto* fork = as<ForkImported>(event)) {
       for (const Value& entry : fork->commands.items()) {
-        if (!is_unfinished(entry)) imported.emplace(entry.text("step_id"));
+        if (!is_unfinished(entry)) imported.emplace(entry.text(field::step_id));
         checker.mark("fork.brought_in");
         if (entry["under_way"] == Value(true)) checker.mark("fork.loop_goes_on");
       }
@@ -145,7 +146,7 @@ std::set<std::string, std::less<>> imported_steps(const JobEvidence& e) {
     const auto* fork = as<ForkImported>(event);
     if (!fork) continue;
     for (const Value& entry : fork->commands.items()) {
-      if (!is_unfinished(entry)) steps.emplace(entry.text("step_id"));
+      if (!is_unfinished(entry)) steps.emplace(entry.text(field::step_id));
     }
   }
   return steps;
@@ -228,7 +229,7 @@ void fork_shares_no_key(const JobEvidence& e, Checker& checker) {
     for (const auto& [step, result] : fork->results.value.members()) {
       const auto had = results.find(step);
       const bool other =
-          had != results.end() && result.find("error") == nullptr && had->second != result;
+          had != results.end() && result.find(field::error) == nullptr && had->second != result;
       checker.fail_if(other, "what was brought in of " + step + " is not what the origin had");
     }
   }
@@ -314,8 +315,8 @@ std::set<std::string> imported_before(const JobEvidence& e, std::size_t end) {
     if (const auto* fork = as<ForkImported>(e.events[i])) {
       for (const Value& entry : fork->commands.items()) {
         const bool is_part = entry.find("item") != nullptr || entry.find("turn") != nullptr;
-        if (entry.find("result_type") != nullptr && !is_part) {
-          nodes.insert(std::string(entry.text("node_id")));
+        if (entry.find(field::result_type) != nullptr && !is_part) {
+          nodes.insert(std::string(entry.text(field::node_id)));
         }
       }
     } else if (const auto* plan = as<PlanGenerated>(e.events[i]); plan && plan->drop.is_array()) {
@@ -337,12 +338,12 @@ void plans_are_those_asked_for(const JobEvidence& e, Checker& checker) {
     }
     const Value& requested = request->second.request.payload;
     const auto* generated = as<PlanGenerated>(e.events[i + 1]);
-    checker.fail_if(!generated || generated->task_graph != requested["task_graph"],
+    checker.fail_if(!generated || generated->task_graph != requested[field::task_graph],
                     at + "the plan is another one");
     std::set<std::string> requested_drops, actual_drops;
-    const bool same_plan = requested["task_graph"] == task_graph_before(e, i);
+    const bool same_plan = requested[field::task_graph] == task_graph_before(e, i);
     const std::set<std::string> imported = imported_before(e, i);
-    for (const Value& node : requested["drop"].items()) {
+    for (const Value& node : requested[field::drop].items()) {
       // An unchanged plan drops only results that the fork imported: the others run anyway.
       if (!same_plan || imported.contains(node.as_string())) {
         requested_drops.insert(node.as_string());
@@ -360,7 +361,7 @@ void plans_are_those_asked_for(const JobEvidence& e, Checker& checker) {
       continue;
     const bool found = std::ranges::any_of(e.events, [&](const Event& event) {
       const auto* plan = as<PlanGenerated>(event);
-      return plan && plan->task_graph == ack->request.payload["task_graph"];
+      return plan && plan->task_graph == ack->request.payload[field::task_graph];
     });
     checker.fail_if(!found,
                     ack->request.id + " was accepted and is nowhere: " + canonical(ack->answer));

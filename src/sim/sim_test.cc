@@ -224,7 +224,7 @@ AE_TEST("sim/what is accepted while a claimed job is being read is taken in afte
     rig.cancel(0);
     rig.run(10s);
     ASSERT_EQ(rig.answers.size(), 3u);
-    EXPECT_TRUE(slow < 1s || rig.answers[2]["accepted"].is_bool()) << canonical(rig.answers[2]);
+    EXPECT_EQ(rig.answers[2]["cancel_requested"], Value(true)) << canonical(rig.answers[2]);
     EXPECT_EQ(rig.status(), "cancelled");
     rig.end();
   }
@@ -274,9 +274,10 @@ AE_TEST("sim/an expiry loses to a signal that was accepted before it, fused and 
     rig.run(1500ms);
     rig.signal(1, "a");
     rig.run(100ms);
-    ASSERT_EQ(rig.answers.size(), 1u);
-    EXPECT_TRUE(rig.answers[0]["accepted"].is_bool()) << canonical(rig.answers[0]);
+    EXPECT_TRUE(rig.answers.empty()) << "the lease holder has not read its inbox";
     rig.run(30s);
+    ASSERT_EQ(rig.answers.size(), 1u);
+    EXPECT_EQ(rig.answers[0]["outcome"], "signalled") << canonical(rig.answers[0]);
     EXPECT_EQ(rig.status(), "completed");
     EXPECT_EQ(canonical(rig.end()), R"({"key":"a"})");
   }
@@ -322,11 +323,11 @@ AE_TEST("sim/a timer that somebody else sees due does not overtake a signal") {
   rig.fire_timers(1);
   rig.run(100ms);
   rig.signal(1, "a");
-  rig.run(100ms);
-  EXPECT_EQ(rig.answers.size(), 1u);
   rig.run(5s);
+  EXPECT_TRUE(rig.answers.empty()) << "the lease holder is paused";
   rig.world().resume(0);
   rig.run(30s);
+  EXPECT_EQ(rig.answers.size(), 1u);
   EXPECT_EQ(rig.status(), "completed");
   EXPECT_EQ(canonical(rig.end()), R"({"key":"a"})");
 }

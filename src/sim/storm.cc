@@ -348,7 +348,7 @@ void Storm::fork(const runtime::ForkRequest& request, const SimPlan& plan, int d
     }
     if (request.job.text.ends_with("-again") || random_.one_in(3)) return;
     runtime::ForkRequest again = request;  // a user reads what it repeats, and agrees
-    again.job.text += "-again";
+    again.job.text = request.job.text.string() + "-again";
     again.idempotency_key.clear();
     again.repeat_all = random_.one_in(3);
     for (const Value& effect : repeated) {

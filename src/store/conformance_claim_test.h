@@ -271,6 +271,13 @@ inline void counts(ConformanceFixture& r) {
   EXPECT_EQ(r.listed_ids({.updated_before = between}), "old");
   EXPECT_EQ(r.listed_ids({.status = "queued", .updated_before = r.at(std::chrono::hours(1))}),
             "q5 q1 old");
+  commit_now(r.create("asks", {.agent = "a"},
+                      {.status = "completed", .pending = pending::call | pending::budget}));
+  commit_now(r.create("doubts", {.agent = "a"},
+                      {.status = "completed", .pending = pending::unknown_outcome}));
+  EXPECT_EQ(r.listed_ids({.pending = pending::all}), "doubts asks");
+  EXPECT_EQ(r.listed_ids({.pending = pending::call | pending::wait}), "asks");
+  EXPECT_EQ(r.listed_ids({.agent = "a", .pending = pending::question}), "");
   const auto text = [](const std::map<std::string, std::uint64_t>& numbers) {
     std::string all;
     for (const auto& [name, n] : numbers) all += name + "=" + std::to_string(n) + " ";

@@ -31,6 +31,7 @@ enum class Method : std::uint8_t {
   list_due,
   next_due,
   load,
+  read_inbox_entry,
   query,
   list_ended,
   read_audit_log,
@@ -79,6 +80,11 @@ class ForwardingStore : public Store {
   }
   void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) override {
     forward({Method::load, from_seq}, &Store::load, std::move(done), std::move(job), from_seq);
+  }
+  void read_inbox_entry(JobId job, std::string id,
+                        async::Done<Result<InboxEntryState>> done) override {
+    forward({Method::read_inbox_entry}, &Store::read_inbox_entry, std::move(done), std::move(job),
+            std::move(id));
   }
   void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) override {
     forward({Method::query}, &Store::query, std::move(done), std::move(filter));

@@ -9,7 +9,8 @@ namespace {
 
 bool has_only_effects(const Batch& b) {
   return !b.sealed && b.effects_absent.empty() && b.ledger_put.empty() && b.ledger_erase.empty() &&
-         b.inbox_consumed.empty() && !b.release && !b.signed_head && !b.audit;
+         b.inbox_consumed.empty() && b.inbox_replies.empty() && !b.release && !b.signed_head &&
+         !b.audit;
 }
 
 Error lease_lost(const Batch& batch, const Fence& fence) {
@@ -35,6 +36,9 @@ void check_batch(const Batch& batch) {
   const bool held = std::holds_alternative<Batch::Leased>(batch.authority);
   AE_CHECK(!batch.job.empty());
   AE_CHECK(std::ranges::is_sorted(batch.inbox_consumed), batch.job.text);
+  AE_CHECK(
+      std::ranges::includes(batch.inbox_consumed, batch.inbox_replies, {}, {}, &InboxReply::number),
+      batch.job.text);
   if (create != nullptr) AE_CHECK(batch.sealed && batch.expected_seq == 0, batch.job.text);
   if (std::holds_alternative<Batch::LateResult>(batch.authority)) {
     AE_CHECK(has_only_effects(batch), batch.job.text);

@@ -33,6 +33,7 @@
 #include "base/time.h"
 #include "log/seal.h"
 #include "store/audit.h"
+#include "store/pending.h"
 
 namespace ae::store {
 
@@ -81,6 +82,7 @@ struct RowState {
   // Earliest timer, expiry or deadline: `list_due` returns the job from then on, unless it is
   // leased.
   std::optional<Instant> wake_at;
+  PendingKinds pending = 0;  // what an operator is asked for
 };
 
 // A recorded effect (first commit of a split step; late results). Key: (job, invocation, try);
@@ -103,6 +105,20 @@ struct InboxEntry {
   std::uint64_t number = 0;  // assigned by the store in order of arrival
   std::string id;            // the writer's id: the same id again changes nothing
   std::string request;       // control request: canonical JSON
+};
+
+// The reply to a consumed entry, for whoever sent the request: canonical JSON. The store keeps the
+// newest kInboxRepliesMax replies of all jobs.
+struct InboxReply {
+  std::uint64_t number = 0;  // of the entry
+  std::string reply;
+};
+inline constexpr std::uint64_t kInboxRepliesMax = 100'000;
+
+// What became of an entry. Neither pending nor replied to: its reply is gone, or there was none.
+struct InboxEntryState {
+  bool pending = false;
+  std::optional<std::string> reply;
 };
 
 struct Batch {
@@ -144,6 +160,8 @@ struct Batch {
   std::vector<std::pair<InvocationId, std::uint32_t>> ledger_erase;
   // Numbers of the entries that this commit consumes, ascending. A number that is gone is ignored.
   std::vector<std::uint64_t> inbox_consumed;
+  // Replies to some of them, ascending.
+  std::vector<InboxReply> inbox_replies;
   // Releases the lease (Leased). Refused with `inbox_pending` while other entries are left.
   bool release = false;
   // The release leaves the entries for the next lease holder: the job is parked before they are
@@ -228,6 +246,7 @@ struct JobRow {
   std::uint64_t last_seq = 0;
   Hash head;  // hash of the last event
   std::optional<Instant> not_before, wake_at;
+  PendingKinds pending = 0;
   std::optional<Fence> claim;  // live or expired
   std::string claim_worker;
   std::optional<Instant> lease_until;
@@ -266,6 +285,7 @@ struct Filter {
   // Number of the job `after`: also valid when that job has been deleted.
   std::optional<std::uint64_t> after_number;
   std::optional<Instant> updated_before;  // last write was before this
+  PendingKinds pending = 0;               // jobs that may have one of these open; 0 = any job
   std::size_t limit = 100;
 };
 
@@ -339,7 +359,8 @@ class Store {
   virtual void commit(Batch batch, async::Done<Result<CommitResult>> done) = 0;
 
   // Durably enqueues a control request for the lease holder. An id that is already in the inbox
-  // changes nothing; the log contains the ids of consumed entries. Fails with not_held (no claim
+  // changes nothing; the log contains the ids of consumed entries. A new entry deletes the reply to
+  // an earlier one with its id. Fails with not_held (no claim
   // row: commit as Unleased instead) · not_found · unavailable · unknown_outcome.
   virtual void put_inbox(JobId job, InboxEntry entry, async::Done<Result<void>> done) = 0;
 
@@ -364,6 +385,9 @@ class Store {
   virtual void next_due(async::Done<Result<std::optional<Instant>>> done) = 0;
 
   virtual void load(JobId job, std::uint64_t from_seq, async::Done<Result<LoadedJob>> done) = 0;
+  // The entry with this id. Fails with not_found · unavailable.
+  virtual void read_inbox_entry(JobId job, std::string id,
+                                async::Done<Result<InboxEntryState>> done) = 0;
   // Newest first. An unknown `after` without its number is not_found.
   virtual void query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) = 0;
   // Reads job rows in order of creation; reads no events.

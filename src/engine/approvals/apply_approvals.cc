@@ -135,7 +135,7 @@ Status Applier::arguments_edited(const Erasable& payload, Step& step) {
   const Value& arguments = payload.value["arguments"];
   // Without the blind the recorded hash is used.
   const std::string hash =
-      s_.blind_erased ? std::string(payload.value.text("arguments_hash")) : s_.hash_of(arguments);
+      s_.blind_erased ? DigestText(payload.value.text("arguments_hash")) : s_.hash_of(arguments);
   if (!arguments.is_object()) return corrupt_event("without the arguments that are to be sent");
   if (hash != payload.value.text("arguments_hash") || hash == approval.arguments_hash) {
     return corrupt_event("its arguments are not those of its arguments_hash");

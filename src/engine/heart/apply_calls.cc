@@ -177,7 +177,10 @@ Status Applier::apply(const ToolInvocationFinished& event) {
   const bool certain = call.outcome == OutcomeKind::success ||
                        call.outcome == OutcomeKind::input_required ||
                        (call.outcome == OutcomeKind::failure && call.definite);
-  if (!certain) call.uncertain_tries.insert(call.try_no);
+  if (!certain) {
+    call.uncertain_tries.insert(call.try_no);
+    s_.had_unknown_outcome = true;
+  }
   // Its own attempt, or the process that opened the store since, saw its process group end.
   const bool ended =
       s_.tool_of(*step).local &&

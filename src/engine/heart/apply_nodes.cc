@@ -274,8 +274,17 @@ Status Applier::apply(const WaitOpened& event) {
   } else {
     set_phase(*step, wait.resolve ? StepPhase::in_doubt : StepPhase::waiting);
   }
+  if (wait.resolve) s_.had_unknown_outcome = true;
+  if (std::uint32_t* const count = open_count(wait)) ++*count;
   s_.waits.emplace(std::move(key), wait);
   return {};
+}
+
+// The count of open requests that contains this wait; nullptr: no operator is asked.
+std::uint32_t* Applier::open_count(const Wait& wait) {
+  if (wait.type != WaitType::human || wait.resolve) return nullptr;
+  if (wait.approval) return &s_.open_requests.calls;
+  return wait.question ? &s_.open_requests.questions : &s_.open_requests.waits;
 }
 
 Status Applier::apply(const WaitCompleted& event) {
@@ -285,6 +294,7 @@ Status Applier::apply(const WaitCompleted& event) {
   const Wait wait = it->second;
   std::string listed = s_.approval_id(wait);
   s_.waits.erase(it);
+  if (std::uint32_t* const count = open_count(wait)) --*count;
   Step& step = s_.steps[wait.step];
   Value payload = event.payload.value;
   bool erased = event.payload.erased;

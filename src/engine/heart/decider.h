@@ -133,12 +133,13 @@ class Decider {
     std::uint32_t tool;  // index into Plan::tools
     Value args;          // of the first try; later tries send the recorded ones
     std::uint32_t item = kNoItem;
-    const StepId* of = nullptr;        // of a probe or compensation: the command of the call
-    bool emitted = false;              // its command_emitted is in the log
-    std::string path = {};             // of a part of a loop that is about to start
-    bool chosen = false;               // a call of a loop that is about to start
-    std::uint32_t turn = kNoTurn;      // of a loop: the turn of this model call
-    std::string text = {}, hash = {};  // of the arguments, set on demand (`digest`)
+    const StepId* of = nullptr;    // of a probe or compensation: the command of the call
+    bool emitted = false;          // its command_emitted is in the log
+    std::string path = {};         // of a part of a loop that is about to start
+    bool chosen = false;           // a call of a loop that is about to start
+    std::uint32_t turn = kNoTurn;  // of a loop: the turn of this model call
+    std::string text = {};         // of the arguments, set on demand (`digest`)
+    DigestText hash = {};
   };
   ExternalKey external_key_of(const Declaration& d, const IdempotencyKey& key) const;
   void digest(Declaration& d) const;

@@ -390,7 +390,7 @@ AE_TEST("ending/a deadline passes while a change is in doubt, and another call i
   ASSERT_EQ(job.status(), "parked") << "x is decided before y is undone\n" << job.log_text();
   job.resolve("x", "fail").ok("y/compensate");
   EXPECT_EQ(job.last<JobFailed>().code, "deadline_exceeded") << job.log_text();
-  EXPECT_EQ(listed(job), std::set{job.state.key_of(job.step("x")).text});
+  EXPECT_EQ(listed(job), std::set{job.state.key_of(job.step("x")).text.string()});
   expect_proved(job);
 }
 
@@ -501,7 +501,7 @@ AE_TEST("ending/a call that cannot be undone keeps no job from its end, also bes
   ASSERT_EQ(job_view(job.state)["in_doubt"].size(), 1u) << "only `a` is asked about";
   job.resolve("a", "not_happened");
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
-  EXPECT_EQ(listed(job), std::set{job.state.key_of(job.step("p")).text});
+  EXPECT_EQ(listed(job), std::set{job.state.key_of(job.step("p")).text.string()});
 }
 
 AE_TEST("ending/a job with nothing to undo but a call in doubt remembers why it ends") {

@@ -732,6 +732,31 @@ Result<ControlRequest> ControlRequest::from_json(const Value& json) {
   return request;
 }
 
+AcceptedRequest apply_accepted(const State& state, const ControlRequest& request,
+                               const DecisionContext& context) {
+  auto applied = apply_request(state, request, context);
+  const bool counts =
+      request.kind == ControlRequest::Kind::signal || request.kind == ControlRequest::Kind::message;
+  if (applied && !applied->events.empty()) {
+    if (request.checked_at) {
+      if (auto in_time = check_not_expired(state, request, *request.checked_at); !in_time)
+        return {.events = {}, .answer = std::unexpected(in_time.error())};
+    }
+    if (counts && state.signals >= kSignalsMax)
+      return {.events = {}, .answer = std::unexpected(signals_limit_error())};
+    return {.events = std::move(applied->events), .answer = std::move(applied->answer)};
+  }
+  if (auto events = expire_request(state, request); !events.empty())
+    return {.events = std::move(events), .answer = Value::object({{"accepted", true}})};
+  if (!applied) return {.events = {}, .answer = std::unexpected(applied.error())};
+  return {.events = {}, .answer = std::move(applied->answer)};
+}
+
+Error signals_limit_error() {
+  return {Code::signals_limit, "the job has accepted " + std::to_string(kSignalsMax) +
+                                   " signals, the most that one job may have"};
+}
+
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const DecisionContext& context) {
   switch (request.kind) {

@@ -35,7 +35,7 @@ struct SentTry {
   std::uint32_t try_no = 0;
   AttemptId attempt;
   IdempotencyKey key;
-  std::string arguments_hash;
+  DigestText arguments_hash;
   // Of a model call: the provider, the request, and the blind of the job.
   std::string provider, blind;
   Value request;
@@ -82,6 +82,7 @@ std::optional<std::pair<InvocationId, std::uint32_t>> decided_effect_slot(const 
 
 // Signals and messages that one job accepts, applied or in its inbox (SPEC §14).
 inline constexpr std::size_t kSignalsMax = 10'000;
+Error signals_limit_error();
 
 struct ControlRequest {
   enum class Kind : std::uint8_t {
@@ -119,8 +120,8 @@ struct ControlRequest {
   std::string resolution;    // happened | not_happened | fail; of a confirmation accept | fail
   std::uint32_t try_no = 0;  // the try to resolve; 0 = the one with an unknown outcome
   std::optional<Value> result;
-  // When the check was made, by the store's clock: decides whether
-  // `not_happened` is valid. Absent = now.
+  // When its author decided, by the store's clock: `not_happened` must be valid then, and a signal
+  // counts if its wait had not expired then. Absent = when it is applied.
   std::optional<Instant> checked_at;
   // resolve, for the changes of a step: accept | fail
   std::string step_id;
@@ -139,6 +140,15 @@ struct AppliedRequest {
 // approval_edited, expression_failed, needs_version; then nothing is to be written.
 Result<AppliedRequest> apply_request(const State& state, const ControlRequest& request,
                                      const DecisionContext& context);
+
+// As apply_request, for a request from the inbox, which counts as of the instant at which its author
+// decided. The events are also those of expire_request. `answer`: what its sender receives.
+struct AcceptedRequest {
+  std::vector<EventBody> events;
+  Result<Value> answer;
+};
+AcceptedRequest apply_accepted(const State& state, const ControlRequest& request,
+                               const DecisionContext& context);
 
 // Is this request in the log, or is its goal reached? For a client that
 // repeats an accepted request.

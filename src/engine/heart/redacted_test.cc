@@ -53,7 +53,7 @@ Logged read_back(const JobFixture& job) { return logged(StoredJob(job), job); }
 // The same with these values of these events erased; `node` = "": of all nodes.
 Logged erased(const JobFixture& job, EventType type, std::string_view field,
               std::string_view node = {}) {
-  const std::string step = node.empty() ? std::string() : job.step(node).id.text;
+  const std::string step = node.empty() ? StepId().text : job.step(node).id.text;
   StoredJob stored(job);
   stored.redact(job.state.job, [&](const Event& event, std::string_view value) {
     return event.type == type && value == field && (step.empty() || step_of(event) == step);

@@ -11,6 +11,7 @@
 #include "engine/heart/policy.h"
 #include "engine/heart/recorded_value.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "log/seal.h"
 #include "schema/answer_json.h"
 
@@ -31,7 +32,7 @@ Value notice_message(const Value& notice) {
     std::string what = name;
     std::ranges::replace(what, '_', ' ');
     text += (text.empty() ? "budget: " : "; ") + std::string(amount.text("left")) + " of " +
-            std::string(amount.text("of")) + " " + what + " left";
+            std::string(amount.text(field::of)) + " " + what + " left";
   }
   return Value::object(
       {{"content", text + ". Come to an end before it is used up."}, {"role", "user"}});
@@ -68,7 +69,7 @@ Failure tool_failure(Code code, std::string message) {
 }
 
 Value failure_value(const Failure& failure) {
-  return Value::object({{"code", failure.code}, {"message", failure.message}});
+  return Value::object({{field::code, failure.code}, {"message", failure.message}});
 }
 
 Value assistant_message(const Value& answer, std::size_t turn) {
@@ -79,7 +80,7 @@ Value assistant_message(const Value& answer, std::size_t turn) {
   for (std::size_t nth = 0; nth < tool_calls.size() && tool_calls.is_array(); ++nth) {
     const Value& one = tool_calls.items()[nth];
     std::vector<Member> call{{"id", call_id(one, turn, nth)}, {"name", one.text("name")}};
-    const char* field = one.find("malformed") != nullptr ? "malformed" : "arguments";
+    const char* field = one.find("malformed") != nullptr ? "malformed" : field::arguments;
     call.emplace_back(field, one[field]);
     calls.push_back(Value::object(std::move(call)));
   }
@@ -96,10 +97,10 @@ Value tool_message(const State& state, const LoopCall& call) {
   if (call.edited) content.emplace_back("edited_arguments", *call.edited);
   const Value result = step ? step->result : Value();
   if (failure) {
-    content.emplace_back("error", failure_value(*failure));
-    message.emplace_back("error", true);
+    content.emplace_back(field::error, failure_value(*failure));
+    message.emplace_back(field::error, true);
   } else if (call.edited) {
-    content.emplace_back("result", result);
+    content.emplace_back(field::result, result);
   } else {
     message.emplace_back("content", result.is_string() ? result : Value(canonical(result)));
   }
@@ -137,7 +138,7 @@ Value remaining_budget(const Budget& budget, Limit limit) {
   const auto shown = [&](std::uint64_t n) {
     return limit == Limit::cost ? cost_text(n) : std::to_string(n);
   };
-  return Value::object({{"left", shown(left)}, {"of", shown(most)}});
+  return Value::object({{"left", shown(left)}, {field::of, shown(most)}});
 }
 
 std::string names_of(const Plan& plan, const LoopSpec& spec) {
@@ -163,7 +164,7 @@ std::optional<Failure> refusal_of(const State& state, const LoopSpec& spec, cons
     return tool_failure(Code::payload_too_large,
                         "at most 128 calls of one answer are made; ask for the others again");
   }
-  const Value& arguments = call["arguments"];
+  const Value& arguments = call[field::arguments];
   if (!arguments.is_object()) {
     const std::string_view why = call.text("invalid");  // as it was recorded with the answer
     std::string message = "the arguments must be a JSON object";
@@ -264,7 +265,7 @@ bool is_notice(const State& state, const Step& loop, const Value& notice) {
     const std::string_view left = entry.second.text("left");
     return low != nullptr && entry.second.size() == 2 && !left.empty() &&
            left.size() <= kAmountMax && left.find_first_not_of("0123456789.") == left.npos &&
-           entry.second["of"] == (*low)["of"];
+           entry.second[field::of] == (*low)[field::of];
   });
 }
 
@@ -336,7 +337,7 @@ Result<Value> tool_choice_at(const State& state, const Step& loop, std::size_t t
     }
     calls.push_back(Value::object(std::move(one)));
   }
-  std::vector<Member> choice{{"of", answer_of(turn_step).text},
+  std::vector<Member> choice{{field::of, answer_of(turn_step).text},
                              {"turn", static_cast<std::uint64_t>(turn)}};
   if (calls.empty() && before < spec.repairs && is_repairable(turn_step.result)) {
     if (const auto json =
@@ -358,7 +359,7 @@ bool is_chosen(const State& state, const LoopTurn& turn, const Value& choice) {
   }
   for (std::size_t nth = 0; nth < calls.size(); ++nth) {
     const LoopCall& call = turn.calls[nth];
-    const std::string_view refused = calls[nth]["refused"].text("code");
+    const std::string_view refused = calls[nth]["refused"].text(field::code);
     if (call.id != calls[nth].text("id") || (call.refused ? call.refused->code : "") != refused) {
       return false;
     }
@@ -424,7 +425,7 @@ const Value& requested_arguments_of(const State& state, const Step& loop, std::u
                                     std::uint32_t nth) {
   static const Value kNone{};
   const Value& calls = step_of_turn(state, loop, turn).result["tool_calls"];
-  return calls.is_array() && nth < calls.size() ? calls.items()[nth]["arguments"] : kNone;
+  return calls.is_array() && nth < calls.size() ? calls.items()[nth][field::arguments] : kNone;
 }
 
 Result<Value> loop_result_of(const State& state, const Step& loop, Work* work) {

@@ -125,7 +125,10 @@ class Applier {
   bool wants_decision(const Step& step) const;
   void update_work_sets(std::uint32_t index);
   void set_phase(Step& step, StepPhase phase);
-  std::uint32_t index_of(const Step& step) const { return s_.by_id.at(step.id); }
+  std::uint32_t index_of(const Step& step) const {
+    const bool of_node = step.node < s_.steps.size() && &s_.steps[step.node] == &step;
+    return of_node ? step.node : s_.by_id.at(step.id);
+  }
   void open_node(std::uint32_t node);
   void open_dependents(const Node& node);
 
@@ -187,6 +190,7 @@ class Applier {
   Status approval_denied(const DecisionRecorded& event, Step* step);
   Status arguments_edited(const Erasable& payload, Step& step);
   Status approval_answered(const DecisionRecorded& event, Step* step);
+  std::uint32_t* open_count(const Wait& wait);
   Status request_opened(Step& step, Wait& wait);
   void await_answers(Step& step, const Erasable& result);
   bool is_question(const Step& step) const;

@@ -252,32 +252,43 @@ void parts(A& a, Part<A, UnknownCall>& x) {
       arguments, ended_at, checkable_at, compensates, given_up);
 }
 
+template <class A>
+void parts(A& a, Part<A, OpenRequests>& x) {
+  auto& [calls, waits, questions] = x;
+  all(a, calls, waits, questions);
+}
+
 // `plan` is stored before everything else; `by_id` is derived from the steps.
 template <class A>
 void parts(A& a, Part<A, State>& x) {
   auto& [job, agent, input, labels, job_root, forked_from, blind, blind_erased, execution_version,
          traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
          process_deaths, deadline, not_before, deadline_fired, plan, plan_number, planned_by_model,
-         steps, by_id, todo, startable, calling, open_tries, tries_started, nodes_left, map_items,
-         waits, closed_waits, pending_messages, early_signals, message_keys, pause_request,
-         parked_reason, parked_until, parked_since, ending, undoable, undone, given_up, result,
-         error, final_in_doubt, noted, earlier_unknown, undelivered, signals, models, budget,
-         changes, to_confirm, escalated] = x;
+         steps, by_id, todo, startable, calling, open_tries, tries_started, had_unknown_outcome,
+         nodes_left, map_items, waits, open_requests, closed_waits, pending_messages, early_signals,
+         message_keys, pause_request, parked_reason, parked_until, parked_since, ending, undoable,
+         undone, given_up, result, error, final_in_doubt, noted, earlier_unknown, undelivered,
+         signals, models, budget, changes, to_confirm, escalated] = x;
   all(a, job, agent, input, labels, job_root, forked_from, blind, blind_erased, execution_version,
       traceparent, tracestate, status, seq, updated_at, attempt, epoch, opened_at, lost_claims,
       process_deaths, deadline, not_before, deadline_fired, plan_number, planned_by_model, steps,
-      todo, startable, calling, open_tries, tries_started, nodes_left, map_items, waits,
-      closed_waits, pending_messages, early_signals, message_keys, pause_request, parked_reason,
-      parked_until, parked_since, ending, undoable, undone, given_up, result, error, final_in_doubt,
-      noted, earlier_unknown, undelivered, signals, models, budget, changes, to_confirm, escalated);
+      todo, startable, calling, open_tries, tries_started, had_unknown_outcome, nodes_left,
+      map_items, waits, open_requests, closed_waits, pending_messages, early_signals, message_keys,
+      pause_request, parked_reason, parked_until, parked_since, ending, undoable, undone, given_up,
+      result, error, final_in_doubt, noted, earlier_unknown, undelivered, signals, models, budget,
+      changes, to_confirm, escalated);
 }
 
 // ---------------------------------------------------------------- the types of fields
 
 template <class T>
+inline constexpr bool kIsInlineText = false;
+template <std::size_t Size>
+inline constexpr bool kIsInlineText<InlineText<Size>> = true;
+template <class T>
 inline constexpr bool kIsId = false;
-template <class Tag>
-inline constexpr bool kIsId<Id<Tag>> = true;
+template <class Tag, std::size_t Size>
+inline constexpr bool kIsId<Id<Tag, Size>> = true;
 
 enum Tag : std::uint8_t { kNull, kFalse, kTrue, kInteger, kDouble, kString, kArray, kObject };
 
@@ -366,6 +377,8 @@ void write(Writer& a, const T& x) {
     a.number(static_cast<std::uint64_t>(x));
   } else if constexpr (std::same_as<T, std::string>) {
     a.text(x);
+  } else if constexpr (kIsInlineText<T>) {
+    a.text(x);
   } else if constexpr (kIsId<T>) {
     a.text(x.text);
   } else if constexpr (std::same_as<T, Instant>) {
@@ -425,6 +438,8 @@ void read(Reader& a, T& x) {
     x = static_cast<T>(n);
     if (static_cast<std::uint64_t>(x) != n) a.refuse();
   } else if constexpr (std::same_as<T, std::string>) {
+    x = a.text();
+  } else if constexpr (kIsInlineText<T>) {
     x = a.text();
   } else if constexpr (kIsId<T>) {
     x.text = a.text();

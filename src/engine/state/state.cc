@@ -165,7 +165,7 @@ IdempotencyKey State::key_of(const Step& step) const {
   return step.call ? step.call->key : idempotency_key(job, step.id, tool_of(step).name, "null", "");
 }
 
-std::string State::hash_of(const Value& value) const {
+DigestText State::hash_of(const Value& value) const {
   return blinded_hash(blind, canonical(value));
 }
 
@@ -180,7 +180,7 @@ std::string State::approval_id(const Wait& wait) const {
   if (wait.type != WaitType::human || wait.resolve) return {};
   const Step& step = steps[wait.step];
   if (wait.question) return question_id(*this, step);
-  return wait.approval ? step.approval->id : step.id.text;
+  return wait.approval ? step.approval->id : step.id.text.string();
 }
 
 std::string State::path_of(const Step& step) const {

@@ -87,7 +87,9 @@ struct Invocation {
   ExternalKey external_key;
   Value arguments;
   bool erased = false;  // `arguments` was erased from the log (log/redacted.h)
-  std::string arguments_hash, tool, tool_version;
+  DigestText arguments_hash;
+  std::string tool;
+  ShortDigest tool_version;
   std::uint32_t try_no = 0;  // the newest try
   // Tries that count against max_attempts: neither withdrawn tries nor resends after a crash.
   std::uint32_t counted_tries = 0;
@@ -283,6 +285,13 @@ struct Wait {
   std::uint64_t opened_seq = 0;  // waits for one channel are served in this order
 };
 
+// Open waits, by what an operator is asked for.
+struct OpenRequests {
+  std::uint32_t calls = 0;      // approvals of calls
+  std::uint32_t waits = 0;      // human waits
+  std::uint32_t questions = 0;  // of tools, in the middle of their calls
+};
+
 struct ClosedWait {
   WaitType type = WaitType::signal;
   std::string outcome;
@@ -398,10 +407,13 @@ class State {
   std::set<std::uint32_t> calling;    // steps with an open try
   std::uint32_t open_tries = 0;       // including tries of calls with an open resolve wait
   std::uint64_t tries_started = 0;    // of all steps
+  // A try ended without a certain result, or an operator was asked for the outcome of a call.
+  bool had_unknown_outcome = false;
   std::uint32_t nodes_left = 0;
   std::uint64_t map_items = 0;  // of all started maps, in any state
 
   std::map<std::string, Wait> waits;  // open, by correlation key
+  OpenRequests open_requests;         // a count of `waits`
   std::map<std::string, ClosedWait> closed_waits;
   // Undelivered messages, by channel.
   std::map<std::string, std::deque<BufferedMessage>> pending_messages;
@@ -437,7 +449,7 @@ class State {
   const Node& node_of(const Step& step) const { return plan->nodes[step.node]; }
   // This job's hash of a value: arguments_hash, prompt_hash, plan_input_hash. REQUIRES:
   // the blind is not erased.
-  std::string hash_of(const Value& value) const;
+  DigestText hash_of(const Value& value) const;
   // A model, a planner or code chose the arguments of the call, and could choose others after a
   // restore of the store.
   bool is_chosen(const Step& step) const { return step.is_loop_call() || planned_by_model; }

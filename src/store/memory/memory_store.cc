@@ -31,6 +31,7 @@ struct Job {
   std::map<Slot, std::string> effects;
   std::map<Slot, LedgerRow> ledger;
   std::map<std::uint64_t, InboxEntry> inbox;
+  std::map<std::string, std::string> replies;  // by id of the entry
   std::optional<std::string> signed_head;
   std::optional<Checkpoint> checkpoint;
 };
@@ -216,6 +217,10 @@ Result<CommitResult> MemoryDisk::Data::commit(const Batch& batch, BatchFailpoint
   for (const auto& [invocation, try_no] : batch.ledger_erase) {
     job->ledger.erase(Slot(invocation.text, try_no));
   }
+  for (const InboxReply& one : batch.inbox_replies) {
+    const auto entry = job->inbox.find(one.number);
+    if (entry != job->inbox.end()) job->replies[entry->second.id] = one.reply;
+  }
   for (const std::uint64_t number : batch.inbox_consumed) job->inbox.erase(number);
   if (batch.signed_head) job->signed_head = batch.signed_head;
   if (batch.checkpoint) job->checkpoint = Checkpoint{job->row.last_seq, *batch.checkpoint};
@@ -295,6 +300,7 @@ void MemoryDisk::Data::append(Job& job, const SealedBatch& sealed, const RowStat
   row.status = state.status;
   row.not_before = state.not_before;
   row.wake_at = state.wake_at;
+  row.pending = state.pending;
 }
 
 // The Source of ClaimOrder.
@@ -438,6 +444,7 @@ void MemoryStore::put_inbox(JobId job, InboxEntry entry, async::Done<Result<void
         found->inbox, [&](const auto& other) { return other.second.id == entry.id; });
     if (!waits) {
       entry.number = ++data_.last_inbox;
+      found->replies.erase(entry.id);
       found->inbox.emplace(entry.number, std::move(entry));
     }
     if (auto error = hit_after_failpoint("signal.after_inbox"))
@@ -579,6 +586,21 @@ void MemoryStore::load(JobId id, std::uint64_t from_seq, async::Done<Result<Load
   answer(std::move(done), run());
 }
 
+void MemoryStore::read_inbox_entry(JobId job, std::string id,
+                                   async::Done<Result<InboxEntryState>> done) {
+  const auto run = [&]() -> Result<InboxEntryState> {
+    const Job* found = data_.find(job);
+    if (found == nullptr) return std::unexpected(job_not_found(job));
+    InboxEntryState state;
+    state.pending =
+        std::ranges::any_of(found->inbox, [&](const auto& entry) { return entry.second.id == id; });
+    if (const auto reply = found->replies.find(id); reply != found->replies.end())
+      state.reply = reply->second;
+    return state;
+  };
+  answer(std::move(done), run());
+}
+
 void MemoryStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
   const auto run = [&]() -> Result<std::vector<JobRow>> {
     auto it = data_.jobs.end();
@@ -593,6 +615,7 @@ void MemoryStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> 
       return (filter.status.empty() || row.status == filter.status) &&
              (filter.agent.empty() || row.agent == filter.agent) &&
              (!filter.updated_before || row.updated_at < *filter.updated_before) &&
+             (filter.pending == 0 || (row.pending & filter.pending) != 0) &&
              std::ranges::all_of(filter.labels,
                                  [&](const auto& label) { return contains(row.labels, label); });
     };

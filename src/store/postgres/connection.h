@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/inline_text.h"
 #include "base/time.h"
 
 struct pg_conn;
@@ -62,6 +63,10 @@ class Params {
   Params& add(Instant value) { return add(value.us); }
   Params& add(std::string_view text);
   Params& add(const std::string& text) { return add(std::string_view(text)); }
+  template <std::size_t Size>
+  Params& add(const InlineText<Size>& text) {
+    return add(text.view());
+  }
   Params& add(const char* text) { return add(std::string_view(text)); }
   Params& add(Bytes bytes) { return add(bytes.bytes); }
   Params& add(std::nullopt_t);
@@ -93,6 +98,10 @@ class Column {
   void add(Instant value) { add(value.us); }
   void add(std::string_view bytes);
   void add(const std::string& text) { add(std::string_view(text)); }
+  template <std::size_t Size>
+  void add(const InlineText<Size>& text) {
+    add(text.view());
+  }
   void add(const char*) = delete;  // it would convert to bool
   void add(const Hash& hash);
   void add(std::nullopt_t);

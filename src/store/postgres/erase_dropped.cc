@@ -13,8 +13,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kWhat = "copies of values";
 // The tables that contain values or hashes of values.
-constexpr const char* kTables[] = {"commits", "blobs",       "value_uses",
-                                   "effects", "checkpoints", "inbox"};
+constexpr const char* kTables[] = {"commits",     "blobs", "value_uses",   "effects",
+                                   "checkpoints", "inbox", "inbox_replies"};
 // For one table: its writers wait meanwhile, and give up after kLockTimeout.
 constexpr const char* kVacuumTimeout = "1s";
 constexpr const char* kVacuumLockTimeout = "200ms";  // writers also queue behind a waiting lock

@@ -255,10 +255,12 @@ Status PostgresRebuild::Impl::reconcile_job(const Projection& expected,
 // could never wake up.
 Status PostgresRebuild::Impl::reconcile_head(const Projection& expected, Instant now,
                                              std::vector<Difference>& differences) {
-  AE_ASSIGN(const Rows head,
-            query("SELECT epoch, attempt IS NOT NULL, lease_until, kind = '', turn FROM heads "
-                  "WHERE job = $1::bigint",
-                  Params().add(job)));
+  AE_ASSIGN(
+      const Rows head,
+      query("SELECT epoch, attempt IS NOT NULL, lease_until, kind = '', turn, pending >= 64 FROM "
+            "heads "
+            "WHERE job = $1::bigint",
+            Params().add(job)));
   const std::uint64_t epoch = head.empty() ? 0 : head.count(0, 0);
   bool held = !head.empty() && head.boolean(0, 1);
   std::optional<Instant> lease_until = held ? head.maybe_instant(0, 2) : std::nullopt;
@@ -278,6 +280,14 @@ Status PostgresRebuild::Impl::reconcile_head(const Projection& expected, Instant
                                   may_be_fairness_key(head.text(0, 4), expected.labels);
   if (!keeps_fairness_key)
     row.columns.push_back(text_column("turn", fairness_key_of(expected.labels, fair_by)));
+  // Rows of an earlier layout, or of a process of an older version, are completed.
+  const bool not_computed = !head.empty() && head.boolean(0, 5);
+  if (not_computed && writes) {
+    AE_TRY(query("UPDATE heads SET pending = $2::bigint WHERE job = $1::bigint",
+                 Params().add(job).add(std::uint64_t{expected.row.pending})));
+  } else if (!not_computed) {
+    row.columns.push_back(integer_column("pending", std::uint64_t{expected.row.pending}));
+  }
   // With kind '' a claim checks the job's own columns.
   if (head.empty() || !head.boolean(0, 3)) {
     row.columns.push_back(bytes_column("kind", kind_of(expected.agent, expected.capabilities)));

@@ -357,6 +357,14 @@ void PostgresStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<L
           });
 }
 
+void PostgresStore::read_inbox_entry(JobId job, std::string id,
+                                     async::Done<Result<InboxEntryState>> done) {
+  enqueue(impl_->loop, *impl_->load_reader, std::move(done),
+          [job = std::move(job), id = std::move(id)](Connection& connection) {
+            return postgres::read_inbox_entry(connection, job, id);
+          });
+}
+
 void PostgresStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
   enqueue(impl_->loop, *impl_->query_reader, std::move(done),
           [filter = std::move(filter)](Connection& connection) {

@@ -623,7 +623,7 @@ AE_TEST("hint/what another process makes claimable or posts is said, our own is 
   std::vector<std::string> hints[2];
   const auto listen = [](PostgresFixture& fixture, std::vector<std::string>& into) {
     fixture.store().on_hint([&into](const Hint& hint) {
-      into.push_back(hint.inbox_of ? hint.inbox_of->text
+      into.push_back(hint.inbox_of ? hint.inbox_of->text.string()
                      : hint.needs  ? "claim for " + hint.needs->agent
                                    : "claim");
     });

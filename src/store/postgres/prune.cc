@@ -31,6 +31,7 @@ constexpr Statement kDrop[] = {
     {"prune_effects", "DELETE FROM effects WHERE job = ANY($1::bigint[])"},
     {"prune_ledger", "DELETE FROM ledger WHERE job = ANY($1::bigint[])"},
     {"prune_inbox", "DELETE FROM inbox WHERE job = ANY($1::bigint[])"},
+    {"prune_replies", "DELETE FROM inbox_replies WHERE job = ANY($1::bigint[])"},
     {"prune_heads_signed", "DELETE FROM signed_heads WHERE job = ANY($1::bigint[])"},
     {"prune_checkpoints", "DELETE FROM checkpoints WHERE job = ANY($1::bigint[])"},
     {"prune_log", "DELETE FROM commits WHERE job = ANY($1::bigint[])"},

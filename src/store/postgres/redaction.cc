@@ -59,6 +59,8 @@ constexpr Statement kReplaceEffects{
     "AND effects.record <> w.record"};
 constexpr Statement kNoCheckpoint{"redaction_no_checkpoint",
                                   "DELETE FROM checkpoints WHERE job = $1::bigint"};
+constexpr Statement kNoReplies{"redaction_no_replies",
+                               "DELETE FROM inbox_replies WHERE job = $1::bigint"};
 // One statement reads one snapshot: the head and the entries that lead to it.
 constexpr Statement kAudit{"read_audit",
                            "SELECT audit.seq, body, hash, value FROM meta "
@@ -153,6 +155,7 @@ void add_writes(Connection& connection, const Redaction& redaction, std::int64_t
     connection.add(kReplaceEffects, Params().add(job).add(invocations).add(tries).add(records));
   }
   connection.add(kNoCheckpoint, Params().add(job));
+  connection.add(kNoReplies, Params().add(job));
 }
 
 // Deletes the blobs that its commits no longer reference, unless another job references them.

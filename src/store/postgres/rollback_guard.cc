@@ -350,18 +350,19 @@ std::optional<RollbackGuard::SavedMark> RollbackGuard::read() const {
   SavedMark found;
   std::string magic, store;
   HighWaterMark& high_water_mark = found.high_water_mark;
-  std::string kind, hash;
+  std::string kind, hash, job;
   fields >> magic >> store >> found.timeline;
   if (magic == kFirstMagic) {
-    fields >> high_water_mark.epoch >> high_water_mark.last_seq >> high_water_mark.job.text;
+    fields >> high_water_mark.epoch >> high_water_mark.last_seq >> job;
+    high_water_mark.job = JobId(job);
   } else if (magic == kMagic && fields >> kind && kind == "audit") {
     fields >> high_water_mark.audit.seq >> hash;
     const auto read = hash_from_hex(hash);
     if (!read) return std::nullopt;
     high_water_mark.audit.hash = *read;
   } else if (magic == kMagic) {
-    fields >> high_water_mark.number >> high_water_mark.epoch >> high_water_mark.last_seq >>
-        high_water_mark.job.text;
+    fields >> high_water_mark.number >> high_water_mark.epoch >> high_water_mark.last_seq >> job;
+    high_water_mark.job = JobId(job);
   } else {
     return std::nullopt;
   }

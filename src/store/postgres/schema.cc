@@ -162,6 +162,22 @@ constexpr const char* kNoSamples[] = {
     "ALTER TABLE inbox ALTER act SET STATISTICS 0",
 };
 
+// The requests to operators that a job may have open (store/pending.h), and the replies to consumed
+// entries of inboxes. A process of an older
+// version does not compute them for the jobs that it creates.
+constexpr const char* kPending[] = {
+    "ALTER TABLE heads ADD COLUMN pending bigint NOT NULL DEFAULT 127",
+    "UPDATE heads SET pending = 80 WHERE status IN ('completed', 'failed', 'cancelled')",
+    "CREATE INDEX heads_pending ON heads(job) WHERE pending <> 0",
+    R"sql(CREATE TABLE inbox_replies(
+      number bigint PRIMARY KEY,
+      job bigint NOT NULL,
+      id text COLLATE "C" NOT NULL,
+      reply bytea NOT NULL,
+      UNIQUE(job, id)))sql",
+    "ALTER TABLE inbox_replies ALTER reply SET STATISTICS 0",
+};
+
 struct Step {
   const char* const* statements;
   std::size_t count;
@@ -173,6 +189,7 @@ constexpr Step kMigrations[] = {
     {kValueUses, std::size(kValueUses)},  // 2 → 3
     {kKinds, std::size(kKinds)},          // 3 → 4
     {kNoSamples, std::size(kNoSamples)},  // 4 → 5
+    {kPending, std::size(kPending)},      // 5 → 6
 };
 
 std::string literal(std::string_view text) {

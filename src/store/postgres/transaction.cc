@@ -9,7 +9,8 @@ namespace ae::store::postgres {
 namespace {
 
 bool same(const RowState& a, const RowState& b) {
-  return a.status == b.status && a.not_before == b.not_before && a.wake_at == b.wake_at;
+  return a.status == b.status && a.not_before == b.not_before && a.wake_at == b.wake_at &&
+         a.pending == b.pending;
 }
 
 }  // namespace
@@ -185,6 +186,7 @@ void Transaction::write_rows(const Batch& batch, Job& job) {
   for (const auto& [invocation, try_no] : batch.ledger_erase) {
     ledger_[{job.number, {invocation.text, try_no}}] = nullptr;
   }
+  for (const InboxReply& one : batch.inbox_replies) inbox_replies_.emplace_back(job.number, &one);
   for (const std::uint64_t number : batch.inbox_consumed) {
     job.inbox.erase(number);
     newly_served_.emplace_back(job.number, number);

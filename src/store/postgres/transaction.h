@@ -140,6 +140,7 @@ class Transaction {
   void send_side_records(Connection& connection, std::size_t& statements);
 
   // declared
+  std::vector<std::pair<std::int64_t, const InboxReply*>> inbox_replies_;  // by job
   std::set<std::string> declared_jobs_, declared_inboxes_;
   std::set<AgentKey> declared_keys_;
   std::set<std::pair<std::string, Slot>> declared_effects_;

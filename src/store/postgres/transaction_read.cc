@@ -20,7 +20,7 @@ constexpr Statement kLock{
     "ORDER BY number + 0) "
     "SELECT j.job_id, j.number, j.agent, array_to_string(j.capabilities, E'\\n'), j.priority, "
     "h.last_seq, h.updated_at, h.head, h.epoch, h.attempt, h.worker, h.lease_until, h.ripe_at, "
-    "h.ready, h.status, h.not_before, h.wake_at, h.queue, h.turn "
+    "h.ready, h.status, h.not_before, h.wake_at, h.queue, h.turn, h.pending "
     "FROM wanted j CROSS JOIN LATERAL (SELECT * FROM heads WHERE job = j.number FOR UPDATE) h"};
 constexpr Statement kNow{"now", "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"};
 constexpr Statement kFairBy{"fair_by", "SELECT value FROM meta WHERE key = 'fair_by'"};
@@ -221,6 +221,7 @@ void Transaction::read_jobs(const Rows& rows) {
     job.row.wake_at = rows.maybe_instant(i, 16);
     job.queue = rows.text(i, 17);
     job.fairness_key = rows.text(i, 18);
+    job.row.pending = static_cast<PendingKinds>(rows.count(i, 19));
     jobs_.insert_or_assign(JobId(rows.text(i, 0)), std::move(job));
   }
 }

@@ -25,15 +25,17 @@ constexpr Statement kPutLabels{
 constexpr Statement kPutHeads{
     "put_heads",
     "INSERT INTO heads(job, last_seq, updated_at, head, priority, epoch, not_before, wake_at, "
-    "lease_until, ripe_at, ready, status, attempt, worker, queue, turn, kind) "
+    "lease_until, ripe_at, ready, status, attempt, worker, queue, turn, kind, pending) "
     "SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[], $5::bigint[], "
     "$6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::boolean[], "
-    "$12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::bytea[]) "
+    "$12::text[], $13::text[], $14::text[], $15::text[], $16::text[], $17::bytea[], "
+    "$18::bigint[]) "
     "ON CONFLICT (job) DO UPDATE SET last_seq = excluded.last_seq, "
     "updated_at = excluded.updated_at, head = excluded.head, epoch = excluded.epoch, "
     "not_before = excluded.not_before, wake_at = excluded.wake_at, "
     "lease_until = excluded.lease_until, ripe_at = excluded.ripe_at, ready = excluded.ready, "
-    "status = excluded.status, attempt = excluded.attempt, worker = excluded.worker"};
+    "status = excluded.status, attempt = excluded.attempt, worker = excluded.worker, "
+    "pending = excluded.pending"};
 constexpr Statement kPutCommits{
     "put_commits",
     "INSERT INTO commits(job, first_seq, last_seq, blobs, body) "
@@ -63,6 +65,20 @@ constexpr Statement kEraseLedger{
 constexpr Statement kDeleteInbox{"take_inbox",
                                  "DELETE FROM inbox i USING unnest($1::bigint[], $2::bigint[]) "
                                  "AS w(job, number) WHERE i.job = w.job AND i.number = w.number"};
+// Of entries that are still there: sent before kDeleteInbox.
+constexpr Statement kPutReplies{
+    "put_replies",
+    "INSERT INTO inbox_replies(number, job, id, reply) "
+    "SELECT i.number, i.job, i.id, w.reply "
+    "FROM unnest($1::bigint[], $2::bigint[], $3::bytea[]) AS w(job, number, reply) "
+    "JOIN inbox i ON i.job = w.job AND i.number = w.number "
+    "ON CONFLICT (job, id) DO UPDATE SET number = excluded.number, reply = excluded.reply"};
+constexpr Statement kDropOldReplies{"drop_old_replies",
+                                    "DELETE FROM inbox_replies WHERE number <= $1::bigint"};
+constexpr Statement kDeleteReplies{
+    "delete_replies",
+    "DELETE FROM inbox_replies r USING unnest($1::bigint[], $2::text[]) AS w(job, id) "
+    "WHERE r.job = w.job AND r.id = w.id"};
 constexpr Statement kPutInbox{
     "put_inbox",
     "INSERT INTO inbox(job, number, id, act) "
@@ -160,13 +176,13 @@ struct HeadColumns {
       priority{Type::integer}, epoch{Type::integer}, not_before{Type::integer},
       wake_at{Type::integer}, lease_until{Type::integer}, ripe_at{Type::integer},
       ready{Type::boolean}, status{Type::text}, attempt{Type::text}, worker{Type::text},
-      queue{Type::text}, fairness_key{Type::text}, kind{Type::bytes};
+      queue{Type::text}, fairness_key{Type::text}, kind{Type::bytes}, pending{Type::integer};
 
   Params params() const {
     Params all;
     for (const Column* column : {&job, &last_seq, &updated_at, &head, &priority, &epoch,
                                  &not_before, &wake_at, &lease_until, &ripe_at, &ready, &status,
-                                 &attempt, &worker, &queue, &fairness_key, &kind}) {
+                                 &attempt, &worker, &queue, &fairness_key, &kind, &pending}) {
       all.add(*column);
     }
     return all;
@@ -187,6 +203,7 @@ void Transaction::send_heads(Connection& connection, std::size_t& statements) {
     to.epoch.add(job.epoch);
     to.not_before.add(job.row.not_before);
     to.wake_at.add(job.row.wake_at);
+    to.pending.add(std::uint64_t{job.row.pending});
     to.lease_until.add(job.lease_until);
     to.ripe_at.add(job.ripe_at);
     to.ready.add(job.ready);
@@ -272,6 +289,22 @@ void Transaction::send_effects(Connection& connection, std::size_t& statements) 
 }
 
 void Transaction::send_inbox(Connection& connection, std::size_t& statements) {
+  if (!inbox_replies_.empty()) {
+    Column jobs(Type::integer), numbers(Type::integer), replies(Type::bytes);
+    std::uint64_t newest = 0;
+    for (const auto& [job, one] : inbox_replies_) {
+      jobs.add(job);
+      numbers.add(one->number);
+      replies.add(std::string_view(one->reply));
+      newest = std::max(newest, one->number);
+    }
+    connection.add(kPutReplies, Params().add(jobs).add(numbers).add(replies));
+    ++statements;
+    if (newest > kInboxRepliesMax) {
+      connection.add(kDropOldReplies, Params().add(newest - kInboxRepliesMax));
+      ++statements;
+    }
+  }
   if (!newly_served_.empty()) {
     Column jobs(Type::integer), numbers(Type::integer);
     for (const auto& [job, number] : newly_served_) {
@@ -291,7 +324,8 @@ void Transaction::send_inbox(Connection& connection, std::size_t& statements) {
   }
   if (jobs.empty()) return;
   connection.add(kPutInbox, Params().add(jobs).add(ids).add(requests));
-  ++statements;
+  connection.add(kDeleteReplies, Params().add(jobs).add(ids));
+  statements += 2;
 }
 
 void Transaction::send_audit(Connection& connection, std::size_t& statements) {

@@ -17,7 +17,7 @@ using Type = Column::Type;
 #define ROW_COLUMNS                                                                             \
   "SELECT j.number, j.job_id, j.agent, h.status, j.idempotency_key, j.priority, j.created_at, " \
   "h.updated_at, h.last_seq, h.head, h.not_before, h.wake_at, h.epoch, h.attempt, h.worker, "   \
-  "h.lease_until, array_to_string(j.capabilities, E'\\n'), h.queue "                            \
+  "h.lease_until, array_to_string(j.capabilities, E'\\n'), h.queue, h.pending "                 \
   "FROM jobs j JOIN heads h ON h.job = j.number "
 #define JOB_NUMBER "(SELECT number FROM jobs WHERE job_id = $1::text)"
 #define TIME                      \
@@ -40,6 +40,11 @@ constexpr Statement kEffects{"load_effects",
 constexpr Statement kLedger{
     "load_ledger", "SELECT invocation, try, state, record FROM ledger WHERE job = " JOB_NUMBER
                    " ORDER BY invocation, try"};
+constexpr Statement kInboxEntry{
+    "inbox_entry",
+    "SELECT EXISTS (SELECT 1 FROM inbox WHERE job = j.number AND id = $2::text), "
+    "(SELECT reply FROM inbox_replies WHERE job = j.number AND id = $2::text) "
+    "FROM jobs j WHERE job_id = $1::text"};
 constexpr Statement kInbox{
     "load_inbox", "SELECT number, id, act FROM inbox WHERE job = " JOB_NUMBER " ORDER BY number"};
 constexpr Statement kSignedHead{"load_signed_head",
@@ -114,6 +119,7 @@ JobRow row_of(const Rows& rows, int i) {
   job.lease_until = rows.maybe_instant(i, 15);
   job.capabilities = lines(rows.bytes(i, 16));
   job.queue = rows.text(i, 17);
+  job.pending = static_cast<PendingKinds>(rows.count(i, 18));
   return job;
 }
 
@@ -265,6 +271,17 @@ Pg<Result<LoadedJob>> load(Connection& connection, const JobId& job, std::uint64
   return load_once(connection, job, from_seq, complete);
 }
 
+Pg<Result<InboxEntryState>> read_inbox_entry(Connection& connection, const JobId& job,
+                                             const std::string& id) {
+  connection.add(kInboxEntry, Params().add(job.text).add(id));
+  AE_ASSIGN(const auto answers, connection.run());
+  const Rows& rows = answers[0];
+  if (rows.empty()) return Result<InboxEntryState>(std::unexpected(job_not_found(job)));
+  InboxEntryState state{.pending = rows.boolean(0, 0), .reply = {}};
+  if (!rows.is_null(0, 1)) state.reply = rows.text(0, 1);
+  return Result<InboxEntryState>(std::move(state));
+}
+
 Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filter) {
   Params params;
   int count = 0;
@@ -289,6 +306,10 @@ Pg<Result<std::vector<JobRow>>> query(Connection& connection, const Filter& filt
   }
   if (!filter.agent.empty()) sql += " AND j.agent = " + next(filter.agent, "text");
   if (filter.updated_before) sql += " AND h.updated_at < " + next(*filter.updated_before, "bigint");
+  if (filter.pending != 0) {  // the first condition is for the index
+    sql += " AND h.pending <> 0 AND h.pending & " +
+           next(std::uint64_t{filter.pending | pending::not_computed}, "bigint") + " <> 0";
+  }
   for (const auto& [key, value] : filter.labels) {
     sql += " AND j.number IN (SELECT job FROM labels WHERE key = " + next(key, "text");
     sql += " AND value = " + next(value, "text") + ")";

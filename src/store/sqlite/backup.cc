@@ -54,7 +54,8 @@ Status copy(const Source& source, const std::string& to, const CopyProgress& pro
   const auto run = [&]() -> Sql<Status> {
     AE_ASSIGN(auto db,
               Database::open({.path = path, .read_only = true, .immutable = source.no_writer}));
-    AE_TRY(db.integer("PRAGMA schema_version"));  // is it a database at all?
+    // Is it a database at all, and are its tables named?
+    AE_TRY(db.integer("SELECT count(*) FROM sqlite_schema"));
     if (auto layout = layout_of(db, path); !layout) {
       return Status(std::unexpected(std::move(layout).error()));
     } else if (*layout == 0) {

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/inline_text.h"
 #include "base/time.h"
 
 struct sqlite3;
@@ -93,6 +94,10 @@ class Statement {
   void bind(int index, std::uint32_t value) { bind(index, static_cast<std::int64_t>(value)); }
   void bind(int index, std::string_view text);
   void bind(int index, const std::string& text) { bind(index, std::string_view(text)); }
+  template <std::size_t Size>
+  void bind(int index, const InlineText<Size>& text) {
+    bind(index, text.view());
+  }
   void bind(int index, Bytes bytes);
   void bind(int index, const Hash& hash);
   void bind(int index, Instant instant) { bind(index, instant.us); }

@@ -18,7 +18,7 @@ constexpr std::int64_t kMissing = -1;  // no commit has this number
 constexpr std::string_view kRow =
     "SELECT jobs.id, job_id, agent, status, idempotency_key, priority, created_at, updated_at, "
     "last_seq, head, not_before, wake_at, epoch, attempt, worker, lease_until, last_commit, "
-    "capabilities, queue "
+    "capabilities, queue, pending "
     "FROM jobs JOIN heads ON heads.job = jobs.id ";
 
 // A read transaction that ends with the scope.
@@ -66,6 +66,10 @@ Sql<ReadStatements> ReadStatements::open(Database db) {
       {v.ledger_,
        "SELECT invocation, try, state, record FROM ledger WHERE job = ?1 ORDER BY invocation, try"},
       {v.inbox_, "SELECT number, id, act FROM inbox WHERE job = ?1 ORDER BY number"},
+      {v.inbox_entry_,
+       "SELECT EXISTS (SELECT 1 FROM inbox WHERE job = jobs.id AND id = ?2), "
+       "(SELECT reply FROM inbox_replies WHERE job = jobs.id AND id = ?2) "
+       "FROM jobs WHERE job_id = ?1"},
       {v.signed_head_, "SELECT body FROM signed_heads WHERE job = ?1"},
       {v.request_,
        "SELECT request_hash, commits FROM jobs JOIN heads ON heads.job = jobs.id WHERE jobs.id = "
@@ -109,6 +113,7 @@ Sql<JobRow> ReadStatements::read_row(Statement& row) {
   job.lease_until = row.maybe_instant(15);
   job.capabilities = lines(row.text(17));
   job.queue = row.text(18);
+  job.pending = static_cast<PendingKinds>(row.count(19));
   Rows label(labels_, id);
   for (;;) {
     AE_ASSIGN(const bool found, label.next());
@@ -322,6 +327,16 @@ Sql<bool> ReadStatements::read_blobs(const std::vector<Hash>& hashes, LoadedJob&
   return complete;
 }
 
+Sql<Result<InboxEntryState>> ReadStatements::read_inbox_entry(const JobId& job,
+                                                              const std::string& id) {
+  Rows row(inbox_entry_, job.text, id);
+  AE_ASSIGN(const bool found, row.next());
+  if (!found) return Result<InboxEntryState>(std::unexpected(job_not_found(job)));
+  InboxEntryState state{.pending = row->integer(0) != 0, .reply = {}};
+  if (!row->is_null(1)) state.reply = row->text(1);
+  return Result<InboxEntryState>(std::move(state));
+}
+
 Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
   std::optional<std::int64_t> before;
   if (filter.after_number) {
@@ -348,6 +363,10 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
   if (!filter.agent.empty()) equals("agent", filter.agent);
   if (filter.updated_before) {
     sql += " AND updated_at < " + std::to_string(filter.updated_before->us);
+  }
+  if (filter.pending != 0) {  // the first condition is for the index
+    sql += " AND pending <> 0 AND pending & " +
+           std::to_string(filter.pending | pending::not_computed) + " <> 0";
   }
   for (const auto& [key, value] : filter.labels) {
     sql += " AND jobs.id IN (SELECT labels.job FROM labels WHERE true";

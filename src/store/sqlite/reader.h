@@ -31,6 +31,7 @@ class ReadStatements {
   Sql<std::vector<JobId>> list_due(std::size_t limit, Instant now);
   Sql<std::optional<Instant>> next_due(Instant now);
   Sql<AuditLog> read_audit_log(std::uint64_t after);
+  Sql<Result<InboxEntryState>> read_inbox_entry(const JobId& job, const std::string& id);
   Sql<JobStats> count_jobs(Instant now);
 
  private:
@@ -58,8 +59,8 @@ class ReadStatements {
 
   Database db_;
   Statement begin_, end_;
-  Statement find_, labels_, commit_, blob_, effects_, ledger_, inbox_, signed_head_, request_,
-      checkpoint_;
+  Statement find_, labels_, commit_, blob_, effects_, ledger_, inbox_, inbox_entry_, signed_head_,
+      request_, checkpoint_;
   Statement due_, next_wake_, next_eligible_, number_, job_exists_;
 };
 

@@ -165,6 +165,22 @@ DROP INDEX jobs_ready;
 CREATE INDEX jobs_ready ON jobs(queue, agent, capabilities, priority DESC, turn) WHERE ready = 1;
 )sql";
 
+// Added by layout 7: the requests to operators that a job may have open (store/pending.h), and the
+// replies to consumed entries of inboxes.
+constexpr const char* kPending = R"sql(
+ALTER TABLE jobs ADD COLUMN pending INTEGER NOT NULL DEFAULT 0;
+UPDATE jobs SET pending = CASE WHEN status IN ('completed', 'failed', 'cancelled') THEN 80 ELSE 127 END;
+CREATE INDEX jobs_pending ON jobs(id) WHERE pending <> 0;
+
+CREATE TABLE inbox_replies(
+  number INTEGER PRIMARY KEY,
+  job INTEGER NOT NULL,
+  id TEXT NOT NULL,
+  reply BLOB NOT NULL,
+  UNIQUE(job, id)
+);
+)sql";
+
 constexpr const char* kDropOldClaimOrder = R"sql(
 ALTER TABLE jobs ADD COLUMN queue TEXT NOT NULL DEFAULT 'default';
 ALTER TABLE jobs ADD COLUMN turn TEXT NOT NULL DEFAULT '';
@@ -178,6 +194,7 @@ constexpr std::initializer_list<const char*> kMigrations[] = {
     {kDropOldClaimOrder, kClaimOrderTables},                                // 3 → 4
     {kValueUses},                                                           // 4 → 5
     {kByNeeds},                                                             // 5 → 6
+    {kPending},                                                             // 6 → 7
 };
 static_assert(std::size(kMigrations) == kLayout - 1);
 
@@ -260,6 +277,7 @@ Status prepare_schema(Database& db, const std::string& path) {
       AE_TRY(db.execute(kClaimOrderTables));
       AE_TRY(db.execute(kValueUses));
       AE_TRY(db.execute(kByNeeds));
+      AE_TRY(db.execute(kPending));
     } else {
       for (std::int64_t from = layout; from < kLayout; ++from) {
         for (const char* step : kMigrations[from - 1]) AE_TRY(db.execute(step));

@@ -276,14 +276,17 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
     bool held = false;
     std::optional<Instant> lease_until;
     bool may_be_ready = false;  // `ready` is 0 or 1
+    bool not_computed = false;  // `pending` is of a file of an earlier layout
   } head;
   AE_TRY(read_row(
-      "SELECT epoch, attempt IS NOT NULL, lease_until, ready IN (0, 1) FROM jobs WHERE id = ?1",
+      "SELECT epoch, attempt IS NOT NULL, lease_until, ready IN (0, 1), pending >= 64 FROM jobs "
+      "WHERE id = ?1",
       [&](Statement& found) {
         head.epoch = found.count(0);
         head.held = found.integer(1) != 0;
         head.lease_until = found.maybe_instant(2);
         head.may_be_ready = found.integer(3) == 1;
+        head.not_computed = found.integer(4) == 1;
       },
       number));
   AE_ASSIGN(const bool has_key, release_key(expected));
@@ -306,6 +309,12 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
                   text_column("status", expected.row.status),
                   time_column("not_before", expected.row.not_before),
                   time_column("wake_at", expected.row.wake_at)}};
+  if (head.not_computed && writes) {
+    AE_TRY(run("UPDATE jobs SET pending = ?2 WHERE id = ?1", number,
+               std::uint64_t{expected.row.pending}));
+  } else if (!head.not_computed) {
+    job.columns.push_back(integer_column("pending", std::uint64_t{expected.row.pending}));
+  }
   if (expected.request_hash) {
     job.columns.push_back(hash_column("request_hash", *expected.request_hash));
   }

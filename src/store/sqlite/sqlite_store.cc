@@ -239,6 +239,14 @@ void SqliteStore::load(JobId job, std::uint64_t from_seq, async::Done<Result<Loa
           });
 }
 
+void SqliteStore::read_inbox_entry(JobId job, std::string id,
+                                   async::Done<Result<InboxEntryState>> done) {
+  enqueue(impl_->loop, *impl_->load_reader, std::move(done),
+          [job = std::move(job), id = std::move(id)](ReadStatements& statements) {
+            return statements.read_inbox_entry(job, id);
+          });
+}
+
 void SqliteStore::query(Filter filter, async::Done<Result<std::vector<JobRow>>> done) {
   enqueue(impl_->loop, *impl_->query_reader, std::move(done),
           [filter = std::move(filter)](ReadStatements& statements) {

@@ -444,6 +444,7 @@ AE_TEST("sqlite/a file of the first layout is brought up to date, and loses noth
           "DROP INDEX jobs_ready; DROP INDEX jobs_held;"
           "CREATE INDEX jobs_ready ON jobs(priority DESC) WHERE ready = 1;"
           "ALTER TABLE jobs DROP COLUMN queue; ALTER TABLE jobs DROP COLUMN turn;"
+          "DROP INDEX jobs_pending; ALTER TABLE jobs DROP COLUMN pending; DROP TABLE inbox_replies;"
           "ALTER TABLE jobs DROP COLUMN capabilities; PRAGMA user_version = 1");
   std::filesystem::remove(path + ".position");
   testing::TestLoop loop;
@@ -540,7 +541,7 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
     const auto claim = [&] {
       const auto leases = fixture.loop.await<Result<std::vector<Lease>>>(
           [&](auto done) { fixture.store().claim(request, std::move(done)); });
-      return leases && !leases->empty() ? leases->at(0).job.text : std::string();
+      return leases && !leases->empty() ? leases->at(0).job.text.string() : std::string();
     };
     EXPECT_EQ(claim(), "crowd0");
     EXPECT_EQ(claim(), "open0") << "the other queue is full now";

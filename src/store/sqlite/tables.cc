@@ -27,7 +27,8 @@ std::unexpected<Error> commit_missing(const JobId& job) {
 }
 
 bool same(const RowState& a, const RowState& b) {
-  return a.status == b.status && a.not_before == b.not_before && a.wake_at == b.wake_at;
+  return a.status == b.status && a.not_before == b.not_before && a.wake_at == b.wake_at &&
+         a.pending == b.pending;
 }
 
 std::vector<Hash> hashes_in(std::string_view list) {
@@ -49,7 +50,8 @@ Sql<Tables> Tables::open(Database& db) {
   const StatementSpec specs[] = {
       {t.find_job_,
        "SELECT jobs.id, agent, last_seq, commits, last_commit, epoch, attempt, worker, "
-       "lease_until, status, not_before, wake_at, capabilities, queue FROM jobs JOIN heads "
+       "lease_until, status, not_before, wake_at, capabilities, queue, pending FROM jobs JOIN "
+       "heads "
        "ON heads.job = jobs.id "
        "WHERE job_id = ?1"},
       {t.commit_pointers_,
@@ -61,9 +63,9 @@ Sql<Tables> Tables::open(Database& db) {
       {t.insert_job_,
        "INSERT INTO jobs(job_id, agent, idempotency_key, request_hash, priority, created_at, "
        "status, not_before, wake_at, epoch, attempt, worker, lease_until, ready, ripe_at, "
-       "capabilities, queue, turn, id) "
+       "capabilities, queue, turn, id, pending) "
        "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, "
-       "?19)"},
+       "?19, ?20)"},
       {t.insert_label_, "INSERT INTO labels(job, number, key, value) VALUES(?1, ?2, ?3, ?4)"},
       {t.insert_head_,
        "INSERT INTO heads(job, last_seq, commits, last_commit, updated_at, head) "
@@ -76,7 +78,7 @@ Sql<Tables> Tables::open(Database& db) {
        "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)"},
       {t.update_state_,
        "UPDATE jobs SET status = ?2, not_before = ?3, wake_at = ?4, epoch = ?5, attempt = ?6, "
-       "worker = ?7, lease_until = ?8, ready = ?9, ripe_at = ?10 WHERE id = ?1"},
+       "worker = ?7, lease_until = ?8, ready = ?9, ripe_at = ?10, pending = ?11 WHERE id = ?1"},
       {t.put_signed_head_,
        "INSERT INTO signed_heads(job, body) VALUES(?1, ?2) "
        "ON CONFLICT DO UPDATE SET body = excluded.body"},
@@ -94,6 +96,11 @@ Sql<Tables> Tables::open(Database& db) {
       {t.erase_ledger_, "DELETE FROM ledger WHERE job = ?1 AND invocation = ?2 AND try = ?3"},
       {t.put_inbox_, "INSERT INTO inbox(job, id, act) VALUES(?1, ?2, ?3) ON CONFLICT DO NOTHING"},
       {t.delete_inbox_, "DELETE FROM inbox WHERE number = ?2 AND job = ?1"},
+      {t.put_reply_,
+       "INSERT OR REPLACE INTO inbox_replies(number, job, id, reply) "
+       "SELECT number, job, id, ?3 FROM inbox WHERE number = ?2 AND job = ?1"},
+      {t.delete_reply_, "DELETE FROM inbox_replies WHERE job = ?1 AND id = ?2"},
+      {t.drop_old_replies_, "DELETE FROM inbox_replies WHERE number <= ?1"},
       {t.inbox_numbers_, "SELECT number FROM inbox WHERE job = ?1"},
       {t.make_delayed_eligible_,
        "UPDATE jobs SET ready = 1 WHERE ready = 0 AND ripe_at IS NOT NULL AND attempt IS NULL "
@@ -178,6 +185,7 @@ Sql<Tables::Job*> Tables::find(const JobId& id) {
     job.row.wake_at = row->maybe_instant(11);
     job.capabilities = lines(row->text(12));
     job.queue = row->text(13);
+    job.row.pending = static_cast<PendingKinds>(row->count(14));
   }
   // Each commit has its own row, so there are at most `last_commit` of them.
   if (job.commits == 0 || last_commit <= 0 || std::cmp_greater(job.commits, last_commit)) {
@@ -378,6 +386,10 @@ Sql<void> Tables::write_rows(const Batch& batch, const Job& job) {
   for (const auto& [invocation, try_no] : batch.ledger_erase) {
     AE_TRY(erase_ledger_.run(job.id, invocation.text, try_no));
   }
+  for (const InboxReply& one : batch.inbox_replies) {
+    AE_TRY(put_reply_.run(job.id, one.number, Bytes{one.reply}));
+    if (one.number > kInboxRepliesMax) AE_TRY(drop_old_replies_.run(one.number - kInboxRepliesMax));
+  }
   for (const std::uint64_t number : batch.inbox_consumed) {
     AE_TRY(delete_inbox_.run(job.id, number));
   }
@@ -396,7 +408,7 @@ Sql<void> Tables::write_state(const Job& job) {
       job.attempt ? std::optional(job.attempt->text) : std::nullopt;
   return update_state_.run(job.id, job.row.status, job.row.not_before, job.row.wake_at, job.epoch,
                            attempt, worker, job.lease_until, std::int64_t{eligibility.ready},
-                           eligibility.at);
+                           eligibility.at, std::uint64_t{job.row.pending});
 }
 
 // The answer of a Create that writes nothing, if this is one.
@@ -465,12 +477,12 @@ Sql<void> Tables::insert_job(const Batch& batch, const NewJob& requested, Job& j
     attempt = requested.claim->attempt.text;
     worker = requested.claim->worker;
   }
-  AE_TRY(insert_job_.run(batch.job.text, requested.agent, requested.idempotency_key,
-                         requested.request_hash, requested.priority, batch.sealed->created_at,
-                         job.row.status, job.row.not_before, job.row.wake_at, job.epoch, attempt,
-                         worker, job.lease_until, std::int64_t{eligibility.ready}, eligibility.at,
-                         joined(requested.capabilities), requested.queue,
-                         fairness_key_of(requested.labels, fair_by_), number));
+  AE_TRY(insert_job_.run(
+      batch.job.text, requested.agent, requested.idempotency_key, requested.request_hash,
+      requested.priority, batch.sealed->created_at, job.row.status, job.row.not_before,
+      job.row.wake_at, job.epoch, attempt, worker, job.lease_until, std::int64_t{eligibility.ready},
+      eligibility.at, joined(requested.capabilities), requested.queue,
+      fairness_key_of(requested.labels, fair_by_), number, std::uint64_t{job.row.pending}));
   job.id = db_->last_rowid();
   std::int64_t place = 0;
   for (const auto& [key, value] : requested.labels) {
@@ -555,6 +567,8 @@ Tables::SqlResult<void> Tables::redact(const Redaction& redaction) {
   }
   AE_ASSIGN(Statement no_checkpoint, db_->prepare("DELETE FROM checkpoints WHERE job = ?1"));
   AE_TRY(no_checkpoint.run(id));
+  AE_ASSIGN(Statement no_replies, db_->prepare("DELETE FROM inbox_replies WHERE job = ?1"));
+  AE_TRY(no_replies.run(id));
   AE_TRY(append_audit_entry(redaction.audit));
   return Result<void>();
 }
@@ -586,6 +600,7 @@ Tables::SqlResult<void> Tables::put_inbox(const JobId& id, const InboxEntry& ent
     return Result<void>(std::unexpected(job_not_leased(id)));
   }
   AE_TRY(put_inbox_.run(job->id, entry.id, Bytes{entry.request}));
+  AE_TRY(delete_reply_.run(job->id, entry.id));
   return Result<void>();
 }
 

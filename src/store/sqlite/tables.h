@@ -171,6 +171,7 @@ class Tables {
   Statement put_signed_head_, put_checkpoint_;
   Statement insert_blob_, put_effect_, find_effect_, put_ledger_, erase_ledger_;
   Statement put_inbox_, delete_inbox_, inbox_numbers_;
+  Statement put_reply_, delete_reply_, drop_old_replies_;
   Statement needs_after_, agent_after_, queue_after_, count_leased_, priority_below_,
       first_fairness_key_, fairness_key_after_, job_after_;
   Statement last_served_key_, put_served_key_, put_position_;

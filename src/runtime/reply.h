@@ -1,0 +1,23 @@
+// The reply to a control request in an inbox: {answer} or {error{code, message}}, canonical JSON.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "json/value.h"
+#include "runtime/drafts.h"
+#include "store/store.h"
+
+namespace ae::runtime {
+
+std::string reply_text(const Result<Value>& answer);
+// Fails with the error of the reply; with log_corrupt if the text is damaged.
+Result<Value> read_reply(std::string_view text);
+
+// Adds the entries, sorted by number, and their replies to the batch.
+void consume(std::vector<AppliedEntry> entries, store::Batch& batch);
+
+}  // namespace ae::runtime
