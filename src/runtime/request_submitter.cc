@@ -306,10 +306,12 @@ void RequestSubmitter::enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
     if (auto in_time = check_in_time(read, request, context.now); !in_time)
       return active->done(std::unexpected(in_time.error()));
   }
-  // An entry that is applied first may change whether this request applies.
-  const bool first = read.inbox.empty() && request.kind != engine::ControlRequest::Kind::timers;
+  // An entry that is applied first may change whether this request applies; a message is recorded
+  // in any case.
+  using Kind = engine::ControlRequest::Kind;
+  const bool first = read.inbox.empty() && request.kind != Kind::timers;
   if (first && applied && applied->events.empty()) return active->done(applied->answer);
-  active->applies = first && applied.has_value();
+  active->applies = applied && (first || request.kind == Kind::message);
   // It is applied later: this binds it to the try whose outcome its author has seen as unknown.
   if (applied && request.kind == engine::ControlRequest::Kind::resolve)
     request.try_no = applied->try_no;
