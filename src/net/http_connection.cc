@@ -4,7 +4,6 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
 #include <charconv>
-#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -329,8 +328,7 @@ void HttpConnection::drop_body() {
   const auto forgotten = std::exchange(body_handler_, nullptr);
   body_quota_.reset();
   const std::size_t size = parser_.body_size();
-  std::optional<EagerRelease> eager;
-  if (size > kBodyFree) eager.emplace();
+  const EagerRelease eager;
   parser_.drop_body();
   server_->on_freed(size);
 }

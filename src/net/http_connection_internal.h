@@ -184,7 +184,6 @@ struct HttpServer::Impl {
   void warn_full(int error);
   void close_listeners();
   void schedule_sweep();
-  bool has_peak() const;  // of connections or bytes, since the last trim
   void trim_memory();
   void on_freed(std::size_t size);
   void remove(const std::shared_ptr<HttpConnection>& connection);

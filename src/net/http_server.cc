@@ -264,10 +264,10 @@ void HttpServer::Impl::close_listeners() {
 
 // ---- connections
 
-// One timer checks all deadlines, a few times per shortest timeout. It runs while there are
-// connections, and until the memory of the last ones is trimmed.
+// One timer checks all deadlines, a few times per shortest timeout; it does not
+// run without connections.
 void HttpServer::Impl::schedule_sweep() {
-  if (sweep || (connections.empty() && !has_peak())) return;
+  if (sweep || connections.empty()) return;
   const Duration shortest = std::min(
       {options.head_timeout, options.body_timeout, options.idle_timeout, options.write_timeout});
   const Duration pause =
@@ -280,11 +280,6 @@ void HttpServer::Impl::schedule_sweep() {
     trim_memory();
     schedule_sweep();
   });
-}
-
-bool HttpServer::Impl::has_peak() const {
-  return connections_peak > kTrimConnections || body_bytes_peak > kTrimBytes ||
-         out_peak > kTrimBytes;
 }
 
 // Without this the allocator would keep the memory of a peak.

@@ -78,7 +78,6 @@ EagerRelease::~EagerRelease() {
 }
 
 void trim_heap() {
-  const EagerRelease eager;
   if (mi_collect != nullptr) mi_collect(true);
 #ifdef __GLIBC__
   malloc_trim(0);

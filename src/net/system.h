@@ -20,8 +20,9 @@ std::size_t descriptors_max();
 std::size_t raise_descriptor_limit();
 // Returns freed memory, which allocators keep, to the system. Takes milliseconds per GiB.
 void trim_heap();
-// While it exists, memory that this thread frees is returned to the system at once. The allocator
-// returns it later otherwise, and only while the program goes on to free memory. For large buffers.
+// While it exists, freed memory is returned to the system at once. The allocator returns it later
+// otherwise, and only while the program goes on to free memory. The option is one per process: use
+// it on the thread of the loop only, for the release of large buffers.
 class EagerRelease {
  public:
   EagerRelease();

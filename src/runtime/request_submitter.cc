@@ -125,7 +125,8 @@ struct RequestSubmitter::ActiveRequest {
   bool must_notify = false;  // notify the lease holder, even if there is nothing to write
   int tries = 0;
   // While the request is in the inbox:
-  std::string entry;  // its id
+  std::string entry;     // its id
+  bool applies = false;  // to the log as it was when it was written
   Duration waited{0}, poll = kPollFirst;
   std::optional<async::TimerId> timer;
 };
@@ -284,6 +285,10 @@ void RequestSubmitter::enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
     if (auto in_time = check_in_time(read, request, context.now); !in_time)
       return active->done(std::unexpected(in_time.error()));
   }
+  // An entry that is applied first may change whether this request applies.
+  const bool first = read.inbox.empty() && request.kind != engine::ControlRequest::Kind::timers;
+  if (first && applied && applied->events.empty()) return active->done(applied->answer);
+  active->applies = first && applied.has_value();
   // It is applied later: this binds it to the try whose outcome its author has seen as unknown.
   auto* const resolve = std::get_if<engine::ResolveRequest>(&request.body);
   if (applied && resolve != nullptr) resolve->try_no = applied->try_no;
@@ -339,6 +344,11 @@ void RequestSubmitter::on_polled(const std::shared_ptr<ActiveRequest>& active,
                                "the plan is in the job's inbox, and the lease holder has not "
                                "checked it yet; the hash of the job's plan shows whether it was "
                                "replaced"));
+  }
+  if (!active->applies) {
+    return finish(active, fail(Code::unknown_outcome,
+                               "the request is in the job's inbox, and whether it applies is known "
+                               "once a worker runs the job; send it again with the same id"));
   }
   finish(active, Value::object({{"accepted", true}}));
 }

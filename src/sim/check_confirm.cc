@@ -140,7 +140,10 @@ class VerifierCheckWalker final : public ConfirmationWalker {
   // may be retried.
   bool begins_end(const Event& event) const {
     if (const auto* timer = as<TimerFired>(event)) return timer->effect_id == "deadline";
-    if (const auto* decision = decision_of(event, "confirmation")) return decision->state == "fail";
+    if (const auto* decision = decision_of(event, "confirmation")) {
+      // "fail" is an operator's answer, "failed" the end after a strict mismatch.
+      return or_empty(decision->state).starts_with("fail");
+    }
     if (event.type == EventType::node_finished) return parts_.fails_job(event);
     return event.type == EventType::job_cancel_requested;
   }
