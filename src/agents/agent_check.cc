@@ -4,7 +4,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "agents/check_context.h"
+#include "agents/checks.h"
 #include "agents/loop_check.h"
 #include "agents/node_check.h"
 #include "agents/settings_check.h"

@@ -5,7 +5,7 @@
 #include <deque>
 #include <utility>
 
-#include "agents/check_context.h"
+#include "agents/checks.h"
 #include "agents/diagnostics.h"
 #include "agents/source_tree.h"
 #include "agents/tool_text.h"

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "agents/check_context.h"
+#include "agents/checks.h"
 #include "agents/condition_check.h"
 #include "json/json.h"
 

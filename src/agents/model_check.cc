@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "agents/check_context.h"
+#include "agents/checks.h"
 #include "agents/tool_text.h"
 #include "base/hash.h"
 #include "json/json.h"

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "agents/check_context.h"
+#include "agents/checks.h"
 #include "agents/condition_check.h"
 
 namespace ae::agents {

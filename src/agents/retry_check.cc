@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "agents/check_context.h"
+#include "agents/checks.h"
 #include "base/ascii.h"
 
 namespace ae::agents {

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "agents/checks.h"
 #include "json/json.h"
 
 namespace ae::agents {

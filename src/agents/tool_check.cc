@@ -3,7 +3,7 @@
 #include <charconv>
 
 #include "agents/change_check.h"
-#include "agents/check_context.h"
+#include "agents/checks.h"
 #include "agents/condition_check.h"
 #include "agents/tool_text.h"
 #include "base/ascii.h"
