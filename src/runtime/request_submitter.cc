@@ -286,7 +286,7 @@ void RequestSubmitter::enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
       return active->done(std::unexpected(in_time.error()));
   }
   // An entry that is applied first may change whether this request applies.
-  const bool first = read.inbox.empty() && request.kind != engine::ControlRequest::Kind::timers;
+  const bool first = read.inbox.empty() && !request.is<engine::TimersRequest>();
   if (first && applied && applied->events.empty()) return active->done(applied->answer);
   active->applies = first && applied.has_value();
   // It is applied later: this binds it to the try whose outcome its author has seen as unknown.
