@@ -9,6 +9,7 @@
 #include "agents/node_check.h"
 #include "agents/settings_check.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -42,7 +43,7 @@ class AgentCheck {
   Agent run() {
     const std::size_t before = check_.count();
     if (!check_.mapping(source_node_, Mapping::agent,
-                        {{"code", "agents written as code are not available yet"},
+                        {{field::code, "agents written as code are not available yet"},
                          {"cron", "schedules are not available yet"},
                          {"schedule", "schedules are not available yet"}})) {
       return std::move(agent_);
@@ -116,7 +117,7 @@ class AgentCheck {
   std::optional<SourceNode> find_plan() {
     auto plan = source_node_.find("plan");
     if (!plan) {
-      if (source_node_->find("code") != nullptr) return std::nullopt;  // reported
+      if (source_node_->find(field::code) != nullptr) return std::nullopt;  // reported
       check_.required(source_node_, "plan",
                       "the list of nodes that this agent runs (or use `loop` or `planner`)");
       return std::nullopt;
@@ -152,12 +153,13 @@ class AgentCheck {
     by_id_.emplace("planner", 0);
     needs_.resize(1);
     const Value made = check_planner(check_, planner, loop_context());
-    const Value node = Value::object({{"id", "planner"}, {"kind", "planner"}, {"planner", made}});
+    const Value node =
+        Value::object({{"id", "planner"}, {field::kind, "planner"}, {"planner", made}});
     graph_.emplace_back("nodes", Value::array({node}));
   }
 
   void loop(const SourceNode& source_node, std::vector<Member>& members) {
-    members.emplace_back("kind", "loop");
+    members.emplace_back(field::kind, "loop");
     members.emplace_back("loop", check_loop(check_, source_node, loop_context()));
   }
 
@@ -210,7 +212,7 @@ class AgentCheck {
     const SourceNode& source_node = nodes_[index].source_node;
     if (!check_.mapping(source_node, Mapping::node,
                         {{"approval", "set approval on the tool, not on the node"},
-                         {"agent", "child jobs are not available yet"},
+                         {field::agent, "child jobs are not available yet"},
                          {"retry", "set retry on the tool, not on the node"},
                          {"timeout", "set timeout on the tool, not on the node"}})) {
       return {};
@@ -236,7 +238,7 @@ class AgentCheck {
     for (const std::string_view kind : shape.kinds) {
       if (source_node->find(kind) != nullptr) kinds.push_back(kind);
     }
-    if (source_node->find("agent") != nullptr) kinds.emplace_back("agent");  // reported
+    if (source_node->find(field::agent) != nullptr) kinds.emplace_back(field::agent);  // reported
     if (kinds.empty()) {
       check_.report(source_node, "a node needs one of tool, llm, wait, map or loop");
       return;
@@ -257,7 +259,7 @@ class AgentCheck {
                               : "a tool");
     });
     if (kind == "loop") return loop(*source_node.find(kind), members);
-    members.emplace_back("kind", kind);
+    members.emplace_back(field::kind, kind);
     if (kind == "tool") {
       call(source_node, members);
     } else if (kind == "llm") {
@@ -531,7 +533,7 @@ class AgentCheck {
       return;
     }
     ClosestName nearest(root);
-    for (const std::string_view known : {"input", "steps", "job"}) nearest.consider(known);
+    for (const std::string_view known : {field::input, "steps", "job"}) nearest.consider(known);
     if (in_item_) {
       for (const std::string_view known : {"item", "index"}) nearest.consider(known);
       if (!item_name_.empty()) nearest.consider(item_name_);

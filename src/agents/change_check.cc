@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "agents/tool_text.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -78,7 +79,7 @@ class ChangeCheck {
         continue;
       }
       kind = one;
-      put("kind", kind);
+      put(field::kind, kind);
       this->kind(*found, kind);
     }
     if (kind.empty()) {
@@ -87,7 +88,7 @@ class ChangeCheck {
           "`verify` needs one of http_etag, http_last_modified, http_json, file, git_ref, "
           "github or sql");
     }
-    std::vector<Member> policy{{"by", kind}};
+    std::vector<Member> policy{{field::by, kind}};
     if (const auto mode = source_node.find("mode")) {
       if (const auto word = check_.word(*mode, Words::confirm_mode)) {
         policy.emplace_back("mode", *word);
@@ -147,7 +148,7 @@ class ChangeCheck {
       url(*target);
     if (const auto field =
             check_.required(source_node, "field", "a single ${ … } over .result, the response")) {
-      if (reads_only(check_, *field, {"result"}) && !is_one_expression(*field->value)) {
+      if (reads_only(check_, *field, {field::result}) && !is_one_expression(*field->value)) {
         check_.report(*field, "`field` must be a single ${ … } over .result, the response");
       }
       put("field", (*field)->value());
@@ -162,8 +163,8 @@ class ChangeCheck {
       file_path(*path, below.has_value());
     }
     if (below) folders(*below);
-    if (const auto by = source_node.find("by")) {
-      if (const auto word = check_.word(*by, Words::file_by)) put("by", *word);
+    if (const auto by = source_node.find(field::by)) {
+      if (const auto word = check_.word(*by, Words::file_by)) put(field::by, *word);
     }
   }
 
@@ -232,8 +233,8 @@ class ChangeCheck {
       }
     }
     if (what.empty()) check_.report(source_node, "needs one of issue, pull or release");
-    if (const auto by = source_node.find("by")) {
-      if (const auto word = check_.word(*by, Words::github_by)) put("by", *word);
+    if (const auto by = source_node.find(field::by)) {
+      if (const auto word = check_.word(*by, Words::github_by)) put(field::by, *word);
     }
   }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -171,13 +172,27 @@ namespace {
 // The key of `known` that a word of another workflow language corresponds to; "" = none.
 std::string_view synonym_of(std::string_view word, Names known) {
   constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
-      {"if", "when"},         {"condition", "when"},        {"depends_on", "needs"},
-      {"dependsOn", "needs"}, {"after", "needs"},           {"with", "args"},
-      {"arguments", "args"},  {"params", "args"},           {"parameters", "args"},
-      {"inputs", "args"},     {"for_each", "map"},          {"foreach", "map"},
-      {"uses", "tool"},       {"retries", "retry"},         {"prompts", "prompt"},
-      {"name", "id"},         {"attempts", "max_attempts"}, {"steps", "plan"},
-      {"nodes", "plan"},      {"system_prompt", "system"},  {"instructions", "system"}};
+      {"if", "when"},
+      {"condition", "when"},
+      {"depends_on", "needs"},
+      {"dependsOn", "needs"},
+      {"after", "needs"},
+      {"with", "args"},
+      {field::arguments, "args"},
+      {"params", "args"},
+      {"parameters", "args"},
+      {"inputs", "args"},
+      {"for_each", "map"},
+      {"foreach", "map"},
+      {"uses", "tool"},
+      {"retries", "retry"},
+      {"prompts", "prompt"},
+      {"name", "id"},
+      {"attempts", "max_attempts"},
+      {"steps", "plan"},
+      {"nodes", "plan"},
+      {"system_prompt", "system"},
+      {"instructions", "system"}};
   for (const auto& [synonym, key] : kSynonyms) {
     if (synonym == word && contains(known, key)) return key;
   }
@@ -454,8 +469,8 @@ bool reads_only(CheckContext& check, const SourceNode& source_node, NameList roo
 }
 
 void check_members(CheckContext& check, const SourceNode& string, const ExprRoots& read) {
-  constexpr std::string_view kOfJob[] = {"agent", "created_at", "id", "labels"};
-  constexpr std::string_view kOfCall[] = {"external_key", "invocation_id", "key", "try"};
+  constexpr std::string_view kOfJob[] = {field::agent, "created_at", "id", "labels"};
+  constexpr std::string_view kOfCall[] = {field::external_key, "invocation_id", "key", "try"};
   const std::pair<std::string_view, std::span<const std::string_view>> kFixed[] = {
       {"job", kOfJob}, {"call", kOfCall}};
   for (const auto& [root, fixed] : kFixed) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -240,7 +241,7 @@ Value diagnostics_json(const std::vector<Diagnostic>& diagnostics) {
   std::vector<Value> list;
   list.reserve(diagnostics.size());
   for (const Diagnostic& diagnostic : diagnostics) {
-    list.push_back(Value::object({{"code", code_name(diagnostic.code)},
+    list.push_back(Value::object({{field::code, code_name(diagnostic.code)},
                                   {"message", diagnostic.message},
                                   {"file", diagnostic.file},
                                   {"line", static_cast<std::uint64_t>(diagnostic.line)},

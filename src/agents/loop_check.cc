@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/planner/planner.h"
+#include "log/field_names.h"
 #include "plan/plan.h"
 
 namespace ae::agents {
@@ -27,7 +28,7 @@ class LoopCheck {
 
   Value run(const SourceNode& source_node) {
     if (!check_.mapping(source_node, Mapping::loop,
-                        {{"budget", "set budget on the agent, next to `loop` or `plan`"},
+                        {{field::budget, "set budget on the agent, next to `loop` or `plan`"},
                          {"memory", "memory across jobs is not available yet"}})) {
       return {};
     }

@@ -7,6 +7,7 @@
 #include "agents/tool_text.h"
 #include "base/hash.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "plan/model_calls.h"
 #include "plan/price.h"
 #include "schema/closed_schema.h"
@@ -148,7 +149,7 @@ class ModelCheck {
         check_.report(*at, micros.error().message);
       }
     };
-    put_amount("input", price.input);
+    put_amount(field::input, price.input);
     put_amount("output", price.output);
     put_amount("cached", price.cached);
     price_ = engine::to_json(price);
@@ -186,12 +187,12 @@ class ModelCheck {
                                                  {"dedupe_window", to_text(*policy.dedupe_window)},
                                                  {"retry", retry_value(version_retry_)},
                                                  {"provider", policy.provider}});
-    const Value whole = Value::object({{"kind", checked_.tool.kind},
+    const Value whole = Value::object({{field::kind, checked_.tool.kind},
                                        {"definition", checked_.tool.definition},
                                        {"policy", without_version}});
     policy.version = to_hex(sha256(canonical(whole))).substr(0, 16);
-    checked_.policy =
-        without_version.with("version", policy.version).with("retry", retry_value(policy.retry));
+    checked_.policy = without_version.with(field::version, policy.version)
+                          .with("retry", retry_value(policy.retry));
     // Streaming and price are not part of a model's identity: they do not change its version.
     if (!streams_) {
       checked_.tool.definition = checked_.tool.definition.with("stream", false);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/heart/recorded_value.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -51,7 +52,7 @@ class WaitCheck {
  private:
   void timer(const SourceNode& source_node, std::vector<Member>& wait) {
     const auto span = source_node.find("for");
-    const auto until = source_node.find("until");
+    const auto until = source_node.find(field::until);
     if (span.has_value() == until.has_value()) {
       check_.report(source_node, span
                                      ? "a timer has either `for` or `until`, not both"
@@ -69,9 +70,9 @@ class WaitCheck {
     const auto text = check_.text(*until);
     if (!text || !check_expressions_(*until)) return;
     if (has_expression(*text)) {
-      wait.emplace_back("until", *text);
+      wait.emplace_back(field::until, *text);
     } else if (const auto instant = instant_from_text(*text)) {
-      wait.emplace_back("until", to_text(*instant));
+      wait.emplace_back(field::until, to_text(*instant));
     } else {
       check_.report(*until, "must be a time in UTC, such as 2030-01-31T08:00:00Z");
     }

@@ -6,6 +6,7 @@
 
 #include "agents/checks.h"
 #include "agents/condition_check.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -62,7 +63,7 @@ class PolicyCheck {
     if (const auto name = source_node.find("capability")) capability(*name);
     if (const auto when = source_node.find("when")) this->when(*when);
     if (const auto one = source_node.find("label")) label(*one);
-    if (const auto text = source_node.find("reason")) reason(*text);
+    if (const auto text = source_node.find(field::reason)) reason(*text);
     if (const auto span = source_node.find("expires")) expires(*span);
     if (const auto when = source_node.find("when"); when && check_.count() == before)
       arguments(*when);
@@ -177,7 +178,7 @@ class PolicyCheck {
     }
     if (has_expression(*text))
       return check_.report(source_node, "a reason cannot contain an expression");
-    rule_.emplace_back("reason", *text);
+    rule_.emplace_back(field::reason, *text);
   }
 
   void expires(const SourceNode& source_node) {

@@ -5,6 +5,7 @@
 
 #include "agents/checks.h"
 #include "base/ascii.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -118,7 +119,7 @@ engine::RetryPolicy read_retry(const SourceNode& written, const engine::RetryPol
 }
 
 Value retry_value(const engine::RetryPolicy& retry) {
-  return Value::object({{"max_attempts", static_cast<double>(retry.max_attempts)},
+  return Value::object({{field::max_attempts, static_cast<double>(retry.max_attempts)},
                         {"initial_backoff", to_text(retry.initial_backoff)},
                         {"max_backoff", to_text(retry.max_backoff)},
                         {"multiplier", retry.multiplier},

@@ -11,6 +11,7 @@
 #include "base/http_status.h"
 #include "engine/heart/recorded_value.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::agents {
 namespace {
@@ -281,7 +282,7 @@ class ToolCheck {
       check_.report(*source_node_.find("on_in_doubt"),
                     "on_in_doubt: probe needs `probe: { tool, args, happened }`");
     }
-    if (const auto undo = source_node_.find("compensate")) {
+    if (const auto undo = source_node_.find(field::compensate)) {
       if (reads) check_.report(*undo, "`compensate` is not allowed with `effect: read`");
       checked_.compensate =
           side_call(*undo, Mapping::compensate, {"args", "call", "result"}, compensate_);
@@ -428,9 +429,9 @@ class ToolCheck {
   void put(std::string_view key, Value value) { definition_.emplace_back(key, std::move(value)); }
 
   void check_output_shape() {
-    if (const auto result = source_node_.find("result")) {
+    if (const auto result = source_node_.find(field::result)) {
       if (const auto word = check_.word(*result, Words::result); word == "full") {
-        put("result", "full");
+        put(field::result, "full");
       }
     }
     bool json = checked_.tool.kind == "http";
@@ -715,17 +716,17 @@ class ToolCheck {
     if (policy.local) members.emplace_back("local", true);
     if (!capabilities_.empty()) members.emplace_back("capabilities", Value::array(capabilities_));
     if (!probe_.empty()) members.emplace_back("probe", Value::object(probe_));
-    if (!compensate_.empty()) members.emplace_back("compensate", Value::object(compensate_));
+    if (!compensate_.empty()) members.emplace_back(field::compensate, Value::object(compensate_));
     for (Member& member : changes_.policy) members.push_back(std::move(member));
     checked_.tool.verify = changes_.verify;
     const Value without_version = Value::object(std::move(members));
-    Value whole = Value::object({{"kind", checked_.tool.kind},
+    Value whole = Value::object({{field::kind, checked_.tool.kind},
                                  {"definition", checked_.tool.definition},
                                  {"policy", without_version}});
     if (!changes_.verify.is_null()) whole = whole.with("verify", changes_.verify);
     policy.version = to_hex(sha256(canonical(whole))).substr(0, 16);
-    checked_.policy =
-        without_version.with("version", policy.version).with("retry", retry_value(policy.retry));
+    checked_.policy = without_version.with(field::version, policy.version)
+                          .with("retry", retry_value(policy.retry));
     if (const auto& usable = check_.source().usable) {
       if (auto can = usable(checked_.tool); !can) mark_unusable(can.error());
     }

@@ -9,6 +9,7 @@
 #include "api/stuck.h"
 #include "api/views.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "plan/plan.h"
 #include "store/rules.h"
 
@@ -377,18 +378,19 @@ Value Api::agent_json(const std::string& name, const OfferedAgent& offer) {
   const store::AgentVersion* const newest =
       offer.version == 0 ? nullptr : registry_.registry().newest(name);
   const Value description = offer.agent ? offer.agent->definition["description"] : Value();
-  std::vector<Member> members{{"description", description},
-                              {"execution_version", runtime_.options().version_of(name)},
-                              {"name", name},
-                              {"runs_here", options_.runs && offer.agent != nullptr},
-                              {"version", offer.version == 0 ? Value() : Value(offer.version)}};
+  std::vector<Member> members{
+      {"description", description},
+      {field::execution_version, runtime_.options().version_of(name)},
+      {"name", name},
+      {"runs_here", options_.runs && offer.agent != nullptr},
+      {field::version, offer.version == 0 ? Value() : Value(offer.version)}};
   if (newest != nullptr) {
-    members.emplace_back("by", newest->by);
+    members.emplace_back(field::by, newest->by);
     members.emplace_back("registered_at", to_text(newest->registered_at));
   }
-  members.emplace_back("plan_hash", offer.plan          ? Value(to_hex(offer.plan->hash))
-                                    : newest != nullptr ? Value(newest->plan_hash)
-                                                        : Value());
+  members.emplace_back(field::plan_hash, offer.plan          ? Value(to_hex(offer.plan->hash))
+                                         : newest != nullptr ? Value(newest->plan_hash)
+                                                             : Value());
   if (offer.agent && offer.agent->input_schema) {
     members.emplace_back("input_schema", *offer.agent->input_schema);
   }
@@ -410,7 +412,7 @@ void Api::agents(ContextPtr ctx) {
 }
 
 void Api::agent(ContextPtr ctx) {
-  const auto version = ctx->query.number("version");
+  const auto version = ctx->query.number(field::version);
   if (!version) return ctx->refuse(version.error());
   with_fresh_agents([this, ctx, version = *version] {
     const auto found = offered_agents_.find(ctx->id);
@@ -425,22 +427,22 @@ void Api::agent(ContextPtr ctx) {
                                                  std::to_string(*version)});
       }
       const store::AgentVersion& one = of->second[*version - 1];
-      return ctx->answer(200, Value::object({{"by", one.by},
+      return ctx->answer(200, Value::object({{field::by, one.by},
                                              {"name", one.name},
-                                             {"plan_hash", one.plan_hash},
+                                             {field::plan_hash, one.plan_hash},
                                              {"registered_at", to_text(one.registered_at)},
-                                             {"source", one.definition},
-                                             {"version", one.version}}));
+                                             {field::source, one.definition},
+                                             {field::version, one.version}}));
     }
     if (!offer.agent) {
-      return ctx->answer(200,
-                         agent_json(found->first, offer)
-                             .with("source", registry_.registry().newest(ctx->id)->definition));
+      return ctx->answer(
+          200, agent_json(found->first, offer)
+                   .with(field::source, registry_.registry().newest(ctx->id)->definition));
     }
     if (auto compiled = compile(offer); !compiled) return ctx->refuse(compiled.error());
     const Value body = agent_json(found->first, offer)
                            .with("plan", offer.agent->task_graph)
-                           .with("source", offer.agent->definition);
+                           .with(field::source, offer.agent->definition);
     ctx->answer(200, body);
   });
 }
@@ -455,8 +457,8 @@ void Api::create_job_from_message(ContextPtr ctx) {
     const Fields fields = std::move(ctx->fields);
     const Value* message = fields.find("message");
     if (message == nullptr) return fail(Code::input_invalid, "\"message\" is missing");
-    return new_job(*ctx, Value::object({{"agent", ctx->id},
-                                        {"input", Value::object({{"message", *message}})}}));
+    return new_job(*ctx, Value::object({{field::agent, ctx->id},
+                                        {field::input, Value::object({{"message", *message}})}}));
   }();
   if (!params) return ctx->refuse(params.error());
   runtime_.create(*std::move(params), [ctx](Result<runtime::CreateResult> made) {

@@ -8,6 +8,7 @@
 #include "api/request_context.h"
 #include "api/route_table.inc"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
@@ -46,7 +47,7 @@ constexpr Api::Operation Api::kOperations[] = {
     {"workers", &Api::workers},
     {"tools", &Api::tools},
     {"agents", &Api::agents},
-    {"agent", &Api::agent},
+    {field::agent, &Api::agent},
     {"put_agent", &Api::put_agent},
     {"message_agent", &Api::message_agent},
     {"jobs", &Api::jobs},
@@ -126,7 +127,7 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
                  requested = ApiRequest{.method = ctx->request.method, .path = ctx->request.path},
                  done = std::move(ctx->done)](ApiResponse answer) mutable {
       if (answer.status >= 400 && alive)
-        options_.on_refused(requested, answer.status, answer.body.text("code"));
+        options_.on_refused(requested, answer.status, answer.body.text(field::code));
       done(std::move(answer));
     };
   }
@@ -179,7 +180,7 @@ std::optional<ApiResponse> Api::refuse_before_body(std::string_view method, cons
   if (route) return std::nullopt;
   if (options_.on_refused) {
     options_.on_refused(ApiRequest{.method = std::string(method), .path = path},
-                        route.error().status, route.error().body.text("code"));
+                        route.error().status, route.error().body.text(field::code));
   }
   return std::move(route.error());
 }

@@ -145,7 +145,7 @@ void Api::requests(ContextPtr ctx) {
 void Api::begin_walk(ContextPtr ctx, RequestWalk walk) {
   const bool of_job = ctx->query.find("job") != nullptr;
   const auto params = [&]() -> Status {
-    if (of_job) AE_TRY(ctx->query.check_combination("job", {"kind"}));
+    if (of_job) AE_TRY(ctx->query.check_combination("job", {field::kind}));
     AE_ASSIGN(walk.wanted, ctx->query.limit(kRequestsDefault, kJobsMax));
     if (const std::string* cursor = ctx->query.find("cursor")) walk.after = *cursor;
     return {};

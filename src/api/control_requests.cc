@@ -6,6 +6,7 @@
 #include "api/duplicate_answer.h"
 #include "api/request_context.h"
 #include "base/trace_context.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 void Api::submit_request(ContextPtr ctx, engine::ControlRequest control, int status) {
@@ -89,9 +90,9 @@ void Api::signal(ContextPtr ctx) {
   auto signal = [&]() -> Result<engine::SignalRequest> {
     const Fields fields = std::move(ctx->fields);
     engine::SignalRequest params;
-    AE_ASSIGN(params.correlation_key, fields.text("correlation_key"));
-    AE_ASSIGN(params.wait_type, fields.text("wait_type"));
-    AE_ASSIGN(id, fields.text("message_id"));
+    AE_ASSIGN(params.correlation_key, fields.text(field::correlation_key));
+    AE_ASSIGN(params.wait_type, fields.text(field::wait_type));
+    AE_ASSIGN(id, fields.text(field::message_id));
     if (const Value& buffer = fields["buffer"]; !buffer.is_null()) {
       if (!buffer.is_bool()) return fail(Code::input_invalid, "\"buffer\" must be true or false");
       params.buffer = buffer.as_bool();
@@ -100,7 +101,7 @@ void Api::signal(ContextPtr ctx) {
       return fail(Code::wait_mismatch,
                   "\"correlation_key\" is missing: the key of the wait to answer");
     }
-    params.payload = fields["payload"];
+    params.payload = fields[field::payload];
     return params;
   }();
   if (!signal) return ctx->refuse(signal.error());
@@ -148,8 +149,8 @@ void Api::cancel(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
     const Fields fields = std::move(ctx->fields);
     engine::CancelRequest cancel;
-    AE_ASSIGN(cancel.reason, fields.text("reason"));
-    if (const Value& compensate = fields["compensate"]; compensate.is_bool()) {
+    AE_ASSIGN(cancel.reason, fields.text(field::reason));
+    if (const Value& compensate = fields[field::compensate]; compensate.is_bool()) {
       cancel.compensate = compensate.as_bool();
     } else if (!compensate.is_null()) {
       return fail(Code::input_invalid, "`compensate` must be true or false");
@@ -164,10 +165,10 @@ void Api::message(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
     const Fields fields = std::move(ctx->fields);
     engine::MessageRequest message;
-    AE_ASSIGN(message.channel, fields.text("channel"));
-    AE_ASSIGN(std::string id, fields.text("message_id"));
+    AE_ASSIGN(message.channel, fields.text(field::channel));
+    AE_ASSIGN(std::string id, fields.text(field::message_id));
     if (message.channel.empty()) return fail(Code::input_invalid, "\"channel\" is missing");
-    message.payload = fields["payload"];
+    message.payload = fields[field::payload];
     return engine::ControlRequest{.id = std::move(id), .body = std::move(message)};
   }();
   if (!control) return ctx->refuse(control.error());
@@ -178,22 +179,20 @@ void Api::pause(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
     const Fields fields = std::move(ctx->fields);
     engine::PauseRequest pause;
-    AE_ASSIGN(pause.reason, fields.text("reason"));
+    AE_ASSIGN(pause.reason, fields.text(field::reason));
     return engine::ControlRequest{.body = std::move(pause)};
   }();
   if (!control) return ctx->refuse(control.error());
   submit_request(ctx, std::move(*control), 202);
 }
 
-void Api::resume(ContextPtr ctx) {
-  submit_request(ctx, {.body = engine::ResumeRequest{}}, 202);
-}
+void Api::resume(ContextPtr ctx) { submit_request(ctx, {.body = engine::ResumeRequest{}}, 202); }
 
 void Api::raise_budget(ContextPtr ctx) {
   auto control = [&]() -> Result<engine::ControlRequest> {
     const Fields fields = std::move(ctx->fields);
     engine::BudgetRequest budget;
-    AE_ASSIGN(budget.reason, fields.text("note"));
+    AE_ASSIGN(budget.reason, fields.text(field::note));
     std::vector<Member> members;
     for (const auto& [name, value] : fields.object().members()) {
       if (name != "note" && !value.is_null()) members.emplace_back(name, value);
@@ -210,16 +209,16 @@ void Api::resolve(ContextPtr ctx) {
     const Fields fields = std::move(ctx->fields);
     engine::ControlRequest params;
     engine::ResolveRequest& resolve = params.body.emplace<engine::ResolveRequest>();
-    AE_ASSIGN(resolve.idempotency_key, fields.text("idempotency_key"));
-    AE_ASSIGN(resolve.step_id, fields.text("step_id"));
-    AE_ASSIGN(resolve.resolution, fields.text("resolution"));
-    AE_ASSIGN(resolve.reason, fields.text("note"));
+    AE_ASSIGN(resolve.idempotency_key, fields.text(field::idempotency_key));
+    AE_ASSIGN(resolve.step_id, fields.text(field::step_id));
+    AE_ASSIGN(resolve.resolution, fields.text(field::resolution));
+    AE_ASSIGN(resolve.reason, fields.text(field::note));
     if (resolve.idempotency_key.empty() == resolve.step_id.empty()) {
       return fail(Code::input_invalid,
                   "set either \"idempotency_key\" (of a call with an unknown outcome) or "
                   "\"step_id\" (of a failed confirmation)");
     }
-    if (const Value& of = fields["try"]; !of.is_null()) {
+    if (const Value& of = fields[field::try_]; !of.is_null()) {
       if (!of.is_integer() || of.as_int() < 1 || of.as_int() > 1'000'000) {
         return fail(Code::input_invalid,
                     "\"try\" must be the number of a try, as shown in in_doubt");
@@ -232,7 +231,7 @@ void Api::resolve(ContextPtr ctx) {
       if (!at) return std::unexpected(std::move(at).error().with_context("\"looked_at\""));
       params.checked_at = *at;
     }
-    if (const Value* result = fields.find("result")) resolve.result = *result;
+    if (const Value* result = fields.find(field::result)) resolve.result = *result;
     return params;
   }();
   if (!control) return ctx->refuse(control.error());

@@ -11,6 +11,7 @@
 #include "json/json.h"
 #include "log/decisions.h"
 #include "log/event.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
@@ -41,8 +42,8 @@ Answerer answerer_of(const Event& event) {
 
 Value shown_answerer(const Event& event) {
   const Answerer answerer_json = answerer_of(event);
-  return Value::object({{"at", to_text(answerer_json.at)},
-                        {"by", answerer_json.by ? Value(*answerer_json.by) : Value()}});
+  return Value::object({{field::at, to_text(answerer_json.at)},
+                        {field::by, answerer_json.by ? Value(*answerer_json.by) : Value()}});
 }
 
 std::string answerer_text(const Event& event, std::string_view what) {
@@ -122,16 +123,16 @@ class ResolutionHistory {
     Value answer = Value::object({{"answered", shown_answerer(*last_)},
                                   {"applied", true},
                                   {"duplicate", true},
-                                  {"node_id", shown(node_of(*last_))},
-                                  {"resolution", resolution()}});
+                                  {field::node_id, shown(node_of(*last_))},
+                                  {field::resolution, resolution()}});
     if (const auto* note = as<OutcomeNoted>(*last_)) {
-      answer = answer.with("noted", true).with("idempotency_key", note->idempotency_key.text);
+      answer = answer.with("noted", true).with(field::idempotency_key, note->idempotency_key.text);
     } else if (const auto decided = decision_as<OutcomeDecided>(*last_)) {
-      answer = answer.with("idempotency_key", decided->idempotency_key.text);
+      answer = answer.with(field::idempotency_key, decided->idempotency_key.text);
     } else {
-      return answer.with("step_id", shown(step_of(*last_)));
+      return answer.with(field::step_id, shown(step_of(*last_)));
     }
-    return resolution() == "happened" ? answer.with("result", result_) : answer;
+    return resolution() == "happened" ? answer.with(field::result, result_) : answer;
   }
 
  private:
@@ -188,7 +189,7 @@ Value add_message_match(Value answer, const std::string& id, const MessageReques
       continue;
     }
     const Value& payload = message->payload.value;
-    return answer.with("applied", payload == repeated.payload).with("payload", payload);
+    return answer.with("applied", payload == repeated.payload).with(field::payload, payload);
   }
   return answer;
 }
@@ -209,7 +210,7 @@ Value add_previous_answerer(Value answer, const ControlRequest& control,
                             const std::vector<Event>& events) {
   if (const auto* message = control.as<MessageRequest>())
     return add_message_match(std::move(answer), control.id, *message, events);
-  const Value key = answer["correlation_key"];
+  const Value key = answer[field::correlation_key];
   const Event* found = nullptr;
   std::visit(
       [&](const auto& body) {

@@ -3,6 +3,7 @@
 
 #include "api/request_context.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
@@ -66,10 +67,10 @@ Result<std::string> idempotency_key(const ApiRequest& request, const Value& body
   const auto is_blank = [](std::string_view text) {
     return text.find_first_not_of(" \t\r\n\v\f") == text.npos;
   };
-  const Value* const field = body.find("idempotency_key");
+  const Value* const field = body.find(field::idempotency_key);
   const bool in_body = field != nullptr && !field->is_null();
   const auto& header = request.idempotency_key;
-  std::string key = header ? *header : std::string(body.text("idempotency_key"));
+  std::string key = header ? *header : std::string(body.text(field::idempotency_key));
   if (!header && !in_body) return key;
   // An unset variable must not create a job without a key.
   if (is_blank(key) || (in_body && is_blank(field->as_string()))) {

@@ -3,6 +3,7 @@
 
 #include "api/request_context.h"
 #include "base/trace_context.h"
+#include "log/field_names.h"
 #include "schema/schema.h"
 
 namespace ae::api {
@@ -13,9 +14,9 @@ constexpr std::size_t kEffectsNamedMax = 5;  // effects named in a sentence; the
 // The nodes whose committed effects the new plan may abandon.
 Result<std::vector<std::string>> drop_of(const Fields& fields) {
   std::vector<std::string> nodes;
-  const Value& drop = fields["drop"];
+  const Value& drop = fields[field::drop];
   if (drop.is_null()) return nodes;
-  if (fields["task_graph"].is_null()) {
+  if (fields[field::task_graph].is_null()) {
     return fail(Code::input_invalid, "\"drop\" needs a \"task_graph\"");
   }
   if (!drop.is_array()) return fail(Code::input_invalid, "\"drop\" must be a list of node ids");
@@ -38,9 +39,9 @@ Result<runtime::ForkRequest> parse_fork_params(const ApiRequest& request, const 
     if (!job) return std::unexpected(std::move(job).error().with_context("\"id\""));
     params.job = *std::move(job);
   }
-  AE_TRY(fields.text("idempotency_key"));
+  AE_TRY(fields.text(field::idempotency_key));
   AE_ASSIGN(params.idempotency_key, idempotency_key(request, fields.object()));
-  params.task_graph = fields["task_graph"];
+  params.task_graph = fields[field::task_graph];
   if (!params.task_graph.is_null() && request.role != Role::admin) {
     // A plan contains the policies of its tools.
     return std::unexpected(missing_role_error(request.role, {Role::admin}));
@@ -79,10 +80,10 @@ Error effects_repeated_error(const std::string& origin, const std::vector<Value>
   std::string names;
   for (std::size_t i = 0; i < effects.size() && i < kEffectsNamedMax; ++i) {
     const Value& item = effects[i]["item"];
-    names += (i == 0 ? "" : ", ") + std::string(effects[i].text("node_id")) +
+    names += (i == 0 ? "" : ", ") + std::string(effects[i].text(field::node_id)) +
              (item.is_integer() ? "[" + std::to_string(item.as_int()) + "]" : "") + " (" +
-             std::string(effects[i].text("tool")) + ", " + outcome_words(effects[i].text("state")) +
-             ")";
+             std::string(effects[i].text("tool")) + ", " +
+             outcome_words(effects[i].text(field::state)) + ")";
   }
   if (effects.size() > kEffectsNamedMax) names += ", …";
   return {Code::effects_repeated, "job " + origin +
@@ -122,7 +123,7 @@ void Api::fork(ContextPtr ctx) {
       return fail(Code::input_invalid, "\"at_seq\" " + what + " number of the event to fork at");
     }
     made.at = static_cast<std::uint64_t>(at.as_int());
-    if (const Value* input = fields.find("input")) made.input = *input;
+    if (const Value* input = fields.find(field::input)) made.input = *input;
     return made;
   }();
   if (!params) return ctx->refuse(params.error());
@@ -223,8 +224,9 @@ void Api::make_fork(ContextPtr ctx, runtime::ForkRequest params) {
 void Api::plan(ContextPtr ctx) {
   auto plan = [&]() -> Result<engine::PlanRequest> {
     const Fields fields = std::move(ctx->fields);
-    engine::PlanRequest params{.task_graph = fields["task_graph"], .drop = fields["drop"]};
-    AE_ASSIGN(params.reason, fields.text("reason"));
+    engine::PlanRequest params{.task_graph = fields[field::task_graph],
+                               .drop = fields[field::drop]};
+    AE_ASSIGN(params.reason, fields.text(field::reason));
     return params;
   }();
   if (!plan) return ctx->refuse(plan.error());

@@ -102,15 +102,15 @@ Value normalized_request(const Value& body, const runtime::NewJobRequest& params
                          const agents::Agent& agent, const std::string& deadline,
                          const engine::Limits& budget) {
   std::vector<Member> requested;
-  if (budget.any()) requested.emplace_back("budget", to_json(budget));
-  if (!deadline.empty()) requested.emplace_back("deadline", deadline);
-  if (params.priority != 0) requested.emplace_back("priority", params.priority);
-  if (!body["queue"].is_null() && !(params.queue.empty() && agent.queue.empty())) {
-    requested.emplace_back("queue", body["queue"]);
+  if (budget.any()) requested.emplace_back(field::budget, to_json(budget));
+  if (!deadline.empty()) requested.emplace_back(field::deadline, deadline);
+  if (params.priority != 0) requested.emplace_back(field::priority, params.priority);
+  if (!body[field::queue].is_null() && !(params.queue.empty() && agent.queue.empty())) {
+    requested.emplace_back(field::queue, body[field::queue]);
   }
   if (auto needed = params.required_capabilities; !needed.empty()) {
     sort_each_once(needed);
-    requested.emplace_back("required_capabilities",
+    requested.emplace_back(field::required_capabilities,
                            Value::array(std::vector<Value>(needed.begin(), needed.end())));
   }
   return requested.empty() ? Value() : Value::object(std::move(requested));
@@ -129,25 +129,25 @@ Result<engine::Limits> budget_of(const Value& body, const engine::Plan& plan) {
 // The scheduling options of a request. REQUIRES: its key and id are known.
 Status parse_job_options(const Value& body, const agents::Agent& agent, Instant now,
                          runtime::NewJobRequest& params) {
-  if (const Value& priority = body["priority"]; !priority.is_null()) {
+  if (const Value& priority = body[field::priority]; !priority.is_null()) {
     const bool fits = priority.is_integer() && std::abs(priority.as_int()) <= kPriorityMax;
     if (!fits) {
       return fail(Code::input_invalid, "\"priority\" must be an integer from -1000 to 1000");
     }
     params.priority = priority.as_int();
   }
-  params.queue = body["queue"].is_null() ? agent.queue : std::string(body.text("queue"));
-  if (!params.queue.empty() || !body["queue"].is_null()) {
+  params.queue = body[field::queue].is_null() ? agent.queue : std::string(body.text(field::queue));
+  if (!params.queue.empty() || !body[field::queue].is_null()) {
     if (!agents::is_capability(params.queue)) {
       return fail(Code::input_invalid,
                   "\"queue\" must have 1 to 64 of the characters A-Z a-z 0-9 . _ -");
     }
   }
   if (params.queue == store::kDefaultQueue) params.queue.clear();
-  AE_ASSIGN(params.required_capabilities, capabilities_of(body["required_capabilities"]));
+  AE_ASSIGN(params.required_capabilities, capabilities_of(body[field::required_capabilities]));
   std::string deadline;
-  if (!body["deadline"].is_null()) {
-    AE_ASSIGN(Deadline requested, deadline_of(body.text("deadline"), now));
+  if (!body[field::deadline].is_null()) {
+    AE_ASSIGN(Deadline requested, deadline_of(body.text(field::deadline), now));
     // With a key or id it may be the retry of a request that was in time: then its job must be
     // found.
     const bool may_repeat = !params.idempotency_key.empty() || !params.job.empty();
@@ -158,8 +158,8 @@ Status parse_job_options(const Value& body, const agents::Agent& agent, Instant 
     deadline = std::move(requested.text);
   }
   engine::Limits budget;
-  if (!body["budget"].is_null()) {
-    AE_ASSIGN(budget, budget_of(body["budget"], *params.plan));
+  if (!body[field::budget].is_null()) {
+    AE_ASSIGN(budget, budget_of(body[field::budget], *params.plan));
     AE_ASSIGN(params.budget, lower_limits(params.plan->budget, budget));
   }
   params.explicit_options = normalized_request(body, params, agent, deadline, budget);
@@ -375,12 +375,12 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
     return fail(Code::unsupported,
                 "this process has no agents file: send the request to a server that has one");
   }
-  AE_ASSIGN(const OfferedAgent* const offer, find_offered_agent(body.text("agent")));
+  AE_ASSIGN(const OfferedAgent* const offer, find_offered_agent(body.text(field::agent)));
   const agents::Agent* const agent = offer->agent.get();
   const auto plan = offer->plan;
   params.agent = agent->name;
   params.plan = plan;
-  if (const Value* hash = body.find("plan_hash"); hash && !hash->is_null()) {
+  if (const Value* hash = body.find(field::plan_hash); hash && !hash->is_null()) {
     if (*hash != Value(to_hex(plan->hash))) {
       return fail(Code::needs_version,
                   "the process that owns this store runs another version of "
@@ -389,7 +389,7 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
                       "\"; restart it with this file, or start it with `serve --watch`");
     }
   }
-  const Value* input = body.find("input");
+  const Value* input = body.find(field::input);
   params.input = input ? *input : Value::object({});
   if (agent->input_schema) {
     AE_ASSIGN(const Schema schema, Schema::compile(*agent->input_schema));
@@ -397,7 +397,7 @@ Result<runtime::NewJobRequest> Api::new_job(const RequestContext& ctx, const Val
       return std::unexpected(std::move(valid).error().with_context("the input of " + params.agent));
     }
   }
-  AE_ASSIGN(params.labels, labels_of(body["labels"]));
+  AE_ASSIGN(params.labels, labels_of(body[field::labels]));
   for (const auto& [key, value] : agent->labels) {
     const auto same = [&](const auto& own) { return own.first == key; };
     if (std::ranges::find_if(params.labels, same) == params.labels.end()) {
@@ -429,10 +429,11 @@ void Api::make_job(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::NewJobRequest> {
     AE_TRY(wait_parameter(ctx->query));
     const Fields fields = std::move(ctx->fields);
-    for (const char* name : {"agent", "idempotency_key", "id", "plan_hash", "queue", "deadline"}) {
+    for (const char* name :
+         {field::agent, "idempotency_key", "id", "plan_hash", "queue", "deadline"}) {
       AE_TRY(fields.text(name));
     }
-    if (fields["agent"].is_null()) return fail(Code::input_invalid, "\"agent\" is missing");
+    if (fields[field::agent].is_null()) return fail(Code::input_invalid, "\"agent\" is missing");
     return new_job(*ctx, fields.object());
   }();
   if (!params) return ctx->refuse(params.error());
@@ -460,7 +461,7 @@ void Api::answer_existing_job(ContextPtr ctx, runtime::NewJobRequest params) {
         return fail(Code::already_exists,
                     "the job " + job.text + " was created with another " +
                         (read.state.agent != agent ? "agent (" + read.state.agent + ")"
-                                                   : std::string("input")) +
+                                                   : std::string(field::input)) +
                         "; use another id for a new job");
       },
       [this, ctx, job](Result<bool> same) {
@@ -490,7 +491,7 @@ void Api::answer_created(ContextPtr ctx, const JobId& job, int status, std::vect
           if (waits && !is_idle_status(read.row.status)) return std::nullopt;
           Value shown = job_body(read, facts);
           for (const auto& [name, value] : more) shown = shown.with(name, value);
-          if (shown["forked_from"].is_object()) {
+          if (shown[field::forked_from].is_object()) {
             shown = shown.with("kept", engine::imported_nodes(read.state));
           }
           return maker.make(nullptr, std::move(shown));

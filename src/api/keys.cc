@@ -6,6 +6,7 @@
 #include "api/authenticator.h"
 #include "api/request_context.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
@@ -20,7 +21,7 @@ Value key_json(const store::ApiKey& key, Instant now) {
                               {"live", key.is_live(now)},
                               {"name", key.name},
                               {"role", key.role}};
-  if (key.expires_at) members.emplace_back("expires_at", to_text(*key.expires_at));
+  if (key.expires_at) members.emplace_back(field::expires_at, to_text(*key.expires_at));
   if (key.revoked_at) {
     members.emplace_back("revoked_at", to_text(*key.revoked_at));
     members.emplace_back("revoked_by", key.revoked_by);

@@ -7,6 +7,7 @@
 #include "api/mcp_call.h"
 #include "api/problem.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
@@ -192,8 +193,8 @@ void Mcp::handle_message(ApiRequest request, const Value& value, async::Done<Api
   }
   call->read_client();
   call->progress_token = token;
-  for (const auto& [name, header] : {std::pair{"traceparent", &call->caller.traceparent},
-                                     std::pair{"tracestate", &call->caller.tracestate}}) {
+  for (const auto& [name, header] : {std::pair{field::traceparent, &call->caller.traceparent},
+                                     std::pair{field::tracestate, &call->caller.tracestate}}) {
     if (header->empty()) *header = call->meta().text(name);
   }
   call->until = steady_.since_start() + kMcpCallWait;
@@ -258,7 +259,7 @@ Mcp::MessageFrame Mcp::frame_of(const Call& call) const {
 Value Mcp::MessageFrame::message(Value result) const {
   if (modern) {
     if (result["resultType"].is_null()) result = result.with("resultType", "complete");
-    const Value us = Value::object({{"name", "aetheris"}, {"version", version}});
+    const Value us = Value::object({{"name", "aetheris"}, {field::version, version}});
     const Value meta = result["_meta"].is_object() ? result["_meta"] : empty();
     result = result.with("_meta", meta.with(mcp::kServerInfo, us));
   }
@@ -314,11 +315,12 @@ void Mcp::initialize(CallPtr call) {
                                 {"requests",
                                  Value::object({{"tools", Value::object({{"call", empty()}})}})}}));
   }
-  finish(call, Value::object(
-                   {{"capabilities", offers},
-                    {"instructions", kInstructions},
-                    {"protocolVersion", mcp::to_text(agreed)},
-                    {"serverInfo", Value::object({{"name", "aetheris"}, {"version", version_}})}}));
+  finish(call,
+         Value::object(
+             {{"capabilities", offers},
+              {"instructions", kInstructions},
+              {"protocolVersion", mcp::to_text(agreed)},
+              {"serverInfo", Value::object({{"name", "aetheris"}, {field::version, version_}})}}));
 }
 
 void Mcp::discover(CallPtr call) {

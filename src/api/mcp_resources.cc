@@ -6,6 +6,7 @@
 #include "api/mcp.h"
 #include "api/mcp_call.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::api {
 namespace {
@@ -72,7 +73,7 @@ void Mcp::list_resources(CallPtr call) {
                for (const Value& row : items_of(response.body["jobs"])) {
                  const std::string id(row.text("id"));
                  all.push_back(Value::object(
-                     {{"description", "A job of " + std::string(row.text("agent")) + ", " +
+                     {{"description", "A job of " + std::string(row.text(field::agent)) + ", " +
                                           std::string(row.text("status")) + ", made " +
                                           std::string(row.text("created_at"))},
                       {"mimeType", kJson},

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "api/request_context.h"
+#include "log/field_names.h"
 #include "runtime/redact.h"
 #include "store/rules.h"
 
@@ -24,7 +25,7 @@ Result<runtime::ValueName> name_of(const Value& seq, const Value& field) {
 
 Result<runtime::RedactRequest> parse_redact_params(const Fields& fields) {
   runtime::RedactRequest params;
-  AE_ASSIGN(params.reason, fields.text("reason"));
+  AE_ASSIGN(params.reason, fields.text(field::reason));
   if (params.reason.empty()) {
     return fail(Code::input_invalid, "\"reason\" is missing: it is kept in place of the value");
   }
@@ -122,8 +123,8 @@ Result<runtime::PruneRequest> parse_prune_params(const Fields& fields) {
     return std::unexpected(std::move(older_than).error().with_context("\"older_than\""));
   params.older_than = *older_than;
   AE_ASSIGN(params.statuses, statuses_of(fields["status"]));
-  AE_ASSIGN(params.agent, fields.text("agent"));
-  const Value& labels = fields["labels"];
+  AE_ASSIGN(params.agent, fields.text(field::agent));
+  const Value& labels = fields[field::labels];
   if (!labels.is_null() && !labels.is_object()) {
     return fail(Code::input_invalid, "\"labels\" must be an object of strings");
   }
@@ -153,7 +154,7 @@ Value pruned_json(const runtime::PruneResult& pruned) {
   left.reserve(pruned.skipped.size());
   for (const auto& [job, error] : pruned.skipped) {
     left.push_back(Value::object(
-        {{"code", code_name(error.code)}, {"id", job.text}, {"message", error.message}}));
+        {{field::code, code_name(error.code)}, {"id", job.text}, {"message", error.message}}));
   }
   const auto time = [](const std::optional<Instant>& at) {
     return at ? Value(to_text(*at)) : Value();
@@ -266,7 +267,7 @@ void Api::verify_audit(ContextPtr ctx) {
   store_.read_audit_log(0, [ctx](Result<store::AuditLog> log) {
     if (!log) return ctx->refuse(log.error());
     const store::AuditVerification proof = store::verify_audit_log(*log);
-    ctx->answer(200, Value::object({{"detail", proof.detail},
+    ctx->answer(200, Value::object({{field::detail, proof.detail},
                                     {"entries", proof.entries},
                                     {"head", proof.head},
                                     {"ok", proof.ok}}));

@@ -9,6 +9,7 @@
 #include "api/request_context.h"
 #include "api/views.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "runtime/row.h"
 #include "store/rules.h"
 
@@ -117,7 +118,7 @@ std::vector<Value> unattended_commands(const store::JobRow& row) {
 }
 
 Value unattended_json(const store::JobRow& row) {
-  return Value::object({{"commands", Value::array(unattended_commands(row))},
+  return Value::object({{field::commands, Value::array(unattended_commands(row))},
                         {"message", unattended_reason(row).message}});
 }
 
@@ -125,7 +126,7 @@ std::optional<Value> not_offered_json(const store::JobRow& row,
                                       const std::vector<WorkerOffer>& offers) {
   const auto why = missing_worker(row, offers);
   if (!why) return std::nullopt;
-  return Value::object({{"commands", Value::array({Value("aetheris serve FILE")})},
+  return Value::object({{field::commands, Value::array({Value("aetheris serve FILE")})},
                         {"message", why->message + "; stop the process that owns this store, then "
                                                    "start one with a file that has it"}});
 }
@@ -175,11 +176,11 @@ std::vector<Value> commands_of(const Value& body) {
   const auto add = [&](const Value& from) {
     if (!from.is_array()) return;
     for (const Value& one : from.items()) {
-      if (!one["commands"].is_array()) continue;
-      for (const Value& command : one["commands"].items()) all.push_back(command);
+      if (!one[field::commands].is_array()) continue;
+      for (const Value& command : one[field::commands].items()) all.push_back(command);
     }
   };
-  add(body["in_doubt"]);
+  add(body[field::in_doubt]);
   add(body["confirmations"]);
   if (all.empty() && body["parked"]["command"].is_string()) {
     all.push_back(body["parked"]["command"]);
@@ -217,7 +218,7 @@ void Api::in_doubt_jobs(ContextPtr ctx) {
   walk->statuses = {""};
   walk->unknown_outcomes = true;
   const auto params = [&]() -> Status {
-    AE_TRY(ctx->query.check_combination("in_doubt", {"cursor", "limit"}));
+    AE_TRY(ctx->query.check_combination(field::in_doubt, {"cursor", "limit"}));
     return read_flag(ctx->query, "in_doubt");
   }();
   if (!params) return ctx->refuse(params.error());
@@ -296,10 +297,10 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
       std::vector<Value> commands{Value(command)};
       if (walk->unattended) commands = unattended_commands(row);
       walk->found.push_back(
-          shown.with("stuck", Value::object({{"commands", Value::array(std::move(commands))},
+          shown.with("stuck", Value::object({{field::commands, Value::array(std::move(commands))},
                                              {"message", why->message},
                                              {"missing", texts(why->missing)},
-                                             {"reason", why->reason},
+                                             {field::reason, why->reason},
                                              {"since", to_text(why->since)}})));
       continue;
     }
@@ -313,36 +314,37 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
       if (!read) {  // an unreadable log must not hide other jobs
         if (!walk->unknown_outcomes) {
           walk->found.push_back(shown.with(
-              "stuck", Value::object({{"code", std::string(code_name(read.error().code))},
-                                      {"commands", Value::array({Value("aetheris verify " +
-                                                                       shown["id"].as_string())})},
-                                      {"message", read.error().message},
-                                      {"missing", Value::array({})},
-                                      {"reason", "parked"},
-                                      {"since", shown["updated_at"]}})));
+              "stuck",
+              Value::object({{field::code, std::string(code_name(read.error().code))},
+                             {field::commands,
+                              Value::array({Value("aetheris verify " + shown["id"].as_string())})},
+                             {"message", read.error().message},
+                             {"missing", Value::array({})},
+                             {field::reason, "parked"},
+                             {"since", shown["updated_at"]}})));
         }
         return next_row(ctx, walk);
       }
       const Value body = job_body(*read, store_.now());
       if (walk->unknown_outcomes) {
-        if (body["in_doubt"].size() > 0) {
-          walk->found.push_back(shown.with("in_doubt", body["in_doubt"]));
+        if (body[field::in_doubt].size() > 0) {
+          walk->found.push_back(shown.with(field::in_doubt, body[field::in_doubt]));
         }
       } else if (body["parked"].is_object()) {
-        Value message = body["parked"]["reason"];
+        Value message = body["parked"][field::reason];
         std::vector<std::string> missing;
-        if (body["parked"].text("until") == "version") {
-          missing = {
-              runtime::version_capability(body.text("agent"), body.text("execution_version"))};
+        if (body["parked"].text(field::until) == "version") {
+          missing = {runtime::version_capability(body.text(field::agent),
+                                                 body.text(field::execution_version))};
           message = "no worker has the version " + missing[0].substr(kVersion.size());
         }
         walk->found.push_back(
-            shown.with("stuck", Value::object({{"commands", Value::array(commands_of(body))},
+            shown.with("stuck", Value::object({{field::commands, Value::array(commands_of(body))},
                                                {"message", message},
                                                {"missing", texts(missing)},
-                                               {"reason", "parked"},
+                                               {field::reason, "parked"},
                                                {"since", body["parked"]["since"]},
-                                               {"until", body["parked"]["until"]}})));
+                                               {field::until, body["parked"][field::until]}})));
       }
       next_row(ctx, walk);
     });

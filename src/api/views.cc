@@ -13,6 +13,7 @@
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "log/seal.h"
 #include "runtime/log_opener.h"
 #include "runtime/redact.h"
@@ -29,44 +30,46 @@ constexpr std::size_t kArgumentsShown = 64;
 std::vector<Value> with_questions(std::span<const Value> waits, const engine::State& state) {
   const std::vector<Value> approvals = engine::approvals_view(state);
   std::map<std::string_view, const Value*> by_key;
-  for (const Value& one : approvals) by_key[one.text("correlation_key")] = &one;
+  for (const Value& one : approvals) by_key[one.text(field::correlation_key)] = &one;
   std::vector<Value> all;
   for (const Value& wait : waits) {
-    const auto known = by_key.find(wait.text("correlation_key"));
+    const auto known = by_key.find(wait.text(field::correlation_key));
     const Value none{nullptr};
     const Value& found = known == by_key.end() ? none : *known->second;
-    all.push_back(
-        wait.with("answer", found["answer"])
-            .with("approval_id", found["id"])
-            .with("arguments", all.size() < kArgumentsShown ? found["arguments"] : Value())
-            .with("question", found["question"])
-            .with("tool", found["tool"]));
+    all.push_back(wait.with("answer", found["answer"])
+                      .with(field::approval_id, found["id"])
+                      .with(field::arguments,
+                            all.size() < kArgumentsShown ? found[field::arguments] : Value())
+                      .with("question", found["question"])
+                      .with("tool", found["tool"]));
   }
   return all;
 }
 
 Value with_expiry(const Value& wait, Instant now) {
-  const auto expires = instant_from_text(wait.text("expires_at"));
+  const auto expires = instant_from_text(wait.text(field::expires_at));
   const bool expired = expires && *expires <= now;
   if (!expired) return wait.with("expired", false);
-  return wait.with("command", nullptr).with("commands", Value::array({})).with("expired", true);
+  return wait.with("command", nullptr)
+      .with(field::commands, Value::array({}))
+      .with("expired", true);
 }
 
 }  // namespace
 
 Value job_body(const runtime::JobSnapshot& read, Instant now) {
   Value body = with_all_commands(add_shortfall(read.state, engine::job_view(read.state)));
-  std::vector<Value> waits = with_questions(body["waits"].items(), read.state);
+  std::vector<Value> waits = with_questions(body[field::waits].items(), read.state);
   for (Value& wait : waits) wait = with_expiry(wait, now);
   if (body["waiting"].is_object()) body = body.with("waiting", waits.front());
-  body = body.with("waits", Value::array(std::move(waits)));
-  if (body["labels"].is_null()) body = body.with("labels", Value::object({}));
+  body = body.with(field::waits, Value::array(std::move(waits)));
+  if (body[field::labels].is_null()) body = body.with(field::labels, Value::object({}));
   // Its scheduling options.
   const auto* created = read.events.empty() ? nullptr : as<JobCreated>(read.events.front());
   const Value needed = created != nullptr ? created->required_capabilities : Value();
-  return body.with("priority", read.row.priority)
-      .with("queue", read.row.queue)
-      .with("required_capabilities", needed.is_array() ? needed : Value::array({}));
+  return body.with(field::priority, read.row.priority)
+      .with(field::queue, read.row.queue)
+      .with(field::required_capabilities, needed.is_array() ? needed : Value::array({}));
 }
 
 std::string JobFacts::text() const {
@@ -82,7 +85,7 @@ std::string JobFacts::text() const {
 Value job_body(const runtime::JobSnapshot& read, const JobFacts& facts) {
   const Value body = job_body(read, facts.now);
   const store::AgentVersion* const version =
-      facts.registry->find_version_with_plan(body.text("agent"), body.text("plan_hash"));
+      facts.registry->find_version_with_plan(body.text(field::agent), body.text(field::plan_hash));
   std::optional<Value> unattended;
   if (store::is_runnable(read.row.status)) {
     if (facts.has_no_owner) {

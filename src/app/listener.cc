@@ -9,6 +9,7 @@
 #include "app/live_stream.h"
 #include "app/tool_peer.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "mcp/message.h"
 #include "net/http_server.h"
 
@@ -83,7 +84,7 @@ class PendingResponse : public std::enable_shared_from_this<PendingResponse> {
         {Code::unknown_outcome,
          "too many large responses at once; check the outcome before you retry the request"});
     return mcp::error_response({.code = full.status,
-                                .message = std::string(full.body.text("detail")),
+                                .message = std::string(full.body.text(field::detail)),
                                 .data = full.body,
                                 .id = id});
   }

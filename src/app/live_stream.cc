@@ -13,6 +13,7 @@
 #include "app/http_mapping.h"
 #include "base/utf8.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::app {
 namespace {
@@ -239,12 +240,12 @@ class LiveStream : public std::enable_shared_from_this<LiveStream> {
   }
   static Value delta_json(const runtime::PartialOutput& output, std::size_t offset,
                           std::string_view text) {
-    return Value::object({{"invocation_id", output.invocation.text},
-                          {"node_id", output.node},
+    return Value::object({{field::invocation_id, output.invocation.text},
+                          {field::node_id, output.node},
                           {"offset", static_cast<std::uint64_t>(offset)},
-                          {"step_id", output.step.text},
+                          {field::step_id, output.step.text},
                           {"text", std::string(text)},
-                          {"try", std::uint64_t{output.try_no}}});
+                          {field::try_, std::uint64_t{output.try_no}}});
   }
 
   // A browser's EventSource reconnects after any other response, and after the end of a stream.

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "json/json.h"
+#include "log/field_names.h"
 #include "mcp/line_reader.h"
 #include "mcp/message.h"
 
@@ -90,7 +91,7 @@ struct StdioServer::Impl : std::enable_shared_from_this<Impl> {
         open != cancel_flags.end() && open->second == cancelled) {
       cancel_flags.erase(open);
     }
-    const Value& revision = body["result"]["protocolVersion"];
+    const Value& revision = body[field::result]["protocolVersion"];
     if (revision.is_string() && !revision_agreed)
       revision_agreed = mcp::revision_from_text(revision.as_string());
     // The client gets no response to a cancelled request.

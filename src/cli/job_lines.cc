@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "log/field_names.h"
+
 namespace ae::cli {
 namespace {
 
@@ -106,7 +108,7 @@ std::vector<ServiceLog::Line> JobLines::of(const JobId& job, const std::string& 
       case EventType::job_running: {
         const std::int64_t epoch = std::get<JobRunning>(event.body).epoch;
         add(line, "agent", name);
-        line.more.emplace_back("epoch", epoch);
+        line.more.emplace_back(field::epoch, epoch);
         line.words = epoch == 1 ? "started" : "resumed";
         if (!name.empty()) line.words += ": agent " + name;
         break;

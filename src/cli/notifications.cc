@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "json/json.h"
+#include "log/field_names.h"
 #include "store/audit.h"
 
 namespace ae::cli {
@@ -78,25 +79,26 @@ void Notifications::read_claims(std::function<void()> then) {
 void Notifications::apply_audit_entry(const std::string& body) {
   const auto entry = parse_json(body);
   if (!entry) return;
-  const Value& detail = (*entry)["detail"];
+  const Value& detail = (*entry)[field::detail];
   const std::string id(detail.text("question"));
   if (entry->text("act") == "notified") {
     claims_.erase(id);
     notified_.insert(id);
   } else if (entry->text("act") == "notifying" && !notified_.contains(id)) {
-    const auto at = instant_from_text(entry->text("at"));
-    const auto until = instant_from_text(detail.text("until"));
+    const auto at = instant_from_text(entry->text(field::at));
+    const auto until = instant_from_text(detail.text(field::until));
     const auto before = claims_.find(id);
     const bool free = before == claims_.end() || (at && before->second.until <= *at);
     if (until && free) {
-      claims_.insert_or_assign(id, Claim{.by = std::string(entry->text("by")), .until = *until});
+      claims_.insert_or_assign(id,
+                               Claim{.by = std::string(entry->text(field::by)), .until = *until});
     }
   }
 }
 
 void Notifications::record(const Question& question, std::string action, std::vector<Member> more,
                            async::Done<Result<void>> done) {
-  more.emplace_back("kind", question.kind);
+  more.emplace_back(field::kind, question.kind);
   more.emplace_back("question", question.id);
   instance_.store().append_audit_entry({.at = instance_.store().now(),
                                         .by = options_.by,
@@ -211,7 +213,7 @@ void Notifications::claim(const Question& question) {
   const bool taken = before != claims_.end() && before->second.by != options_.by &&
                      before->second.until > instance_.store().now();
   if (taken) return release_question();
-  record(question, "notifying", {{"until", until}},
+  record(question, "notifying", {{field::until, until}},
          [this, alive = alive_.watch(), question, release_question](const Result<void>& kept) {
            if (!alive) return;
            if (!kept) return release_question();

@@ -6,6 +6,7 @@
 #include "engine/confirm/confirm.h"
 #include "engine/state/state.h"
 #include "log/decisions.h"
+#include "log/field_names.h"
 #include "log/outcome.h"
 
 namespace ae::cli {
@@ -15,8 +16,8 @@ Value to_value(const Question& question, const std::string& store_flag) {
                         {"id", question.id},
                         {"job", question.job.text},
                         {"key", question.key},
-                        {"kind", question.kind},
-                        {"node_id", question.node}});
+                        {field::kind, question.kind},
+                        {field::node_id, question.node}});
 }
 
 void OpenQuestions::add_question(const Event& event, std::string_view kind, std::string key,

@@ -148,8 +148,8 @@ int trace_command(const TraceOptions& options, Terminal& terminal) {
 std::string_view phase_words(std::string_view phase) {
   constexpr std::pair<std::string_view, std::string_view> kWords[] = {
       {"blocked", "not started"},     {"calling", "running"},
-      {"settled", "call ended"},      {"backoff", "waiting to retry"},
-      {"redo", "to be sent again"},   {"in_doubt", "outcome unknown"},
+      {field::settled, "call ended"}, {"backoff", "waiting to retry"},
+      {"redo", "to be sent again"},   {field::in_doubt, "outcome unknown"},
       {"probing", "probe running"},   {"committed", "call succeeded"},
       {"asking", "needs approval"},   {"questioned", "needs an answer"},
       {"mapping", "running items"},   {"looping", "running turns"},
@@ -161,9 +161,9 @@ std::string_view phase_words(std::string_view phase) {
 
 // A summary of the state at an event; --json has all of it.
 std::string state_text(const Value& state, const Paint& paint) {
-  std::string text = paint(Tint::bold, safe(state.text("id"))) + "  " + safe(state.text("agent")) +
-                     "  " + paint(status_tint(state.text("status")), safe(state.text("status"))) +
-                     "\n";
+  std::string text = paint(Tint::bold, safe(state.text("id"))) + "  " +
+                     safe(state.text(field::agent)) + "  " +
+                     paint(status_tint(state.text("status")), safe(state.text("status"))) + "\n";
   const auto line = [&](const char* name, const Value& value) {
     if (value.is_null() || value == Value("") || (value.is_object() && value.members().empty())) {
       return;
@@ -175,24 +175,24 @@ std::string state_text(const Value& state, const Paint& paint) {
     if (at.is_string()) line(name, short_time(at.as_string()));
   };
   time("created", state["job"]["created_at"]);
-  line("labels", labels_text(state["job"]["labels"]));
-  line("event", state["at"]);
+  line(field::labels, labels_text(state["job"][field::labels]));
+  line("event", state[field::at]);
   time("updated", state["updated_at"]);
-  for (const char* name : {"epoch", "input", "result"}) line(name, state[name]);
-  if (const Value& error = state["error"]; error.is_object()) {
-    text += "  " + paint(Tint::dim, pad("error", 12)) + safe(error.text("code")) + ": " +
+  for (const char* name : {field::epoch, "input", "result"}) line(name, state[name]);
+  if (const Value& error = state[field::error]; error.is_object()) {
+    text += "  " + paint(Tint::dim, pad("error", 12)) + safe(error.text(field::code)) + ": " +
             message_text(error.text("message"), std::string(14, ' ')) + "\n";
   }
-  time("deadline", state["deadline"]);
-  if (state["parked"]["reason"].is_string()) line("parked", state["parked"]["reason"]);
-  for (std::size_t i = 0; i < state["waits"].size(); ++i) {
-    line(i == 0 ? "waits" : "", wait_sentence(state["waits"].items()[i]));
+  time(field::deadline, state[field::deadline]);
+  if (state["parked"][field::reason].is_string()) line("parked", state["parked"][field::reason]);
+  for (std::size_t i = 0; i < state[field::waits].size(); ++i) {
+    line(i == 0 ? "waits" : "", wait_sentence(state[field::waits].items()[i]));
   }
   if (state["steps"].is_array() && state["steps"].size() > 0) {
     Table table({"NODE", "STATE"});
     for (const Value& step : state["steps"].items()) {
       const std::string_view status = step["failure"].is_object() ? "failed"
-                                      : step["skipped"] == Value(true)
+                                      : step[field::skipped] == Value(true)
                                           ? "skipped"
                                           : phase_words(step.text("phase"));
       table.row({{place_text(step)}, {std::string(status)}});
@@ -203,7 +203,7 @@ std::string state_text(const Value& state, const Paint& paint) {
 }
 
 int replay_command(const ReplayOptions& options, Terminal& terminal) {
-  const auto state = get_job_view(options, options.id, "replay", {{"at", options.at}});
+  const auto state = get_job_view(options, options.id, "replay", {{field::at, options.at}});
   if (!state) return terminal.fail_with(state.error());
   if (terminal.json()) {
     terminal.print_json(*state);
@@ -239,7 +239,7 @@ int verify_command(const VerifyOptions& options, Terminal& terminal) {
     for (const auto& [name, result] : (*proof)["proofs"].members()) {
       const bool good = result["ok"] == Value(true);
       text += "  " + (good ? paint(Tint::good, "ok  ") : paint(Tint::bad, "BAD ")) +
-              pad(safe(name), 18) + proof_text(result.text("detail")) + "\n";
+              pad(safe(name), 18) + proof_text(result.text(field::detail)) + "\n";
     }
   }
   for (const Value& name : (*proof)["redacted"].items()) {

@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "engine/state/view_values.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -70,7 +71,7 @@ void Drift::plan(const Event& event, const PlanGenerated& plan) {
   const Value& tools = plan.task_graph["tools"];
   if (!tools.is_object()) return;
   for (const auto& [name, tool] : tools.members()) {
-    note(event, name, "tool_version", tool.text("version"));
+    note(event, name, "tool_version", tool.text(field::version));
     note(event, name, "args_schema", schema_digest(tool["args_schema"]));
     note(event, name, "result_schema", schema_digest(tool["result_schema"]));
     if (tool.find("provider")) note(event, name, "provider", tool.text("provider"));

@@ -5,6 +5,7 @@
 #include "engine/heart/recorded_value.h"
 #include "engine/state/view_values.h"
 #include "log/decisions.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -76,13 +77,13 @@ Value effect_entry(const Event& event, std::string_view kind) {
     if (const auto of = step_of_effect(id, records)) step = of->text;
   }
   const auto* finished = as<ToolInvocationFinished>(event);
-  return Value::object({{"at", to_text(event.created_at)},
-                        {"effect_id", or_null(id)},
-                        {"kind", kind},
-                        {"node_id", or_null(node_of(event))},
+  return Value::object({{field::at, to_text(event.created_at)},
+                        {field::effect_id, or_null(id)},
+                        {field::kind, kind},
+                        {field::node_id, or_null(node_of(event))},
                         {"seq", event.seq},
-                        {"step_id", or_null(step)},
-                        {"try", finished != nullptr ? Value(finished->try_no) : Value()},
+                        {field::step_id, or_null(step)},
+                        {field::try_, finished != nullptr ? Value(finished->try_no) : Value()},
                         {"type", event_name(event)}});
 }
 

@@ -108,15 +108,15 @@ void Tracer::count(const Step& step, const StepSpan& span, std::string_view stat
 Value effect_view(const StepSpan& span) {
   if (span.started == nullptr) return {};
   const ToolInvocationStarted& started = *span.started;
-  return Value::object({{"arguments", started.arguments.value},
-                        {"arguments_hash", field_json(started.arguments_hash)},
-                        {"effect_class", started.effect_class},
-                        {"external_id", field_json(span.external_id)},
-                        {"external_key", started.external_key.text},
-                        {"idempotency_key", started.idempotency_key.text},
-                        {"invocation_id", started.invocation_id.text},
+  return Value::object({{field::arguments, started.arguments.value},
+                        {field::arguments_hash, field_json(started.arguments_hash)},
+                        {field::effect_class, started.effect_class},
+                        {field::external_id, field_json(span.external_id)},
+                        {field::external_key, started.external_key.text},
+                        {field::idempotency_key, started.idempotency_key.text},
+                        {field::invocation_id, started.invocation_id.text},
                         {"tool", started.tool_name},
-                        {"tool_version", started.tool_version}});
+                        {field::tool_version, started.tool_version}});
 }
 
 // How the step ended; null: it has not ended.
@@ -146,11 +146,11 @@ Value model_view(const State& state, const Step& step, const StepSpan& span) {
   const Value& request = (span.started ? *span.started : no_call).arguments.value;
   const CommandCommitted& committed = span.committed ? *span.committed : none;
   return Value::object({{"answered", field_json(committed.llm_model)},
-                        {"asked", request["model"]},
-                        {"prompt_hash", field_json(committed.prompt_hash)},
+                        {field::asked, request["model"]},
+                        {field::prompt_hash, field_json(committed.prompt_hash)},
                         {"provider", state.tool_of(step).provider},
                         {"temperature", request["temperature"]},
-                        {"usage", committed.usage}});
+                        {field::usage, committed.usage}});
 }
 
 Value try_view(const TrySpan& one, std::string_view world, Value span_id) {
@@ -159,39 +159,39 @@ Value try_view(const TrySpan& one, std::string_view world, Value span_id) {
   Value duration = field_json(end.duration_us);
   if (duration.is_null()) duration = duration_between(one.started_at, one.finished_at);
   return Value::object({{"attempt", or_null(one.attempt)},
-                        {"caught_up", end.caught_up == true},
-                        {"definite", one.definite()},
-                        {"duration_us", duration},
-                        {"error", field_json(end.error)},
+                        {field::caught_up, end.caught_up == true},
+                        {field::definite, one.definite()},
+                        {field::duration_us, duration},
+                        {field::error, field_json(end.error)},
                         {"finished_at", or_null(one.finished_at)},
-                        {"outcome", or_null(one.outcome())},
+                        {field::outcome, or_null(one.outcome())},
                         {"progress", one.progress},
-                        {"request_schema_hash", field_json(one.started->request_schema_hash)},
-                        {"resolution", or_null(one.resolution)},
-                        {"response_schema_hash", field_json(end.response_schema_hash)},
+                        {field::request_schema_hash, field_json(one.started->request_schema_hash)},
+                        {field::resolution, or_null(one.resolution)},
+                        {field::response_schema_hash, field_json(end.response_schema_hash)},
                         {"seq", number(one.seq)},
-                        {"source", field_json(end.source)},
+                        {field::source, field_json(end.source)},
                         {"span_id", std::move(span_id)},
                         {"started_at", to_text(one.started_at)},
-                        {"tool_version", one.started->tool_version},
-                        {"try", one.started->try_no},
+                        {field::tool_version, one.started->tool_version},
+                        {field::try_, one.started->try_no},
                         {"world", world}});
 }
 
 Value wait_view(const WaitSpan& wait) {
   const WaitOpened& opened = *wait.opened;
   const WaitCompleted* end = wait.completed;
-  return Value::object({{"by", end ? field_json(end->by) : Value()},
-                        {"channel", field_json(opened.channel)},
+  return Value::object({{field::by, end ? field_json(end->by) : Value()},
+                        {field::channel, field_json(opened.channel)},
                         {"completed_at", or_null(wait.completed_at)},
-                        {"correlation_key", opened.correlation_key},
-                        {"due_at", field_json(opened.due_at)},
-                        {"expires_at", field_json(opened.expires_at)},
-                        {"opened_at", to_text(wait.opened_at)},
-                        {"outcome", end ? Value(end->outcome) : Value()},
-                        {"payload", end ? end->payload.value : Value()},
-                        {"reason", field_json(opened.reason)},
-                        {"wait_type", opened.wait_type}});
+                        {field::correlation_key, opened.correlation_key},
+                        {field::due_at, field_json(opened.due_at)},
+                        {field::expires_at, field_json(opened.expires_at)},
+                        {field::opened_at, to_text(wait.opened_at)},
+                        {field::outcome, end ? Value(end->outcome) : Value()},
+                        {field::payload, end ? end->payload.value : Value()},
+                        {field::reason, field_json(opened.reason)},
+                        {field::wait_type, opened.wait_type}});
 }
 
 // What a call changed, with the last verification; null = not verified.
@@ -207,23 +207,23 @@ Value changes_of(const StepSpan& span) {
       verdict = field_json(check->verdict);
       detail = check->detail;
     }
-    views.push_back(Value::object({{"detail", detail},
-                                   {"etag", field_json(change->etag)},
-                                   {"external_ref", field_json(change->external_ref)},
-                                   {"operation", change->operation},
-                                   {"resource_id", change->resource_id},
-                                   {"resource_type", change->resource_type},
-                                   {"verdict", verdict},
-                                   {"version", field_json(change->version)}}));
+    views.push_back(Value::object({{field::detail, detail},
+                                   {field::etag, field_json(change->etag)},
+                                   {field::external_ref, field_json(change->external_ref)},
+                                   {field::operation, change->operation},
+                                   {field::resource_id, change->resource_id},
+                                   {field::resource_type, change->resource_type},
+                                   {field::verdict, verdict},
+                                   {field::version, field_json(change->version)}}));
   }
   return Value::array(std::move(views));
 }
 
 Value attempt_view(const AttemptSpan& span, std::uint64_t last_seq) {
-  return Value::object({{"attempt_id", span.id},
+  return Value::object({{field::attempt_id, span.id},
                         {"ended", or_null(span.ended)},
                         {"ended_at", or_null(span.ended_at)},
-                        {"epoch", span.epoch},
+                        {field::epoch, span.epoch},
                         {"from_seq", number(span.from)},
                         {"lost", or_null(span.lost)},
                         {"started_at", to_text(span.started_at)},
@@ -236,7 +236,7 @@ Value error_of(const Step& step, const StepSpan& span) {
   if (!step.imported || !step.failure) {
     return span.finished != nullptr ? field_json(span.finished->error) : Value();
   }
-  return Value::object({{"code", step.failure->code}, {"message", step.failure->message}});
+  return Value::object({{field::code, step.failure->code}, {"message", step.failure->message}});
 }
 
 Value Tracer::result_of(const Step& step, const StepSpan& span) const {
@@ -279,8 +279,8 @@ Value Tracer::node_view(const Step& step, std::vector<Value> items, std::string_
     const TrySpan& one = span.tries[i];
     const std::string_view effect =
         external_effect_of(s_.tool_of(step).effect, outcomes, outcomes[i]);
-    tries.push_back(
-        try_view(one, effect, span_id(span, one)).with("result_type", try_result_type(span, i)));
+    tries.push_back(try_view(one, effect, span_id(span, one))
+                        .with(field::result_type, try_result_type(span, i)));
   }
   for (const WaitSpan& wait : span.waits) {
     const auto open = s_.waits.find(wait.opened->correlation_key);
@@ -309,34 +309,34 @@ Value Tracer::node_view(const Step& step, std::vector<Value> items, std::string_
                         {"compensation", undo.empty() ? Value() : undo.front()},
                         {"decisions", Value::array(span.decisions)},
                         {"dropped_by", dropped_by_ ? number(*dropped_by_) : Value()},
-                        {"duration_us", duration_between(span.started_at, finished_at)},
+                        {field::duration_us, duration_between(span.started_at, finished_at)},
                         {"effect", effect_view(span)},
-                        {"error", step_error_view(s_, step, error_of(step, span), located_)},
+                        {field::error, step_error_view(s_, step, error_of(step, span), located_)},
                         {"executed_by", or_null(span.finished_by)},
                         {"finished_at", or_null(finished_at)},
                         {"imported", step.imported != nullptr},
                         {"item", step.item != kNoItem ? number(step.item) : Value()},
                         {"items", Value::array(std::move(items))},
-                        {"kind", to_text(s_.kind_of(step))},
+                        {field::kind, to_text(s_.kind_of(step))},
                         {"model", model_view(s_, step, span)},
                         {"needs", Value::array(std::move(needs))},
-                        {"node_id", node.id},
+                        {field::node_id, node.id},
                         {"path", s_.path_of(step)},
                         {"phase", to_text(step.phase)},
                         {"probes", Value::array(std::move(probes))},
                         {"replayed", replayed},
-                        {"result", result_of(step, span)},
-                        {"result_type", result_type},
+                        {field::result, result_of(step, span)},
+                        {field::result_type, result_type},
                         {"role", to_text(step.role)},
                         {"started_at", or_null(span.started_at)},
                         {"status", status},
-                        {"step_id", step.id.text},
+                        {field::step_id, step.id.text},
                         {"tool", calls ? Value(s_.tool_of(step).name) : Value()},
                         {"tries", Value::array(std::move(tries))},
-                        {"try", number(span.tries.size())},
+                        {field::try_, number(span.tries.size())},
                         {"turn", step.turn != kNoTurn ? number(step.turn) : Value()},
                         {"turn_call", step.is_loop_call() ? number(step.nth) : Value()},
-                        {"waits", Value::array(std::move(waits))},
+                        {field::waits, Value::array(std::move(waits))},
                         {"world", world}});
 }
 
@@ -353,9 +353,10 @@ Value effects_view(const std::vector<Event>& events, const TraceRecord& record) 
     const std::string_view kind = kinds.kind_of(event);
     if (kind.empty()) continue;
     Value entry = effect_entry(event, kind);
-    const auto of = record.steps.find(std::string(entry.text("step_id")));
-    if (entry["node_id"].is_null() && of != record.steps.end() && !of->second.node_id.empty()) {
-      entry = entry.with("node_id", of->second.node_id);
+    const auto of = record.steps.find(std::string(entry.text(field::step_id)));
+    if (entry[field::node_id].is_null() && of != record.steps.end() &&
+        !of->second.node_id.empty()) {
+      entry = entry.with(field::node_id, of->second.node_id);
     }
     effects.push_back(std::move(entry));
   }
@@ -443,36 +444,36 @@ Value Tracer::run(const std::vector<Event>& events) {
   const Value job = job_view(s_);
   const TraceContext context = trace_of(s_.job, s_.traceparent, s_.tracestate);
   return Value::object(
-      {{"agent", s_.agent},
+      {{field::agent, s_.agent},
        {"attempts", Value::array(std::move(attempts))},
-       {"budget", Value::array(std::move(record_.budget))},
+       {field::budget, Value::array(std::move(record_.budget))},
        {"created_at", or_null(created_at)},
        {"drift", drift_view(events)},
        {"dropped", Value::array(std::move(dropped))},
-       {"duration_us", duration_between(created_at, ended_at)},
+       {field::duration_us, duration_between(created_at, ended_at)},
        {"effects", effects_view(events, record_)},
        {"ended_at", or_null(ended_at)},
-       {"error", job["error"]},
-       {"forked_from", s_.forked_from},
+       {field::error, job[field::error]},
+       {field::forked_from, s_.forked_from},
        {"id", s_.job.text},
        {"nodes", Value::array(std::move(nodes))},
-       {"plan_hash", job["plan_hash"]},
-       {"result", s_.result},
+       {field::plan_hash, job[field::plan_hash]},
+       {field::result, s_.result},
        {"seq", number(s_.seq)},
        {"status", to_text(s_.status)},
        {"totals", Value::object({{"done", number(done_)},
                                  {"failed", number(failed_)},
-                                 {"in_doubt", number(in_doubt_)},
+                                 {field::in_doubt, number(in_doubt_)},
                                  {"nodes", number(s_.plan ? s_.plan->nodes.size() : 0)},
                                  {"refused", number(refused_)},
                                  {"repeated", number(repeated_)},
-                                 {"skipped", number(skipped_)},
+                                 {field::skipped, number(skipped_)},
                                  {"tries", number(tries_)}})},
        {"trace", Value::object({{"parent_id", or_null(context.parent_id)},
                                 {"span_id", span_id_of(s_.job)},
                                 {"trace_id", context.trace_id},
-                                {"tracestate", or_null(context.state)}})},
-       {"usage", job["usage"]}});
+                                {field::tracestate, or_null(context.state)}})},
+       {field::usage, job[field::usage]}});
 }
 
 }  // namespace

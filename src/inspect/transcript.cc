@@ -18,6 +18,7 @@
 #include "inspect/view.h"
 #include "json/json.h"
 #include "log/decisions.h"
+#include "log/field_names.h"
 #include "plan/model_calls.h"
 
 namespace ae::engine {
@@ -176,16 +177,16 @@ void Transcript::add(std::string_view kind, std::string_view step_id, Members me
   const auto place = [&](std::uint32_t Step::* member, std::uint32_t none) {
     return of != nullptr && of->*member != none ? number(of->*member) : Value();
   };
-  members.emplace_back("at", to_text(event_->created_at));
+  members.emplace_back(field::at, to_text(event_->created_at));
   members.emplace_back("imported", imported_);
   members.emplace_back("item", place(&Step::item, kNoItem));
-  members.emplace_back("kind", kind);
-  members.emplace_back("node_id", std::move(node_id));
+  members.emplace_back(field::kind, kind);
+  members.emplace_back(field::node_id, std::move(node_id));
   members.emplace_back("path", of != nullptr ? Value(s_.path_of(*of)) : Value());
   members.emplace_back("redacted", Value::array(std::move(redacted)));
   members.emplace_back("role", of != nullptr ? Value(to_text(of->role)) : Value());
   members.emplace_back("seq", number(event_->seq));
-  members.emplace_back("step_id", or_null(step_id));
+  members.emplace_back(field::step_id, or_null(step_id));
   members.emplace_back("turn", place(&Step::turn, kNoTurn));
   members.emplace_back("turn_call", place(&Step::nth, kNoTurn));
   Value entry = Value::object(std::move(members));
@@ -226,7 +227,7 @@ Value Transcript::error(const std::optional<RecordedError>& error) {
 // ---------------------------------------------------------------- job, plans, origin
 
 void Transcript::add_entries(const JobCreated& event) {
-  add("input", {}, {{"input", value(event.input, "input")}});
+  add(field::input, {}, {{field::input, value(event.input, "input")}});
 }
 
 void Transcript::add_entries(const PlanGenerated& event) {
@@ -239,7 +240,7 @@ void Transcript::add_entries(const PlanGenerated& event) {
   add("plan", {},
       {{"nodes", Value::array(std::move(nodes))},
        {"plan_number", number(s_.plan_number)},
-       {"planned_by", field_json(event.planned_by)}});
+       {field::planned_by, field_json(event.planned_by)}});
 }
 
 void Transcript::add_entries(const ForkImported& event) {
@@ -279,7 +280,7 @@ void Transcript::add_imported_call(const ForkImported& fork, const ForkEntry& en
   const Value* result = erased ? &none : available_results(fork).find(id);
   if (entry.skipped == true || result == nullptr || entry.over == true) return;
   const std::string_view tool = or_empty(entry.tool);
-  const Value& failure = (*result)["error"];
+  const Value& failure = (*result)[field::error];
   const bool failed = result->is_object() && result->size() == 1 && failure.is_object() &&
                       entry.result_type && entry.result_type->ends_with("failure");
   if (is_model(tool) && !failed) {
@@ -287,16 +288,16 @@ void Transcript::add_imported_call(const ForkImported& fork, const ForkEntry& en
     return add_answer(id, {.model = tool, .answer = *result});
   }
   if (entry.turn && entry.turn_call) add_imported_arguments(fork, entry);
-  if (erased) redacted_.emplace_back("result");
-  add("result", id,
-      {{"definite", Value()},
-       {"duration_us", Value()},
-       {"error", failed ? failure : Value()},
-       {"late", false},
-       {"outcome", failed ? "failure" : "success"},
-       {"result", failed ? Value() : *result},
+  if (erased) redacted_.emplace_back(field::result);
+  add(field::result, id,
+      {{field::definite, Value()},
+       {field::duration_us, Value()},
+       {field::error, failed ? failure : Value()},
+       {field::late, false},
+       {field::outcome, failed ? "failure" : "success"},
+       {field::result, failed ? Value() : *result},
        {"tool", or_null(tool)},
-       {"try", Value()}});
+       {field::try_, Value()}});
 }
 
 // The arguments of a loop's call: from the answer of its turn, or as edited by an approval.
@@ -309,15 +310,15 @@ void Transcript::add_imported_arguments(const ForkImported& fork, const ForkEntr
   const Value call = calls.is_array() && nth < calls.size() ? calls.items()[nth] : Value();
   const Value* edited = available_results(fork).find(id + "/edited");
   if (fork.results.erased) {
-    for (const char* name : {"arguments", "call_id"}) redacted_.emplace_back(name);
+    for (const char* name : {field::arguments, "call_id"}) redacted_.emplace_back(name);
   }
   add("tool_call", id,
-      {{"arguments", edited != nullptr ? *edited : call["arguments"]},
+      {{field::arguments, edited != nullptr ? *edited : call[field::arguments]},
        {"call_id", call["id"]},
-       {"effect_class", Value()},
+       {field::effect_class, Value()},
        {"refused", Value()},
        {"tool", field_json(entry.tool)},
-       {"try", Value()}});
+       {field::try_, Value()}});
 }
 
 // ---------------------------------------------------------------- calls
@@ -353,19 +354,19 @@ void Transcript::add_entries(const ToolInvocationStarted& event) {
     if (!called_.insert(id).second) repeated_++;
     const Value arguments = value(event.arguments, "arguments");
     return add("tool_call", id,
-               {{"arguments", arguments},
+               {{field::arguments, arguments},
                 {"call_id", call_id_of(step(id))},
-                {"effect_class", event.effect_class},
+                {field::effect_class, event.effect_class},
                 {"refused", Value()},
                 {"tool", tool},
-                {"try", event.try_no}});
+                {field::try_, event.try_no}});
   }
   const Step* of = step(id);
   const bool turn = of != nullptr && of->is_turn();
   if (turn) turns_[{event.node_id, of->turn}] = id;
   const Value* const arguments = event.arguments.erased ? nullptr : &event.arguments.value;
   if (event.try_no == 1) add_request(id, arguments, !turn || of->turn == 0);
-  add("model_call", id, {{"model", model_of(tool)}, {"try", event.try_no}});
+  add("model_call", id, {{"model", model_of(tool)}, {field::try_, event.try_no}});
 }
 
 // The id that the model gave a call in its answer.
@@ -396,27 +397,27 @@ void Transcript::add_answer(std::string_view step_id, const AnswerInfo& info, Me
   const Value& answer = info.answer;
   const bool ok = info.outcome == "success";
   const Step* const of = step(step_id);
-  Value usage = ok ? answer["usage"] : Value();
+  Value usage = ok ? answer[field::usage] : Value();
   if (ok && info.late) {  // it is not committed
     if (of != nullptr) usage = with_cost(s_.tool_of(*of), std::move(usage));
     count(usage);
   }
   if (ok && !info.late && of != nullptr && of->is_turn()) answers_[std::string(step_id)] = answer;
   if (imported_) {
-    for (const char* name : {"definite", "duration_us", "error", "try"}) {
+    for (const char* name : {field::definite, "duration_us", "error", "try"}) {
       more.emplace_back(name, Value());
     }
-    more.emplace_back("late", false);
+    more.emplace_back(field::late, false);
   }
   more.emplace_back("answered_by", ok && info.late ? answer["model"] : Value());
   more.emplace_back("cost_micros", usage["cost_micros"]);
   more.emplace_back("finish_reason", answer["finish_reason"]);
   more.emplace_back("model", is_model(info.model) ? Value(model_of(info.model)) : Value());
-  more.emplace_back("outcome", info.outcome);
+  more.emplace_back(field::outcome, info.outcome);
   more.emplace_back("refusal", answer["refusal"]);
   more.emplace_back("text", answer["text"]);
   more.emplace_back("tool_calls", answer["tool_calls"]);
-  more.emplace_back("usage", usage);
+  more.emplace_back(field::usage, usage);
   add("answer", step_id, std::move(more));
   if (ok && !info.late && !imported_) answered_[std::string(step_id)] = {added_, std::move(usage)};
 }
@@ -429,14 +430,14 @@ void Transcript::add_entries(const CommandCommitted& event) {
     count(usage);
     update(answer.mapped().entry, {{"answered_by", field_json(event.llm_model)},
                                    {"cost_micros", usage["cost_micros"]},
-                                   {"usage", usage}});
+                                   {field::usage, usage}});
   }
   if (auto resolution = resolved_.extract(id)) {
     const bool erased = event.result.erased;
-    update(
-        resolution.mapped().entry,
-        {{"redacted", Value::array(erased ? std::vector<Value>{"result"} : std::vector<Value>())},
-         {"result", erased ? Value() : event.result.value}});
+    update(resolution.mapped().entry,
+           {{"redacted",
+             Value::array(erased ? std::vector<Value>{field::result} : std::vector<Value>())},
+            {field::result, erased ? Value() : event.result.value}});
   }
 }
 
@@ -447,23 +448,23 @@ void Transcript::add_entries(const ToolInvocationFinished& event) {
   const Call call = known == calls_.end() ? Call() : known->second;
   const std::string_view tool = call.tool;
   const bool late = event.late == true;
-  Members members{{"definite", event.definite == true},
-                  {"duration_us", field_json(event.duration_us)},
-                  {"late", late},
-                  {"try", event.try_no}};
+  Members members{{field::definite, event.definite == true},
+                  {field::duration_us, field_json(event.duration_us)},
+                  {field::late, late},
+                  {field::try_, event.try_no}};
   if (event.error) note_error(id, call.node_id, event.error->code);
   if (is_model(tool)) {
     const Value answer = value(event.result, "text");
-    members.emplace_back("error", error(event.error));
+    members.emplace_back(field::error, error(event.error));
     const AnswerInfo info{.model = tool, .answer = answer, .outcome = outcome, .late = late};
     return add_answer(id, info, std::move(members));
   }
   const Value result = value(event.result, "result");
-  members.emplace_back("error", error(event.error));
-  members.emplace_back("outcome", outcome);
-  members.emplace_back("result", outcome == "input_required" ? Value() : result);
+  members.emplace_back(field::error, error(event.error));
+  members.emplace_back(field::outcome, outcome);
+  members.emplace_back(field::result, outcome == "input_required" ? Value() : result);
   members.emplace_back("tool", tool);
-  add("result", id, std::move(members));
+  add(field::result, id, std::move(members));
   const Value& requests = result["requests"];
   if (outcome != "input_required" || !requests.is_object()) return;
   for (const auto& [key, request] : requests.members()) {
@@ -491,18 +492,18 @@ void Transcript::add_tool_choice(std::string_view step_id, const ToolChoice& cho
     if (!call.refused) continue;
     const bool known = requested.is_array() && nth < requested.size();
     const Value request = known ? requested.items()[nth] : Value();
-    if (answer.is_null()) redacted_.emplace_back("arguments");
+    if (answer.is_null()) redacted_.emplace_back(field::arguments);
     if (!call.id) {  // the choice was erased
       for (const char* name : {"call_id", "refused.message", "tool"}) redacted_.emplace_back(name);
     }
     add("tool_call", step_id,
-        {{"arguments",
-          request.find("malformed") != nullptr ? request["malformed"] : request["arguments"]},
+        {{field::arguments,
+          request.find("malformed") != nullptr ? request["malformed"] : request[field::arguments]},
          {"call_id", field_json(call.id)},
-         {"effect_class", Value()},
+         {field::effect_class, Value()},
          {"refused", field_json(call.refused)},
          {"tool", field_json(call.name)},
-         {"try", Value()}});
+         {field::try_, Value()}});
   }
   if (choice.repair) {
     const std::string& why = *choice.repair;  // "": erased
@@ -521,16 +522,16 @@ void Transcript::add_recorded_value(RecordedKind records, std::string_view effec
   if (!of) return;
   const Step* recorded_step = step(of->text);
   const Value result = value(recorded, "result");
-  add("result", of->text,
-      {{"definite", Value()},
-       {"duration_us", Value()},
-       {"error", Value()},
-       {"late", false},
-       {"outcome", "success"},
-       {"result", result},
+  add(field::result, of->text,
+      {{field::definite, Value()},
+       {field::duration_us, Value()},
+       {field::error, Value()},
+       {field::late, false},
+       {field::outcome, "success"},
+       {field::result, result},
        {"tool", recorded_step != nullptr ? Value(s_.tool_of(*recorded_step).name)
                                          : Value(to_text(records))},
-       {"try", Value()}});
+       {field::try_, Value()}});
 }
 
 // ---------------------------------------------------------------- decisions and waits
@@ -538,26 +539,26 @@ void Transcript::add_recorded_value(RecordedKind records, std::string_view effec
 template <class Approval>
   requires(Approval::kKind == ApprovalRequested::kKind)
 void Transcript::add_decision(const DecisionRecorded& event, const Approval& approval) {
-  if (approval.erased) redacted_.emplace_back("arguments");
+  if (approval.erased) redacted_.emplace_back(field::arguments);
   Value arguments, expires_at;
   if constexpr (requires { approval.arguments; }) arguments = approval.arguments;
   if constexpr (requires { approval.expires_at; }) expires_at = field_json(approval.expires_at);
   add("approval", step_of(*event_),
-      {{"arguments", arguments},
-       {"by", field_json(event.by)},
-       {"expires_at", expires_at},
-       {"note", field_json(event.reason)},
-       {"state", or_empty(event.state)},
+      {{field::arguments, arguments},
+       {field::by, field_json(event.by)},
+       {field::expires_at, expires_at},
+       {field::note, field_json(event.reason)},
+       {field::state, or_empty(event.state)},
        {"tool", or_null(approval.tool)}});
 }
 
 void Transcript::add_approval_end(const WaitCompleted& event, std::string_view state) {
   add("approval", event.step_id.text,
-      {{"arguments", Value()},
-       {"by", field_json(event.by)},
-       {"expires_at", Value()},
-       {"note", Value()},
-       {"state", state},
+      {{field::arguments, Value()},
+       {field::by, field_json(event.by)},
+       {field::expires_at, Value()},
+       {field::note, Value()},
+       {field::state, state},
        {"tool", Value()}});
 }
 
@@ -575,31 +576,31 @@ void Transcript::add_decision(const DecisionRecorded&, const ToolChosen& chosen)
 
 void Transcript::add_budget(const DecisionRecorded& event) {
   const Value payload = value(event.payload, "payload");
-  add("budget", step_of(*event_),
-      {{"by", field_json(event.by)},
-       {"note", field_json(event.reason)},
-       {"payload", payload},
-       {"state", field_json(event.state)}});
+  add(field::budget, step_of(*event_),
+      {{field::by, field_json(event.by)},
+       {field::note, field_json(event.reason)},
+       {field::payload, payload},
+       {field::state, field_json(event.state)}});
 }
 
 void Transcript::add_outcome(const DecisionRecorded& event) {
   const std::string id(step_of(*event_));
-  add("resolution", id,
-      {{"by", field_json(event.by)},
-       {"note", field_json(event.reason)},
-       {"resolution", field_json(event.state)},
-       {"result", Value()}});
+  add(field::resolution, id,
+      {{field::by, field_json(event.by)},
+       {field::note, field_json(event.reason)},
+       {field::resolution, field_json(event.state)},
+       {field::result, Value()}});
   if (event.state == "happened") resolved_[id] = {added_, {}};
 }
 
 void Transcript::add_entries(const OutcomeNoted& event) {
   const Value result = value(event.result, "result");
   const Value note = value(event.note, "note");
-  add("resolution", event.step_id.text,
-      {{"result", result},
-       {"by", field_json(event.by)},
-       {"note", note},
-       {"resolution", event.resolution}});
+  add(field::resolution, event.step_id.text,
+      {{field::result, result},
+       {field::by, field_json(event.by)},
+       {field::note, note},
+       {field::resolution, event.resolution}});
 }
 
 void Transcript::note_error(std::string_view step_id, const std::string& node_id,
@@ -610,7 +611,7 @@ void Transcript::note_error(std::string_view step_id, const std::string& node_id
 
 void Transcript::add_entries(const NodeFinished& event) {
   const std::string& id = event.step_id.text;
-  if (event.skipped == true) return add("skipped", id, {});
+  if (event.skipped == true) return add(field::skipped, id, {});
   if (!event.error) return;
   // Maps and loops fail with the error of a part.
   const Step* of = step(id);
@@ -619,7 +620,7 @@ void Transcript::add_entries(const NodeFinished& event) {
   note_error(id, event.node_id, event.error->code);
   if (known == event.error->code) return;
   const Value failure = error(event.error);
-  add("failed", id, {{"error", failure}});
+  add("failed", id, {{field::error, failure}});
 }
 
 void Transcript::add_entries(const WaitOpened& event) {
@@ -628,11 +629,11 @@ void Transcript::add_entries(const WaitOpened& event) {
     if (key.starts_with(ours)) return;  // covered by other entries
   }
   add("wait", event.step_id.text,
-      {{"channel", field_json(event.channel)},
-       {"correlation_key", key},
-       {"due_at", field_json(event.due_at)},
-       {"expires_at", field_json(event.expires_at)},
-       {"wait_type", event.wait_type}});
+      {{field::channel, field_json(event.channel)},
+       {field::correlation_key, key},
+       {field::due_at, field_json(event.due_at)},
+       {field::expires_at, field_json(event.expires_at)},
+       {field::wait_type, event.wait_type}});
 }
 
 void Transcript::add_entries(const WaitCompleted& event) {
@@ -645,25 +646,25 @@ void Transcript::add_entries(const WaitCompleted& event) {
   }
   const Value payload = value(event.payload, "payload");
   add("reply", event.step_id.text,
-      {{"by", field_json(event.by)},
-       {"correlation_key", key},
-       {"outcome", event.outcome},
-       {"payload", payload},
-       {"wait_type", event.wait_type}});
+      {{field::by, field_json(event.by)},
+       {field::correlation_key, key},
+       {field::outcome, event.outcome},
+       {field::payload, payload},
+       {field::wait_type, event.wait_type}});
 }
 
 void Transcript::add_entries(const AgentMessage& event) {
   const Value payload = value(event.payload, "payload");
   add("received", {},
-      {{"payload", payload},
-       {"by", field_json(event.by)},
-       {"channel", or_null(event.channel)},
-       {"correlation_key", field_json(event.correlation_key)}});
+      {{field::payload, payload},
+       {field::by, field_json(event.by)},
+       {field::channel, or_null(event.channel)},
+       {field::correlation_key, field_json(event.correlation_key)}});
 }
 
 // `members`: the present ones of by, error, reason and result.
 void Transcript::add_end(std::string_view status, Members members) {
-  for (const char* name : {"by", "error", "reason", "result"}) {
+  for (const char* name : {field::by, "error", "reason", "result"}) {
     if (std::ranges::find(members, name, &Member::first) == members.end()) {
       members.emplace_back(name, Value());
     }
@@ -673,16 +674,18 @@ void Transcript::add_end(std::string_view status, Members members) {
 }
 
 void Transcript::add_entries(const JobCompleted& event) {
-  add_end("completed", {{"result", value(event.result, "result")}});
+  add_end("completed", {{field::result, value(event.result, "result")}});
 }
 
 void Transcript::add_entries(const JobFailed& event) {
   const Value message = value(event.error, "error.message");
-  add_end("failed", {{"error", Value::object({{"code", event.code}, {"message", message}})}});
+  add_end("failed",
+          {{field::error, Value::object({{field::code, event.code}, {"message", message}})}});
 }
 
 void Transcript::add_entries(const JobCancelled& event) {
-  add_end("cancelled", {{"by", field_json(event.by)}, {"reason", field_json(event.reason)}});
+  add_end("cancelled",
+          {{field::by, field_json(event.by)}, {field::reason, field_json(event.reason)}});
 }
 
 // ---------------------------------------------------------------- dispatch
@@ -704,11 +707,11 @@ Value Transcript::take() {
   for (const auto& [step_id, answer] : std::exchange(answered_, {})) count(answer.usage);
   const Value job = job_view(s_);
   const Value next = more_ ? entries_.back()["seq"] : Value();
-  return Value::object({{"agent", s_.agent},
+  return Value::object({{field::agent, s_.agent},
                         {"ended", is_terminal(s_.status)},
                         {"entries", Value::array(std::move(entries_))},
-                        {"error", job["error"]},
-                        {"forked_from", s_.forked_from},
+                        {field::error, job[field::error]},
+                        {field::forked_from, s_.forked_from},
                         {"id", s_.job.text},
                         {"next", next},
                         {"seq", number(s_.seq)},

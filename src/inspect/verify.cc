@@ -15,6 +15,7 @@
 #include "inspect/replay_proof.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "log/records.h"
 #include "log/redacted.h"
 
@@ -403,7 +404,7 @@ Verification Verifier::take() {
 namespace {
 
 Value proof_json(const Proof& proof) {
-  return Value::object({{"detail", proof.detail}, {"ok", proof.ok}});
+  return Value::object({{field::detail, proof.detail}, {"ok", proof.ok}});
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "engine/state/view_values.h"
 #include "inspect/failure_location.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "plan/model_calls.h"
 
 namespace ae::engine {
@@ -48,12 +49,12 @@ Value budget_view(const Budget& budget) {
                       budget.limits.wall ? Value(ae::to_text(*budget.limits.wall)) : Value());
   Value exceeded;
   if (budget.exceeded) {
-    exceeded = Value::object({{"asked", number(budget.exceeded->requested)},
+    exceeded = Value::object({{field::asked, number(budget.exceeded->requested)},
                               {"limit", to_text(budget.exceeded->limit)}});
   }
   return Value::object({{"exceeded", exceeded},
                         {"limits", Value::object(std::move(limits))},
-                        {"reserved", use_view(budget.reserved)},
+                        {field::reserved, use_view(budget.reserved)},
                         {"spent", use_view(budget.spent)},
                         {"wall_until", or_null(budget.wall_until)}});
 }
@@ -73,7 +74,7 @@ Value raised_total(const Budget& budget, const ExceededLimit& exceeded) {
 
 Value failure_view(const std::optional<Failure>& failure) {
   if (!failure) return {};
-  return Value::object({{"code", failure->code}, {"message", failure->message}});
+  return Value::object({{field::code, failure->code}, {"message", failure->message}});
 }
 
 Value item_number(const Step& step) { return step.item == kNoItem ? Value() : number(step.item); }
@@ -91,36 +92,37 @@ std::string_view to_text(Charge charge) {
 Value questions_view(const Questions* questions) {
   if (questions == nullptr) return {};
   return Value::object({{"answers", questions->answers},
-                        {"asked", questions->input_required},
+                        {field::asked, questions->input_required},
                         {"number", number(questions->number)},
                         {"rounds", number(questions->rounds)}});
 }
 
 Value call_view(const Invocation& call) {
   return Value::object(
-      {{"arguments", call.arguments},
-       {"arguments_hash", call.arguments_hash},
-       {"attempt_id", call.attempt.text},
+      {{field::arguments, call.arguments},
+       {field::arguments_hash, call.arguments_hash},
+       {field::attempt_id, call.attempt.text},
        {"charge", to_text(call.charge)},
        {"counted", number(call.counted_tries)},
-       {"deadline", to_text(call.deadline)},
-       {"definite", call.definite},
-       {"error", failure_view(call.error.code.empty() && call.error.message.empty()
-                                  ? std::nullopt
-                                  : std::optional(call.error))},
-       {"external_key", call.external_key.text},
+       {field::deadline, to_text(call.deadline)},
+       {field::definite, call.definite},
+       {field::error, failure_view(call.error.code.empty() && call.error.message.empty()
+                                       ? std::nullopt
+                                       : std::optional(call.error))},
+       {field::external_key, call.external_key.text},
        {"first_send_by", to_text(call.first_send_by)},
-       {"idempotency_key", call.key.text},
-       {"invocation_id", call.id.text},
+       {field::idempotency_key, call.key.text},
+       {field::invocation_id, call.id.text},
        {"open", call.open},
-       {"outcome", call.open ? Value() : Value(ae::to_text(call.outcome))},
+       {field::outcome, call.open ? Value() : Value(ae::to_text(call.outcome))},
        {"questions", questions_view(call.questions.get())},
-       {"retry_after_ms", call.retry_after ? Value(call.retry_after->count() / 1000) : Value()},
-       {"retryable", call.retryable},
-       {"send_by", to_text(call.send_by)},
+       {field::retry_after_ms,
+        call.retry_after ? Value(call.retry_after->count() / 1000) : Value()},
+       {field::retryable, call.retryable},
+       {field::send_by, to_text(call.send_by)},
        {"tool", call.tool},
-       {"tool_version", call.tool_version},
-       {"try", number(call.try_no)}});
+       {field::tool_version, call.tool_version},
+       {field::try_, number(call.try_no)}});
 }
 
 std::string_view to_text(ApprovalState state) {
@@ -130,18 +132,18 @@ std::string_view to_text(ApprovalState state) {
 }
 
 Value approval_view(const Approval& approval) {
-  return Value::object({{"arguments", approval.arguments},
-                        {"arguments_hash", approval.arguments_hash},
-                        {"asked", number(approval.request_count)},
-                        {"by", or_null(approval.by)},
+  return Value::object({{field::arguments, approval.arguments},
+                        {field::arguments_hash, approval.arguments_hash},
+                        {field::asked, number(approval.request_count)},
+                        {field::by, or_null(approval.by)},
                         {"edited_from", or_null(approval.edited_from)},
-                        {"expires_at", or_null(approval.expires_at)},
+                        {field::expires_at, or_null(approval.expires_at)},
                         {"id", approval.id},
-                        {"note", or_null(approval.note)},
+                        {field::note, or_null(approval.note)},
                         {"schema_digest", approval.schema_digest},
-                        {"state", to_text(approval.state)},
+                        {field::state, to_text(approval.state)},
                         {"tool", approval.tool},
-                        {"tool_version", approval.tool_version},
+                        {field::tool_version, approval.tool_version},
                         {"used", approval.used}});
 }
 
@@ -151,10 +153,10 @@ Value buffered_view(const std::map<std::string, std::deque<BufferedMessage>>& al
   for (const auto& [name, messages] : all) {
     std::vector<Value> values;
     for (const BufferedMessage& one : messages) {
-      values.push_back(Value::object({{"by", or_null(one.by)},
+      values.push_back(Value::object({{field::by, or_null(one.by)},
                                       {"id", one.id},
-                                      {"payload", one.payload},
-                                      {"wait_type", or_null(one.wait_type)}}));
+                                      {field::payload, one.payload},
+                                      {field::wait_type, or_null(one.wait_type)}}));
     }
     members.emplace_back(name, Value::array(std::move(values)));
   }
@@ -163,8 +165,8 @@ Value buffered_view(const std::map<std::string, std::deque<BufferedMessage>>& al
 
 Value pausing_view(const State& state) {
   if (!state.pause_request) return {};
-  return Value::object(
-      {{"by", or_null(state.pause_request->by)}, {"reason", or_null(state.pause_request->reason)}});
+  return Value::object({{field::by, or_null(state.pause_request->by)},
+                        {field::reason, or_null(state.pause_request->reason)}});
 }
 
 Value map_view(const MapProgress& map) {
@@ -172,14 +174,14 @@ Value map_view(const MapProgress& map) {
   results.reserve(map.results.size());
   for (std::size_t i = 0; i < map.results.size(); ++i) {
     results.push_back(
-        Value::object({{"finished", bool{map.finished[i]}}, {"result", map.results[i]}}));
+        Value::object({{"finished", bool{map.finished[i]}}, {field::result, map.results[i]}}));
   }
   return Value::object({{"active", number(map.active)},
                         {"asking", number(map.asking)},
                         {"done", number(map.done)},
                         {"failure", failure_view(map.failure)},
                         {"over", map.over},
-                        {"results", Value::array(std::move(results))},
+                        {field::results, Value::array(std::move(results))},
                         {"started", number(map.started)}});
 }
 
@@ -228,23 +230,24 @@ Value step_view(const State& state, const Step& step) {
        {"failure", failure_view(step.failure)},
        {"imported", step.imported != nullptr},
        {"item", item_number(step)},
-       {"kind", to_text(state.kind_of(step))},
+       {field::kind, to_text(state.kind_of(step))},
        {"loop", step.loop ? loop_view(state, *step.loop) : Value()},
        {"map", step.map ? map_view(*step.map) : Value()},
        {"needs_left", number(step.needs_left)},
-       {"node_id", node.id},
-       {"not_before", step.phase == StepPhase::backoff ? Value(to_text(step.not_before)) : Value()},
+       {field::node_id, node.id},
+       {field::not_before,
+        step.phase == StepPhase::backoff ? Value(to_text(step.not_before)) : Value()},
        {"path", state.path_of(step)},
        {"phase", to_text(step.phase)},
        {"rejected", step.rejected},
-       {"result", step.result},
-       {"result_type",
+       {field::result, step.result},
+       {field::result_type,
         step.result_type == ResultType::none ? Value() : Value(to_text(step.result_type))},
        {"role", to_text(step.role)},
-       {"skipped", step.skipped},
+       {field::skipped, step.skipped},
        {"started", step.started},
        {"step_committed", step.barrier},
-       {"step_id", step.id.text},
+       {field::step_id, step.id.text},
        {"timed_out", step.timed_out},
        {"turn", turn_number(step)},
        {"turn_call", nth_number(step)},
@@ -297,15 +300,15 @@ Value earlier_unknown_view(const State& state) {
   calls.reserve(state.earlier_unknown.size());
   for (const UnknownCall& call : state.earlier_unknown) {
     calls.push_back(Value::object({{"checkable_at", or_null(call.checkable_at)},
-                                   {"external_key", call.external_key.text},
-                                   {"idempotency_key", call.key.text},
-                                   {"invocation_id", call.invocation.text},
+                                   {field::external_key, call.external_key.text},
+                                   {field::idempotency_key, call.key.text},
+                                   {field::invocation_id, call.invocation.text},
                                    {"item", call.item == kNoItem ? Value() : number(call.item)},
-                                   {"node_id", call.node_id},
-                                   {"reason", or_null(call.error.code)},
-                                   {"step_id", call.step.text},
+                                   {field::node_id, call.node_id},
+                                   {field::reason, or_null(call.error.code)},
+                                   {field::step_id, call.step.text},
                                    {"tool", call.tool},
-                                   {"try", number(call.try_no)}}));
+                                   {field::try_, number(call.try_no)}}));
   }
   return Value::array(std::move(calls));
 }
@@ -314,10 +317,10 @@ Value closed_waits_view(const State& state) {
   std::vector<Value> waits;
   waits.reserve(state.closed_waits.size());
   for (const auto& [key, wait] : state.closed_waits) {
-    waits.push_back(Value::object({{"correlation_key", key},
-                                   {"outcome", wait.outcome},
-                                   {"payload", wait.payload},
-                                   {"wait_type", to_text(wait.type)}}));
+    waits.push_back(Value::object({{field::correlation_key, key},
+                                   {field::outcome, wait.outcome},
+                                   {field::payload, wait.payload},
+                                   {field::wait_type, to_text(wait.type)}}));
   }
   return Value::array(std::move(waits));
 }
@@ -349,24 +352,24 @@ std::vector<Value> wait_actions(const State& state, const std::string& key, cons
     return {action("approve", std::move(approval)), action("reject", {{"id", id}})};
   }
   if (wait.type == WaitType::message) {
-    return {action("message", {{"channel", wait.channel}, {"job_id", state.job.text}})};
+    return {action("message", {{field::channel, wait.channel}, {"job_id", state.job.text}})};
   }
   if (wait.type == WaitType::timer) return {};
-  return {action("signal", {{"correlation_key", key}, {"job_id", state.job.text}})};
+  return {action("signal", {{field::correlation_key, key}, {"job_id", state.job.text}})};
 }
 
 Value wait_view(const State& state, const std::string& key, const Wait& wait) {
   const Step& step = state.steps[wait.step];
   return Value::object({{"actions", Value::array(wait_actions(state, key, wait))},
-                        {"channel", or_null(wait.channel)},
-                        {"correlation_key", key},
-                        {"due_at", or_null(wait.due_at)},
-                        {"expires_at", or_null(wait.expires_at)},
-                        {"node_id", state.node_of(step).id},
-                        {"opened_at", to_text(wait.opened_at)},
-                        {"reason", or_null(wait.reason)},
-                        {"step_id", step.id.text},
-                        {"wait_type", to_text(wait.type)}});
+                        {field::channel, or_null(wait.channel)},
+                        {field::correlation_key, key},
+                        {field::due_at, or_null(wait.due_at)},
+                        {field::expires_at, or_null(wait.expires_at)},
+                        {field::node_id, state.node_of(step).id},
+                        {field::opened_at, to_text(wait.opened_at)},
+                        {field::reason, or_null(wait.reason)},
+                        {field::step_id, step.id.text},
+                        {field::wait_type, to_text(wait.type)}});
 }
 
 std::vector<Value> waits_view(const State& state) {
@@ -383,11 +386,11 @@ std::vector<Value> waits_view(const State& state) {
 
 // A resolution recorded after the job had ended, by an operator or from a late result.
 Value noted_view(const NotedOutcome& noted) {
-  return Value::object({{"at", to_text(noted.at)},
-                        {"by", or_null(noted.by)},
-                        {"note", noted.note},
-                        {"resolution", noted.resolution},
-                        {"result", noted.result}});
+  return Value::object({{field::at, to_text(noted.at)},
+                        {field::by, or_null(noted.by)},
+                        {field::note, noted.note},
+                        {field::resolution, noted.resolution},
+                        {field::result, noted.result}});
 }
 
 // `wait`: the open resolve wait of the call; nullptr: none.
@@ -407,22 +410,22 @@ Value unknown_call_view(const State& state, const UnknownCall& call, const Wait*
     resolvable = to_text(call.checkable_at.value_or(since));
   }
   return Value::object({{"actions", Value::array(std::move(actions))},
-                        {"arguments", call.arguments},
+                        {field::arguments, call.arguments},
                         {"compensates", or_null(call.compensates.text)},
-                        {"external_key", or_null(call.external_key.text)},
+                        {field::external_key, or_null(call.external_key.text)},
                         {"given_up", !wait && call.given_up},
-                        {"idempotency_key", call.key.text},
-                        {"invocation_id", call.invocation.text},
+                        {field::idempotency_key, call.key.text},
+                        {field::invocation_id, call.invocation.text},
                         {"item", call.item == kNoItem ? Value() : number(call.item)},
-                        {"node_id", call.node_id},
+                        {field::node_id, call.node_id},
                         {"noted", is_noted ? noted_view(noted->second) : Value()},
-                        {"reason", reason},
+                        {field::reason, reason},
                         {"resolvable_at", resolvable},
                         {"said", or_null(call.error.message)},
                         {"since", to_text(since)},
-                        {"step_id", call.step.text},
+                        {field::step_id, call.step.text},
                         {"tool", call.tool},
-                        {"try", call.try_no > 0 ? number(call.try_no) : Value()}});
+                        {field::try_, call.try_no > 0 ? number(call.try_no) : Value()}});
 }
 
 }  // namespace
@@ -458,12 +461,12 @@ std::vector<Value> settling_view(const State& state) {
     if (!step.call || !left || !state.may_probe(step)) continue;
     const auto settles = state.settles_at(step);
     if (!settles) continue;
-    views.push_back(Value::object({{"idempotency_key", step.call->key.text},
+    views.push_back(Value::object({{field::idempotency_key, step.call->key.text},
                                    {"item", item_number(step)},
-                                   {"node_id", state.node_of(step).id},
-                                   {"step_id", step.id.text},
+                                   {field::node_id, state.node_of(step).id},
+                                   {field::step_id, step.id.text},
                                    {"tool", state.tool_of(step).name},
-                                   {"until", to_text(*settles)}}));
+                                   {field::until, to_text(*settles)}}));
   }
   return views;
 }
@@ -494,34 +497,34 @@ Value confirmation_view(const State& state, std::uint32_t index) {
   std::vector<Value> resources;
   for (const auto& [key, change] : state.changes) {
     if (change.step != index || !change.escalated) continue;
-    resources.push_back(Value::object({{"etag", or_null(change.etag)},
-                                       {"external_ref", or_null(change.external_ref)},
+    resources.push_back(Value::object({{field::etag, or_null(change.etag)},
+                                       {field::external_ref, or_null(change.external_ref)},
                                        {"observed", or_null(change.escalated->observed)},
-                                       {"resource_id", change.resource_id},
-                                       {"resource_type", change.resource_type},
-                                       {"verdict", change.escalated->verdict},
-                                       {"version", or_null(change.version)}}));
+                                       {field::resource_id, change.resource_id},
+                                       {field::resource_type, change.resource_type},
+                                       {field::verdict, change.escalated->verdict},
+                                       {field::version, or_null(change.version)}}));
   }
   return Value::object({{"actions", Value::array(confirmation_actions(state, index))},
                         {"answer", "decision"},
-                        {"arguments", Value()},
-                        {"arguments_hash", Value()},
-                        {"correlation_key", Value()},
+                        {field::arguments, Value()},
+                        {field::arguments_hash, Value()},
+                        {field::correlation_key, Value()},
                         {"editable", false},
-                        {"expires_at", Value()},
+                        {field::expires_at, Value()},
                         {"id", state.job.text + "." + step.id.text},
                         {"item", item_number(step)},
                         {"job_id", state.job.text},
-                        {"kind", "confirmation"},
-                        {"labels", state.labels},
-                        {"node_id", state.node_of(step).id},
-                        {"opened_at", or_null(state.parked_since)},
+                        {field::kind, "confirmation"},
+                        {field::labels, state.labels},
+                        {field::node_id, state.node_of(step).id},
+                        {field::opened_at, or_null(state.parked_since)},
                         {"question", Value()},
-                        {"reason", Value()},
+                        {field::reason, Value()},
                         {"resources", Value::array(std::move(resources))},
-                        {"step_id", step.id.text},
+                        {field::step_id, step.id.text},
                         {"tool", state.tool_of(step).name},
-                        {"tool_version", Value()},
+                        {field::tool_version, Value()},
                         {"turn", turn_number(step)},
                         {"turn_call", nth_number(step)}});
 }
@@ -543,19 +546,19 @@ Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
     unpark = action("run", {{"job_id", state.job.text}});
   }
   return Value::object({{"action", unpark},
-                        {"reason", state.parked_reason},
+                        {field::reason, state.parked_reason},
                         {"since", or_null(state.parked_since)},
-                        {"until", state.parked_until}});
+                        {field::until, state.parked_until}});
 }
 
 Value ending_view(const State& state) {
   if (!state.ending || is_terminal(state.status)) return {};
   const Ending& ending = *state.ending;
-  return Value::object({{"by", or_null(ending.by)},
-                        {"code", ending.code},
-                        {"kind", ending.cancelled ? "cancelled" : "failed"},
+  return Value::object({{field::by, or_null(ending.by)},
+                        {field::code, ending.code},
+                        {field::kind, ending.cancelled ? "cancelled" : "failed"},
                         {"message", or_null(ending.message)},
-                        {"node_id", or_null(ending.node_id)}});
+                        {field::node_id, or_null(ending.node_id)}});
 }
 
 Value error_view(const State& state) {
@@ -563,15 +566,15 @@ Value error_view(const State& state) {
   if (state.status != JobStatus::cancelled || !state.ending) return {};
   const std::string reason =
       state.ending->message.empty() ? "the job was cancelled" : state.ending->message;
-  return Value::object({{"code", "cancelled"},
+  return Value::object({{field::code, "cancelled"},
                         {"committed", committed_nodes(state)},
                         {"expression", Value()},
                         {"field", Value()},
-                        {"idempotency_key", Value()},
+                        {field::idempotency_key, Value()},
                         {"item", Value()},
                         {"message", reason},
                         {"model", Value()},
-                        {"node_id", Value()},
+                        {field::node_id, Value()},
                         {"reads_input", Value()},
                         {"reads_kept", Value::array({})},
                         {"summary", reason},
@@ -641,60 +644,60 @@ Value state_view(const State& state) {
     to_confirm.push_back(Value::array({change.resource_type, change.resource_id}));
   }
   return Value::object(
-      {{"agent", state.agent},
+      {{field::agent, state.agent},
        {"changes", Value::array(changes_view(state))},
        {"to_confirm", Value::array(std::move(to_confirm))},
-       {"attempt_id", or_null(state.attempt.text)},
-       {"budget", budget_view(state.budget)},
+       {field::attempt_id, or_null(state.attempt.text)},
+       {field::budget, budget_view(state.budget)},
        {"calling", paths(state, state.calling)},
        {"closed_waits", closed_waits_view(state)},
-       {"deadline", or_null(state.deadline)},
+       {field::deadline, or_null(state.deadline)},
        {"deadline_fired", state.deadline_fired},
        {"earlier_unknown", earlier_unknown_view(state)},
        {"early", buffered_view(state.early_signals)},
-       {"ending", state.ending ? Value::object({{"by", state.ending->by},
+       {"ending", state.ending ? Value::object({{field::by, state.ending->by},
                                                 {"cancelled", state.ending->cancelled},
-                                                {"code", state.ending->code},
-                                                {"compensate", state.ending->compensate},
+                                                {field::code, state.ending->code},
+                                                {field::compensate, state.ending->compensate},
                                                 {"message", state.ending->message},
-                                                {"node_id", state.ending->node_id}})
+                                                {field::node_id, state.ending->node_id}})
                                : Value()},
-       {"epoch", number(state.epoch)},
-       {"error", failure_view(state.error)},
-       {"execution_version", state.execution_version},
+       {field::epoch, number(state.epoch)},
+       {field::error, failure_view(state.error)},
+       {field::execution_version, state.execution_version},
        {"final_in_doubt", state.final_in_doubt},
-       {"forked_from", state.forked_from},
+       {field::forked_from, state.forked_from},
        {"id", state.job.text},
-       {"input", state.input},
+       {field::input, state.input},
        {"job", state.job_root},
        {"lost_claims", number(state.lost_claims)},
        {"mail", buffered_view(state.pending_messages)},
        {"models", Value::object(usage_members(state.models))},
        {"nodes_left", number(state.nodes_left)},
-       {"not_before", or_null(state.not_before)},
+       {field::not_before, or_null(state.not_before)},
        {"open_tries", number(state.open_tries)},
        {"plan_number", number(state.plan_number)},
        {"process_deaths", number(state.process_deaths)},
-       {"parked", Value::object({{"reason", or_null(state.parked_reason)},
+       {"parked", Value::object({{field::reason, or_null(state.parked_reason)},
                                  {"since", or_null(state.parked_since)},
-                                 {"until", or_null(state.parked_until)}})},
+                                 {field::until, or_null(state.parked_until)}})},
        {"pausing", pausing_view(state)},
-       {"plan_hash", state.plan ? Value(to_hex(state.plan->hash)) : Value()},
-       {"result", state.result},
-       {"results", results_view(state)},
+       {field::plan_hash, state.plan ? Value(to_hex(state.plan->hash)) : Value()},
+       {field::result, state.result},
+       {field::results, results_view(state)},
        {"seq", number(state.seq)},
        {"startable", paths(state, state.startable)},
        {"status", to_text(state.status)},
        {"steps", steps_view(state)},
        {"todo", paths(state, state.todo)},
-       {"compensated", paths(state, state.undone)},
+       {field::compensated, paths(state, state.undone)},
        {"given_up", paths(state, state.given_up)},
        {"undoable", paths(state, state.undoable)},
-       {"traceparent", or_null(state.traceparent)},
-       {"tracestate", or_null(state.tracestate)},
+       {field::traceparent, or_null(state.traceparent)},
+       {field::tracestate, or_null(state.tracestate)},
        {"tries_started", number(state.tries_started)},
        {"updated_at", to_text(state.updated_at)},
-       {"waits", Value::array(std::move(waits))}});
+       {field::waits, Value::array(std::move(waits))}});
 }
 
 Value raise_action(const State& state, std::span<const ExceededLimit> exceeded) {
@@ -721,32 +724,33 @@ std::vector<Value> approvals_view(const State& state) {
     const Member* question = wait.question && step.call ? open_question(*step.call) : nullptr;
     const bool data = !call && !wait.question && node.accepts_data;
     entries.emplace_back(
-        wait.step, Value::object({{"answer", data ? "data" : "decision"},
-                                  {"arguments", call ? call->arguments : Value()},
-                                  {"arguments_hash", call ? Value(call->arguments_hash) : Value()},
-                                  {"correlation_key", key},
-                                  {"editable", call != nullptr && !step.call},
-                                  {"expires_at", or_null(wait.expires_at)},
-                                  {"id", state.job.text + "." + id},
-                                  {"item", item_number(step)},
-                                  {"job_id", state.job.text},
-                                  {"kind", call            ? "call"
-                                           : wait.question ? "question"
-                                                           : "wait"},
-                                  {"labels", state.labels},
-                                  {"node_id", node.id},
-                                  {"opened_at", to_text(wait.opened_at)},
-                                  {"question", question ? question->second : Value()},
-                                  {"reason", or_null(wait.reason)},
-                                  {"step_id", step.id.text},
-                                  {"tool", call            ? Value(call->tool)
-                                           : wait.question ? Value(step.call->tool)
-                                                           : Value()},
-                                  {"turn", turn_number(step)},
-                                  {"turn_call", nth_number(step)},
-                                  {"tool_version", call            ? Value(call->tool_version)
-                                                   : wait.question ? Value(step.call->tool_version)
-                                                                   : Value()}}));
+        wait.step,
+        Value::object({{"answer", data ? "data" : "decision"},
+                       {field::arguments, call ? call->arguments : Value()},
+                       {field::arguments_hash, call ? Value(call->arguments_hash) : Value()},
+                       {field::correlation_key, key},
+                       {"editable", call != nullptr && !step.call},
+                       {field::expires_at, or_null(wait.expires_at)},
+                       {"id", state.job.text + "." + id},
+                       {"item", item_number(step)},
+                       {"job_id", state.job.text},
+                       {field::kind, call            ? "call"
+                                     : wait.question ? "question"
+                                                     : "wait"},
+                       {field::labels, state.labels},
+                       {field::node_id, node.id},
+                       {field::opened_at, to_text(wait.opened_at)},
+                       {"question", question ? question->second : Value()},
+                       {field::reason, or_null(wait.reason)},
+                       {field::step_id, step.id.text},
+                       {"tool", call            ? Value(call->tool)
+                                : wait.question ? Value(step.call->tool)
+                                                : Value()},
+                       {"turn", turn_number(step)},
+                       {"turn_call", nth_number(step)},
+                       {field::tool_version, call            ? Value(call->tool_version)
+                                             : wait.question ? Value(step.call->tool_version)
+                                                             : Value()}}));
   }
   for (const std::uint32_t step : escalated_steps(state)) {
     entries.emplace_back(step, confirmation_view(state, step));
@@ -771,44 +775,44 @@ Value job_view(const State& state) {
   const std::uint64_t nodes = state.plan ? state.plan->nodes.size() : 0;
   const bool ended = is_terminal(state.status);
   return Value::object(
-      {{"agent", state.agent},
+      {{field::agent, state.agent},
        {"attempt", number(state.epoch)},
-       {"attempt_id", or_null(state.attempt.text)},
-       {"budget", budget_view(state.budget)},
+       {field::attempt_id, or_null(state.attempt.text)},
+       {field::budget, budget_view(state.budget)},
        {"changes", Value::array(changes_view(state))},
-       {"compensated", steps_list(state, state.undone)},
+       {field::compensated, steps_list(state, state.undone)},
        {"confirmations", Value::array(std::move(confirmations))},
        {"created_at", state.job_root["created_at"]},
-       {"deadline", or_null(state.deadline)},
+       {field::deadline, or_null(state.deadline)},
        {"ending", ending_view(state)},
-       {"error", error_view(state)},
-       {"execution_version", state.execution_version},
-       {"forked_from", state.forked_from},
+       {field::error, error_view(state)},
+       {field::execution_version, state.execution_version},
+       {field::forked_from, state.forked_from},
        {"id", state.job.text},
-       {"input", state.input},
-       {"labels", state.labels},
+       {field::input, state.input},
+       {field::labels, state.labels},
        {"needs_version", Value()},
        {"next_due", ended ? Value() : or_null(state.next_due())},
-       {"not_before", or_null(state.not_before)},
+       {field::not_before, or_null(state.not_before)},
        {"parked", parked_view(state, in_doubt)},
        {"pausing", pausing_view(state)},
        {"plan", number(state.plan_number)},
-       {"plan_hash", state.plan ? Value(to_hex(state.plan->hash)) : Value()},
+       {field::plan_hash, state.plan ? Value(to_hex(state.plan->hash)) : Value()},
        {"progress",
         Value::object({{"done", number(nodes - state.nodes_left)}, {"nodes", number(nodes)}})},
-       {"result", state.result},
+       {field::result, state.result},
        {"seq", number(state.seq)},
        {"settling", Value::array(settling_view(state))},
        {"status", to_text(state.status)},
        {"trace_id", trace_of(state.job, state.traceparent, state.tracestate).trace_id},
-       {"uncompensated", steps_list(state, ended && state.status != JobStatus::completed
-                                               ? not_undone(state)
-                                               : std::vector<std::uint32_t>())},
+       {field::uncompensated, steps_list(state, ended && state.status != JobStatus::completed
+                                                    ? not_undone(state)
+                                                    : std::vector<std::uint32_t>())},
        {"updated_at", to_text(state.updated_at)},
-       {"usage", usage_view(state)},
+       {field::usage, usage_view(state)},
        {"waiting", waiting ? waits.front() : Value()},
-       {"waits", Value::array(std::move(waits))},
-       {"in_doubt", Value::array(std::move(in_doubt))}});
+       {field::waits, Value::array(std::move(waits))},
+       {field::in_doubt, Value::array(std::move(in_doubt))}});
 }
 
 }  // namespace ae::engine

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "log/field_names.h"
 #include "log/redacted.h"
 
 namespace ae {
@@ -38,7 +39,7 @@ bool is_instant(const Value& value) {
 
 bool is_error(const Value& value) {
   const Value& message = value["message"];
-  return value.is_object() && value.size() == 2 && value["code"].is_string() &&
+  return value.is_object() && value.size() == 2 && value[field::code].is_string() &&
          (message.is_string() || is_redacted(message));
 }
 
@@ -185,12 +186,12 @@ Status check_payload(const EventKind& kind, const Value& payload) {
 Value envelope(const JobId& job, const Event& event) {
   std::vector<Member> members;
   members.reserve(11);
-  if (event.attempt_id) members.emplace_back("attempt_id", event.attempt_id->text);
+  if (event.attempt_id) members.emplace_back(field::attempt_id, event.attempt_id->text);
   members.emplace_back("created_at", to_text(event.created_at));
   members.emplace_back("hash", to_hex(event.hash));
   members.emplace_back("id", to_text(event.id));
   members.emplace_back("job_id", job.text);
-  members.emplace_back("payload", payload_json(event.body));
+  members.emplace_back(field::payload, payload_json(event.body));
   members.emplace_back("prev_hash", to_hex(event.prev_hash));
   if (event.salts.size() != 0) members.emplace_back("salts", event.salts);
   members.emplace_back("schema", static_cast<int>(event.schema));

@@ -17,6 +17,7 @@
 #include "json/value.h"
 #include "log/event_type.h"
 #include "log/events.h"
+#include "log/field_names.h"
 #include "log/records.h"
 
 namespace ae {
@@ -47,7 +48,7 @@ Value field_json(const Id<Tag, Size>& id) {
   return id.text;
 }
 inline Value field_json(const RecordedError& error) {
-  return Value::object({{"code", error.code}, {"message", error.message.value}});
+  return Value::object({{field::code, error.code}, {"message", error.message.value}});
 }
 
 // The fields that are present. REQUIRES: visit_fields is declared for T.
@@ -118,7 +119,7 @@ Status read_json(const Value& json, Id<Tag, Size>& id) {
   return {};
 }
 inline Status read_json(const Value& json, RecordedError& error) {
-  error = {json["code"].as_string(), json["message"]};
+  error = {json[field::code].as_string(), json["message"]};
   return {};
 }
 template <IsRecord T>

@@ -12,6 +12,7 @@
 #include "json/canonical_buffer.h"
 #include "json/json.h"
 #include "log/chain.h"
+#include "log/field_names.h"
 #include "log/seal.h"
 #include "log/sealed_form.h"
 
@@ -56,7 +57,7 @@ ae::Value chained_payload(const ae::Event& event) {
     }
     if (error) {
       members.emplace_back(
-          name, ae::Value::object({{"code", shown["code"]},
+          name, ae::Value::object({{field::code, shown[field::code]},
                                    {"message", committed(shown["message"], message_salt)}}));
     } else {
       members.emplace_back(name, value ? committed(shown, salt) : shown);
@@ -116,7 +117,7 @@ std::string with_head(std::string_view begin) {
   }
   std::string last;
   ae::put_text("progress", last);
-  ae::put_text("detail", last);
+  ae::put_text(field::detail, last);
   ae::put_byte(ae::kNamedValue, last);
   last += std::string(ae::kSaltSize, 's');
   ae::put_text("1", last);

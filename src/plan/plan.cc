@@ -10,6 +10,7 @@
 
 #include "base/hash.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "plan/model_calls.h"
 #include "plan/plan_read.h"
 
@@ -25,8 +26,8 @@ constexpr std::uint32_t kMaxTokensMax = 10'000'000;
 // ---- tools
 
 Result<RetryPolicy> read_retry(const Value& value) {
-  AE_TRY(only_keys(value,
-                   {"max_attempts", "initial_backoff", "max_backoff", "multiplier", "retry_on"}));
+  AE_TRY(only_keys(
+      value, {field::max_attempts, "initial_backoff", "max_backoff", "multiplier", "retry_on"}));
   RetryPolicy retry;
   AE_ASSIGN(retry.max_attempts, count_at(value, "max_attempts", kMaxAttemptsMax));
   AE_ASSIGN(retry.initial_backoff, duration_at(value, "initial_backoff", Duration(0)));
@@ -88,7 +89,7 @@ Status read_model(const Value& value, ToolPolicy& tool) {
   AE_ASSIGN(tool.provider, text_at(value, "provider"));
   if (tool.provider.empty() || tool.effect != EffectClass::read ||
       tool.on_in_doubt != OnInDoubt::resend || tool.may_require_approval() || tool.args_schema ||
-      tool.result_schema || value.find("compensate") != nullptr || !tool.rules.empty() ||
+      tool.result_schema || value.find(field::compensate) != nullptr || !tool.rules.empty() ||
       !tool.capabilities.empty()) {
     return fail(Code::plan_invalid, "a model is `read` and `resend`, has a provider and no more");
   }
@@ -147,7 +148,7 @@ Status read_changes(const Value& value, ToolPolicy& tool) {
   const Value* verify = value.find("verify");
   if (verify == nullptr) return {};
   if (tool.changes.empty()) return fail(Code::plan_invalid, "`verify` without `changes`");
-  AE_TRY(only_keys(*verify, {"by", "mode"}));
+  AE_TRY(only_keys(*verify, {field::by, "mode"}));
   constexpr std::string_view kKinds[] = {
       "http_etag", "http_last_modified", "http_json", "file", "git_ref", "github", "sql"};
   AE_ASSIGN(tool.verified_by, text_at(*verify, "by"));
@@ -275,7 +276,7 @@ class Compiler {
     AE_TRY(nodes(graph["nodes"]));
     AE_TRY(link_nodes(graph["nodes"]));
     AE_TRY(check_references());
-    if (graph.find("deadline") != nullptr) {
+    if (graph.find(field::deadline) != nullptr) {
       AE_ASSIGN(plan_.deadline, duration_at(graph, "deadline", std::chrono::milliseconds(1)));
     }
     if (const Value* versions = graph.find("versions")) {
@@ -287,10 +288,10 @@ class Compiler {
       }
       plan_.versions = policy == "strict" ? VersionPolicy::strict : VersionPolicy::route;
     }
-    if (graph.find("max_attempts") != nullptr) {
+    if (graph.find(field::max_attempts) != nullptr) {
       AE_ASSIGN(plan_.max_attempts, count_at(graph, "max_attempts", kMaxAttemptsMax));
     }
-    if (const Value* budget = graph.find("budget")) {
+    if (const Value* budget = graph.find(field::budget)) {
       AE_ASSIGN(plan_.budget, limits_of(*budget));
       if (!plan_.budget.any() || budget->find("wall_until") || budget->find("spent")) {
         return fail(Code::plan_invalid,
@@ -336,7 +337,7 @@ class Compiler {
 
   Status side_calls(ToolPolicy& tool, const Value& value) {
     const Value* probe = value.find("probe");
-    const Value* compensate = value.find("compensate");
+    const Value* compensate = value.find(field::compensate);
     if ((tool.on_in_doubt == OnInDoubt::probe) != (probe != nullptr)) {
       return fail(Code::plan_invalid, "`probe` and `on_in_doubt: probe` go together");
     }
@@ -520,7 +521,7 @@ class Compiler {
     if (node.wait_type == WaitType::message) {
       AE_TRY(only_keys(value, {"type", "channel", "expires", "on_expire"}));
       AE_ASSIGN(node.wait_channel, template_at(value, "channel"));
-      if (value.text("channel").empty()) {
+      if (value.text(field::channel).empty()) {
         return fail(Code::plan_invalid, "`channel` must be a string that is not empty");
       }
       return read_expiry(value, node);
@@ -555,7 +556,7 @@ class Compiler {
       AE_TRY(duration_at(value, "for", Duration(0)));
     }
     if (node.wait_until && node.wait_until->is_constant() &&
-        !instant_from_text(value.text("until"))) {
+        !instant_from_text(value.text(field::until))) {
       return fail(Code::plan_invalid, "`until` must be a time such as 2030-01-31T08:00:00Z");
     }
     return {};
@@ -753,8 +754,8 @@ bool is_name(std::string_view text) {
 }
 
 bool is_item_name(std::string_view text) {
-  constexpr std::string_view kReservedNames[] = {"input", "steps", "job",    "index",
-                                                 "args",  "call",  "result", "env"};
+  constexpr std::string_view kReservedNames[] = {field::input, "steps", "job",    "index",
+                                                 "args",       "call",  "result", "env"};
   return is_name(text) && text.find('-') == text.npos &&
          std::ranges::find(kReservedNames, text) == std::end(kReservedNames);
 }

@@ -1,6 +1,7 @@
 // Reads the policy rules and capabilities of a tool.
 #include <algorithm>
 
+#include "log/field_names.h"
 #include "plan/plan_read.h"
 
 namespace ae::engine {
@@ -42,7 +43,7 @@ Result<PolicyRule> read_rule(const Value& value) {
     AE_ASSIGN(const std::string label, text_at(value, "label"));
     AE_TRY(read_label(label, rule));
   }
-  if (value.find("reason") != nullptr) {
+  if (value.find(field::reason) != nullptr) {
     AE_ASSIGN(rule.reason, text_at(value, "reason"));
     if (rule.reason.size() > kPolicyReasonMax) {
       return fail(Code::plan_invalid, "`reason` has at most 1024 bytes");

@@ -1,6 +1,7 @@
 // Parses decimals; computes costs in 128 bits.
 #include "plan/price.h"
 
+#include "log/field_names.h"
 #include "plan/decimal.h"
 
 #include <algorithm>
@@ -72,7 +73,7 @@ Result<Price> price_of(const Value& value) {
 }
 
 Value to_json(const Price& price) {
-  std::vector<Member> members = {{"input", price.input}, {"output", price.output}};
+  std::vector<Member> members = {{field::input, price.input}, {"output", price.output}};
   if (price.cached) members.emplace_back("cached", *price.cached);
   return Value::object(std::move(members));
 }

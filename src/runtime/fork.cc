@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "inspect/fork_preview.h"
+#include "log/field_names.h"
 #include "plan/plan_changes.h"
 #include "runtime/runtime.h"
 
@@ -12,8 +13,8 @@ namespace {
 bool may_repeat(const ForkRequest& request, const Value& effect) {
   if (request.repeat_all) return true;
   return std::ranges::any_of(request.repeat, [&](const std::string& name) {
-    return name == effect.text("step_id") || name == effect.text("idempotency_key") ||
-           name == effect.text("node_id");
+    return name == effect.text(field::step_id) || name == effect.text(field::idempotency_key) ||
+           name == effect.text(field::node_id);
   });
 }
 
@@ -87,7 +88,7 @@ void Runtime::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
             .deadline = {},
             .budget = fork->budget,
             .explicit_options =
-                replacement ? Value::object({{"plan_hash", to_hex(replacement->plan->hash)}})
+                replacement ? Value::object({{field::plan_hash, to_hex(replacement->plan->hash)}})
                             : Value(),
             .start_here = false,
             .fork = nullptr,
@@ -101,7 +102,7 @@ void Runtime::fork(ForkRequest request, async::Done<Result<ForkResult>> done) {
             .by = request.by,
             .act = "fork",
             .job = request.origin,
-            .detail = Value::object({{"at", request.at}, {"fork", new_job.job.text}})};
+            .detail = Value::object({{field::at, request.at}, {"fork", new_job.job.text}})};
         new_job.fork = std::make_shared<const engine::Fork>(std::move(*fork));
         create(std::move(new_job), [done = std::move(done), result = std::move(result)](
                                        Result<CreateResult> created) mutable {

@@ -7,6 +7,7 @@
 #include "base/trace_context.h"
 #include "engine/loop/loop.h"
 #include "engine/questions/questions.h"
+#include "log/field_names.h"
 #include "runtime/job_driver.h"
 #include "runtime/output_hub.h"
 
@@ -125,8 +126,8 @@ void JobDriver::add_progress_reports() {
        progress_reports_.take_due(world_.store.now(), is_finished)) {
     const auto step = state_.by_id.find(report.step);
     if (step == state_.by_id.end()) continue;
-    add(Progress{.detail = Value::object(
-                     {{"report", std::move(report.value)}, {"try", std::uint64_t{report.try_no}}}),
+    add(Progress{.detail = Value::object({{"report", std::move(report.value)},
+                                          {field::try_, std::uint64_t{report.try_no}}}),
                  .node_id = state_.node_of(state_.steps[step->second]).id,
                  .step_id = report.step});
   }

@@ -7,6 +7,7 @@
 #include "engine/heart/recovery.h"
 #include "engine/heart/side_record.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "runtime/job_checks.h"
 #include "runtime/job_driver.h"
 #include "runtime/ledger_row.h"
@@ -192,7 +193,7 @@ Status JobDriver::end_leftover_calls(const store::LoadedJob& loaded) {
   for (const store::LedgerRow& row : loaded.ledger) {
     auto record = read_ledger(job_, row);
     if (!record) return std::unexpected(record.error());
-    const Value& note = (*record)["note"];
+    const Value& note = (*record)[field::note];
     const bool is_in_flight = std::ranges::any_of(
         in_flight_, [&](const auto& call) { return call.second.invocation == row.invocation; });
     if (note.is_null() || is_in_flight) continue;

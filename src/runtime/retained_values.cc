@@ -11,6 +11,7 @@
 
 #include "engine/state/retained_value.h"
 #include "log/decisions.h"
+#include "log/field_names.h"
 #include "log/redacted.h"
 #include "runtime/row.h"
 
@@ -22,7 +23,7 @@ constexpr std::string_view kNoValue =
 
 // Set by the runtime, or names of parts of the plan: one entry covers all of them.
 constexpr auto kNames = std::to_array<std::string_view>(
-    {"agent", "approval_id", "attempt_id", "command_id", "effect_id", "execution_version",
+    {field::agent, "approval_id", "attempt_id", "command_id", "effect_id", "execution_version",
      "external_key", "input_ref", "llm_model", "llm_provider", "node_id", "planned_by",
      "planner_version", "tool_name", "worker_id"});
 
@@ -117,8 +118,8 @@ void add_side_records(const std::vector<Event>& events, const store::LoadedJob& 
                       "the course of the job, without its contents"});
   const JobCreated& created = job_created_of(events.front());
   const std::pair<const char*, bool> found_by[] = {
-      {"idempotency_key", created.idempotency_key.has_value()},
-      {"labels", !created.labels.is_null()}};
+      {field::idempotency_key, created.idempotency_key.has_value()},
+      {field::labels, !created.labels.is_null()}};
   for (const auto& [name, present] : found_by) {
     if (present) retained.push_back({name, "the job's row", "jobs are found by it"});
   }
@@ -155,7 +156,7 @@ std::vector<RetainedValue> retained_values(const JobId& job, const std::vector<E
          "the job has no blind: a guess of a value can be confirmed with them"});
   } else if (request.keep_blind && blind_of(created)) {
     retained.push_back(
-        {"blind", "event 1",
+        {field::blind, "event 1",
          "--keep-blind: a guess of an erased value can be confirmed with arguments_hash, "
          "idempotency_key, prompt_hash, plan_input_hash and request_hash"});
   }

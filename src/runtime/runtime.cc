@@ -8,6 +8,7 @@
 #include "async/failpoint.h"
 #include "engine/heart/ingest.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "runtime/output_hub.h"
 #include "runtime/process_death.h"
 
@@ -261,7 +262,7 @@ void Runtime::announce(Duration ttl) {
                                                  {"capabilities", texts(options_.capabilities)},
                                                  {"jobs_max", std::uint64_t{options_.leased_max}},
                                                  {"offers", texts(offered_)},
-                                                 {"version", options_.execution_version}})),
+                                                 {field::version, options_.execution_version}})),
                         ttl);
 }
 

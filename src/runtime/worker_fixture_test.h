@@ -15,6 +15,7 @@
 #include "engine/heart/side_record.h"
 #include "engine/state/checkpoint.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "log/seal.h"
 #include "runtime/ledger.h"
 #include "runtime/runtime.h"
@@ -135,7 +136,7 @@ class WorkerFixture final : public RuntimeObserver {
       tool_registry.add(tool, {std::make_unique<ManualTool>(calls), setup.tool_version});
     }
     std::map<std::string, std::string, std::less<>> agent_versions;
-    if (setup.announces) agent_versions["agent"] = setup.version;
+    if (setup.announces) agent_versions[field::agent] = setup.version;
     runtime.emplace(World{env.loop, env.steady, chance, *faulty, tool_registry, setup.plans,
                           nullptr, nullptr, setup.slot},
                     RuntimeOptions{.worker = std::move(name),

@@ -7,6 +7,7 @@
 
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "sim/checker.h"
 
 namespace ae::sim {
@@ -100,7 +101,7 @@ class ConfirmationWalker {
 
   void remove_carried(const Value& carried) {
     std::set<std::string, std::less<>> nodes;
-    for (const Value& entry : carried.items()) nodes.emplace(entry.text("node_id"));
+    for (const Value& entry : carried.items()) nodes.emplace(entry.text(field::node_id));
     std::erase_if(resources,
                   [&](const auto& resource) { return !nodes.contains(nodes_[resource.first]); });
   }
@@ -297,7 +298,7 @@ class ConsequenceWalker final : public ConfirmationWalker {
     if (!state) return checker_.fail(at_ + state.error().message);
     std::set<std::string> listed;
     for (const Value& one : engine::approvals_view(*state)) {
-      if (one.text("kind") == "confirmation") listed.emplace(one.text("step_id"));
+      if (one.text(field::kind) == "confirmation") listed.emplace(one.text(field::step_id));
     }
     checker_.fail_if(listed != raises_,
                      at_ + "the approvals list other steps than are asked about");

@@ -3,6 +3,7 @@
 // answer.)
 #include <set>
 
+#include "log/field_names.h"
 #include "sim/checker.h"
 
 namespace ae::sim {
@@ -54,7 +55,7 @@ void bill_is_kept(const JobEvidence& e, Checker& checker) {
     for (const auto& [number, t] : call.tries) {
       withdrawn += t.is_first_outcome_definite && t.error == "not_sent";
       if (!t.is_answered() || std::exchange(paid, true)) continue;
-      const Value& total = t.result["usage"]["total_tokens"];
+      const Value& total = t.result[field::usage]["total_tokens"];
       if (total.is_integer()) tokens += static_cast<std::uint64_t>(total.as_int());
     }
   }

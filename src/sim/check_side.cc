@@ -5,6 +5,7 @@
 #include <set>
 
 #include "json/json.h"
+#include "log/field_names.h"
 #include "sim/checker.h"
 
 namespace ae::sim {
@@ -231,7 +232,7 @@ class CompensationWalker {
   void abandon(const Value& carried) {
     if (!carried.is_array()) return;
     std::set<std::string, std::less<>> nodes;
-    for (const Value& entry : carried.items()) nodes.emplace(entry.text("node_id"));
+    for (const Value& entry : carried.items()) nodes.emplace(entry.text(field::node_id));
     std::erase_if(undoable_,
                   [&](const std::string& step) { return !nodes.contains(nodes_[step]); });
     std::erase_if(walk_.commands, [&](const auto& entry) {

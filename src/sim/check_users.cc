@@ -5,6 +5,7 @@
 #include <set>
 
 #include "json/json.h"
+#include "log/field_names.h"
 #include "sim/checker.h"
 
 namespace ae::sim {
@@ -196,7 +197,7 @@ void questions_are_answered(const JobEvidence& e, Checker& checker) {
       const Value& carried_answer = arrival.inputs["answers"][kQuestion];
       checker.fail_if(std::ranges::find(answers, carried_answer) == answers.end(),
                       call.tool + " was told what nobody said: " + canonical(carried_answer));
-      checker.fail_if(arrival.inputs.text("state") != call.key.substr(0, 8),
+      checker.fail_if(arrival.inputs.text(field::state) != call.key.substr(0, 8),
                       call.tool + " did not get back what it wanted to have back");
     }
     const bool yes = std::ranges::any_of(

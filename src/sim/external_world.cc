@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::sim {
 
@@ -47,12 +48,12 @@ Value tool_policy(const ToolKind& kind) {
       {"grace", to_text(kToolGrace)},
       {"on_in_doubt", kind.in_doubt},
       {"retry", Value::object({{"initial_backoff", "200ms"},
-                               {"max_attempts", 3},
+                               {field::max_attempts, 3},
                                {"max_backoff", "8s"},
                                {"multiplier", 6},
                                {"retry_on", Value::array(std::move(retry_on))}})},
       {"timeout", to_text(kToolTimeout)},
-      {"version", kToolVersion}};
+      {field::version, kToolVersion}};
   if (!kind.probe.empty()) {
     policy.emplace_back("probe",
                         Value::object({{"args", Value::object({{"key", "${ .call.key }"}})},
@@ -62,9 +63,9 @@ Value tool_policy(const ToolKind& kind) {
   if (!kind.undo.empty()) {
     // A result that broke a rule has no `tool`: then a user undoes it.
     policy.emplace_back(
-        "compensate",
+        field::compensate,
         Value::object({{"args", Value::object({{"fate", "${ .args.undo_fate }"},
-                                               {"of", "${ .call.key }"},
+                                               {field::of, "${ .call.key }"},
                                                {"was", "${ .result.tool | ascii_upcase }"}})},
                        {"tool", kind.undo}}));
   }
@@ -74,10 +75,10 @@ Value tool_policy(const ToolKind& kind) {
                         Value::array({Value::object({{"id", "${ .args.thing }"},
                                                      {"op", "update"},
                                                      {"type", "thing"},
-                                                     {"version", "${ .result.version }"}})}));
+                                                     {field::version, "${ .result.version }"}})}));
   }
   if (kind.verified()) {
-    policy.emplace_back("verify", Value::object({{"by", "file"}, {"mode", kind.changes}}));
+    policy.emplace_back("verify", Value::object({{field::by, "file"}, {"mode", kind.changes}}));
   }
   if (!kind.approval.empty()) policy.emplace_back("approval", kind.approval);
   if (!kind.approval_expires.empty()) {
@@ -187,7 +188,7 @@ std::unique_ptr<tools::Verifier> ExternalWorld::verifier(const ToolKind& kind,
 
 CheckResult ExternalWorld::check_resource(const Value& change) {
   const std::string id(change.text("id"));
-  const std::string expected(change.text("version"));
+  const std::string expected(change.text(field::version));
   const JobId job(id.substr(0, id.find('/')));
   Resource& resource = resources_[id];
   if (has_touching_verifiers_) resource.version++;
@@ -267,7 +268,7 @@ ExternalWorld::DeliveryOutcome ExternalWorld::draw_outcome(const PendingCall& ca
       {"down_after", DeliveryOutcome::down_after},
       {"lost", DeliveryOutcome::lost},
       {"silent", DeliveryOutcome::silent},
-      {"late", DeliveryOutcome::late},
+      {field::late, DeliveryOutcome::late},
       {"slow", DeliveryOutcome::slow},
       {"fault", DeliveryOutcome::fault},
       {"broken", DeliveryOutcome::broken},
@@ -324,7 +325,7 @@ Value notice_in(const Value& messages) {
         one.substr(name + 1, one.size() - name - 1 - std::string_view(" left").size()));
     std::ranges::replace(limit, ' ', '_');
     limits.emplace_back(limit, Value::object({{"left", one.substr(0, of)},
-                                              {"of", one.substr(of + 4, name - of - 4)}}));
+                                              {field::of, one.substr(of + 4, name - of - 4)}}));
   }
   return Value::object(std::move(limits));
 }
@@ -492,7 +493,7 @@ void ExternalWorld::ask_or_decline(const std::shared_ptr<PendingCall>& call_in_f
       {.kind = OutcomeKind::input_required,
        .definite = true,
        .result = Value::object({{"requests", Value::object({{std::string(kQuestion), question()}})},
-                                {"state", call_in_flight->call.key.text.substr(0, 8)}}),
+                                {field::state, call_in_flight->call.key.text.substr(0, 8)}}),
        .elapsed = 1ms});
 }
 
@@ -593,7 +594,7 @@ Value ExternalWorld::take_effect(const PendingCall& call_in_flight) {
     Resource& resource = resources_[std::string(call.args.text("thing"))];
     resource.applied_changes.push_back(
         {++resource.version, call.job, call.invocation, call.try_no});
-    result.emplace_back("version", resource.version);
+    result.emplace_back(field::version, resource.version);
   }
   return Value::object(std::move(result));
 }
@@ -626,7 +627,8 @@ Value ExternalWorld::answer_of_model(const Value& request) {
       {"model", "echo-1"},
       {"number", ++answers_},
       {"text", text},
-      {"usage", Value::object({{"input_tokens", 2}, {"output_tokens", 3}, {"total_tokens", 5}})}};
+      {field::usage,
+       Value::object({{"input_tokens", 2}, {"output_tokens", 3}, {"total_tokens", 5}})}};
   if (!calls.empty()) {
     host_.report.mark("loop.asked_for_tools");
     answer.emplace_back("tool_calls", Value::array(std::move(calls)));

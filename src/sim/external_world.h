@@ -24,6 +24,7 @@
 #include <string_view>
 #include <vector>
 
+#include "log/field_names.h"
 #include "sim/observer.h"
 #include "sim/report.h"
 #include "sim/sim_loop.h"
@@ -173,7 +174,7 @@ struct KeyRecord {  // of an idempotency key
   Value result;         // of its first effect
   bool broken = false;  // the result was unusable for the caller
   // The key of the call that this one undoes; "" = none.
-  std::string_view undoes() const { return result["args"].text("of"); }
+  std::string_view undoes() const { return result["args"].text(field::of); }
 };
 
 // A resource that calls and others change: an increasing version number.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "json/json.h"
+#include "log/field_names.h"
 #include "sim/check.h"
 #include "sim/users.h"
 
@@ -345,7 +346,7 @@ void Storm::fork(const runtime::ForkRequest& request, const SimPlan& plan, int d
     again.idempotency_key.clear();
     again.repeat_all = random_.one_in(3);
     for (const Value& effect : repeated) {
-      const bool by_key = effect["idempotency_key"].is_string() && random_.one_in(2);
+      const bool by_key = effect[field::idempotency_key].is_string() && random_.one_in(2);
       again.repeat.emplace_back(effect.text(by_key ? "idempotency_key" : "step_id"));
     }
     fork(again, plan, depth);

@@ -2,6 +2,7 @@
 #include "sim/users.h"
 
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::sim {
 
@@ -239,7 +240,8 @@ void Users::answer(const JobId& job, const std::string& key, const OpenWait& wai
   if (!world_.random().one_in(options.answer_one_in)) return;
   std::string decision(options.decision);
   if (decision.empty()) decision = world_.random().one_in(3) ? "reject" : "approve";
-  engine::SignalRequest signal{.payload = Value::object({{"decision", decision}, {"note", key}})};
+  engine::SignalRequest signal{.payload =
+                                   Value::object({{"decision", decision}, {field::note, key}})};
   // Half of the forms are accepted with their defaults, always the same ones, so that a retry sends
   // the same.
   const auto digit = static_cast<unsigned char>(key.back()) + static_cast<unsigned char>(key[6]);
@@ -337,7 +339,7 @@ void Users::review_open_requests(const ReviewOptions& options) {
                {.id = "late-" + key,
                 .by = "someone",
                 .body = engine::SignalRequest{.correlation_key = key,
-                                              .payload = Value::object({{"late", true}})}},
+                                              .payload = Value::object({{field::late, true}})}},
                2);
       }
     }

@@ -9,6 +9,7 @@
 #include "engine/planner/planner.h"
 #include "engine/state/state.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "sim/external_world.h"
 
 namespace ae::sim {
@@ -89,7 +90,7 @@ void maybe_expires(const Draft& draft, std::vector<Member>& wait) {
 }
 
 std::vector<Member> wait_node(std::vector<Member> wait) {
-  return {{"kind", "wait"}, {"wait", Value::object(std::move(wait))}};
+  return {{field::kind, "wait"}, {"wait", Value::object(std::move(wait))}};
 }
 
 // Each node has its own resource, or uses a shared one.
@@ -104,7 +105,7 @@ std::vector<Member> tool_node(const Draft& draft) {
   const Value tool = any_tool(draft.random);
   std::vector<Member> args{{"n", draft.id}, {"r", draft.read}};
   add_resource_arg(draft, tool, args, draft.id);
-  return {{"kind", "tool"}, {"tool", tool}, {"args", Value::object(std::move(args))}};
+  return {{field::kind, "tool"}, {"tool", tool}, {"args", Value::object(std::move(args))}};
 }
 
 constexpr std::string_view kModel = "model:echo";
@@ -115,7 +116,7 @@ Value question(std::string_view content) {
 }
 
 std::vector<Member> llm_node(const Draft& draft) {
-  return {{"kind", "llm"},
+  return {{field::kind, "llm"},
           {"tool", kModel},
           {"args", question(draft.id + " ${ .input.x } " + draft.read.as_string())}};
 }
@@ -143,7 +144,7 @@ std::vector<Member> loop_node(const Draft& draft) {
     for (std::uint64_t left = 1 + random.below(2); left > 0; --left) {
       const Value name = random.one_in(12) ? Value("unknown") : tools[random.below(tools.size())];
       calls.push_back(Value::object(
-          {{"arguments", Value::object({{"n", draft.id}, {"nth", ++nth}})}, {"name", name}}));
+          {{field::arguments, Value::object({{"n", draft.id}, {"nth", ++nth}})}, {"name", name}}));
     }
     script.push_back(Value::array(std::move(calls)));
   }
@@ -154,7 +155,7 @@ std::vector<Member> loop_node(const Draft& draft) {
                            {"max_turns", 2 + random.below(3)},
                            {"parallel_tools", 1 + random.below(2)}};
   if (random.one_in(3)) loop.emplace_back("on_reject", "fail");
-  return {{"kind", "loop"}, {"loop", Value::object(std::move(loop))}};
+  return {{field::kind, "loop"}, {"loop", Value::object(std::move(loop))}};
 }
 
 // A model's answers, turn by turn; the first may be useless.
@@ -171,7 +172,7 @@ std::vector<Member> repaired_node(const Draft& draft) {
   const Value messages = Value::array(
       {Value::object({{"content", model_script(draft.random, R"({"n": 1})")}, {"role", "system"}}),
        Value::object({{"content", draft.id + " " + draft.read.as_string()}, {"role", "user"}})});
-  return {{"kind", "llm"},
+  return {{field::kind, "llm"},
           {"tool", kModel},
           {"repair", 1},
           {"args", Value::object({{"messages", messages}, {"model", "echo"}, {"schema", schema}})}};
@@ -187,7 +188,7 @@ std::vector<Member> map_node(const Draft& draft) {
     add_resource_arg(draft, tool, args, draft.id + "-${ .index }");
     call = {{"tool", tool}, {"args", Value::object(std::move(args))}};
   }
-  return {{"kind", "map"},
+  return {{field::kind, "map"},
           {"over", "${ .input.list }"},
           {"max_parallel", 1 + draft.random.below(3)},
           {"on_item_error", draft.random.one_in(2) ? "collect" : "fail"},
@@ -216,7 +217,7 @@ std::vector<Member> human_node(const Draft& draft) {
 std::vector<Member> message_node(const Draft& draft) {
   const std::string channel = draft.random.one_in(3) ? "other" : "news";
   draft.waits.push_back({"message", channel});
-  std::vector<Member> wait{{"channel", channel}, {"type", "message"}};
+  std::vector<Member> wait{{field::channel, channel}, {"type", "message"}};
   maybe_expires(draft, wait);
   return wait_node(std::move(wait));
 }
@@ -274,7 +275,8 @@ Value planner_graph(SimRandom& random) {
                                        {"max_nodes", 3},
                                        {"repair", 1},
                                        {"schema", engine::planner_schema()}});
-  const Value node = Value::object({{"id", "planner"}, {"kind", "planner"}, {"planner", planner}});
+  const Value node =
+      Value::object({{"id", "planner"}, {field::kind, "planner"}, {"planner", planner}});
   return Value::object({{"nodes", Value::array({node})}, {"schema", 1}});
 }
 
@@ -283,11 +285,14 @@ void add_recorded(std::uint64_t number, std::vector<Value>& nodes) {
   const std::string_view tool = kRecorded[number % std::size(kRecorded)].tool;
   const Value args =
       tool == "dice" ? Value::object({{"max", 1'000'000}, {"min", 1}}) : Value::object({});
-  nodes.push_back(Value::object(
-      {{"args", args}, {"id", "v"}, {"kind", "tool"}, {"on_error", "continue"}, {"tool", tool}}));
+  nodes.push_back(Value::object({{"args", args},
+                                 {"id", "v"},
+                                 {field::kind, "tool"},
+                                 {"on_error", "continue"},
+                                 {"tool", tool}}));
   nodes.push_back(Value::object({{"args", Value::object({{"n", "w"}, {"v", "${ .steps.v }"}})},
                                  {"id", "w"},
-                                 {"kind", "tool"},
+                                 {field::kind, "tool"},
                                  {"needs", Value::array({"v"})},
                                  {"tool", "put"}}));
 }
@@ -297,7 +302,7 @@ SimPlan random_plan(std::uint64_t number) {
   SimPlan made;
   if (random.one_in(15)) {
     Value graph = planner_graph(random);
-    if (random.one_in(4)) graph = graph.with("budget", random_budget(random));
+    if (random.one_in(4)) graph = graph.with(field::budget, random_budget(random));
     made.plan = compile(graph);
     made.planner = true;
     return made;
@@ -337,10 +342,10 @@ SimPlan random_plan(std::uint64_t number) {
   std::vector<Member> graph{{"nodes", Value::array(std::move(nodes))}, {"schema", 1}};
   if (random.one_in(2)) graph.emplace_back("output", "${ .steps }");
   if (random.one_in(8)) {
-    graph.emplace_back("deadline", std::to_string(5 + random.below(60)) + "s");
+    graph.emplace_back(field::deadline, std::to_string(5 + random.below(60)) + "s");
   }
-  if (random.one_in(4)) graph.emplace_back("max_attempts", 2 + random.below(4));
-  if (random.one_in(4)) graph.emplace_back("budget", random_budget(random));
+  if (random.one_in(4)) graph.emplace_back(field::max_attempts, 2 + random.below(4));
+  if (random.one_in(4)) graph.emplace_back(field::budget, random_budget(random));
   made.plan = compile(Value::object(std::move(graph)));
   return made;
 }
@@ -392,7 +397,7 @@ Variation vary(const Value& task_graph, SimRandom& random) {
         args.emplace_back("thing", "${ .job.id }/x" + nth);
       }
       std::vector<Member> node{{"id", "x" + nth},
-                               {"kind", "tool"},
+                               {field::kind, "tool"},
                                {"tool", tool},
                                {"args", Value::object(std::move(args))}};
       if (random.one_in(2)) node.emplace_back("needs", Value::array({nodes.back()["id"]}));

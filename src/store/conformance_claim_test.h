@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "log/field_names.h"
 #include "store/conformance_rig_test.h"
 #include "store/rules.h"
 
@@ -155,7 +156,7 @@ inline void not_before(ConformanceFixture& r) {
 }
 
 inline void due_jobs(ConformanceFixture& r) {
-  r.must_commit(r.create("late", {}, waking(r.at(std::chrono::seconds(30)))));
+  r.must_commit(r.create(field::late, {}, waking(r.at(std::chrono::seconds(30)))));
   r.must_commit(r.create("soon", {}, waking(r.at(std::chrono::seconds(10)))));
   r.must_commit(
       r.create("queued", {}, {.status = "queued", .wake_at = r.at(std::chrono::seconds(20))}));
@@ -532,7 +533,7 @@ inline void same_claim_order(ConformanceFixture& r, bool is_fair) {
   for (int i = 0; i < 25; ++i) {
     ClaimRequest request =
         ConformanceFixture::claim_request("A" + std::to_string(i) + ".", 1 + below(4));
-    if (below(2) == 0) request.agents = {"agent" + std::to_string(below(3)), "agent9"};
+    if (below(2) == 0) request.agents = {field::agent + std::to_string(below(3)), "agent9"};
     if (below(2) == 0) request.capabilities.emplace_back("gpu");
     if (below(2) == 0) request.capabilities.emplace_back("eu");
     if (below(3) == 0) request.queues = {{"q" + std::to_string(below(2)), 1 + below(20)}};

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "log/field_names.h"
 #include "store/conformance_rig_test.h"
 
 namespace ae::store::conformance {
@@ -705,7 +706,7 @@ inline void audits(ConformanceFixture& r) {
     const Value view = audit_view(row, prev);
     prev = row.hash;
     operations += std::string(view.text("act")) + " ";
-    EXPECT_EQ(view.text("by"), "ada");
+    EXPECT_EQ(view.text(field::by), "ada");
   }
   EXPECT_EQ(operations, "first fork last ") << "with what was written, and only then";
   EXPECT_TRUE(verify_audit_log(log).ok);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "log/field_names.h"
 #include "store/conformance_rig_test.h"
 #include "store/rules.h"
 
@@ -220,7 +221,7 @@ inline void finds_ended_jobs(ConformanceFixture& r) {
   ended_job(r, "c", 2, 3, "cancelled", {.labels = {{"env", "test"}, {"x", "y"}}});
   r.must_commit(r.create("queued"));
   r.must_commit(r.create_claimed("running"));
-  Batch waits = r.create("waits", {}, {.status = "waiting"});
+  Batch waits = r.create(field::waits, {}, {.status = "waiting"});
   r.must_commit(waits);
   ended_job(r, "future", 100, 100);  // its clock was wrong
   ended_job(r, "d", 3, 4);

@@ -11,6 +11,7 @@
 #include "engine/confirm/confirm.h"
 #include "engine/heart/decider.h"
 #include "engine/state/view_values.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -113,14 +114,14 @@ bool Decider::confirm_changes() {
 
 void Decider::emit_check(const Change& change, const CheckResult& check) {
   const ToolPolicy* verifier = verifier_of(s_, change);
-  std::vector<Member> detail{{"operation", change.operation}, {"tool", change.tool}};
+  std::vector<Member> detail{{field::operation, change.operation}, {"tool", change.tool}};
   if (verifier) {
     detail.emplace_back("mode", to_text(verifier->confirm));
     detail.emplace_back("verifier", verifier->verified_by);
   }
   if (!check.expected.empty()) detail.emplace_back("expected", check.expected);
   if (!check.observed.empty()) detail.emplace_back("observed", check.observed);
-  if (!check.reason.empty()) detail.emplace_back("reason", check.reason);
+  if (!check.reason.empty()) detail.emplace_back(field::reason, check.reason);
   if (is_deviation(check) && is_accepted(change, check)) detail.emplace_back("accepted", true);
   emit_of(s_.steps[change.step],
           ConfirmationChecked{.detail = Value::object(std::move(detail)),

@@ -4,6 +4,7 @@
 #include "engine/confirm/confirm.h"
 #include "engine/heart/request.h"
 #include "engine/state/action.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -69,9 +70,9 @@ Result<AppliedRequest> apply_answer(const State& state, const ControlRequest& re
   if (last && answer.resolution == "accept" && state.awaits_confirmation()) {
     applied.events.emplace_back(JobResumed{.by = request.by.empty() ? "somebody" : request.by});
   }
-  applied.answer = Value::object({{"node_id", state.node_of(step).id},
-                                  {"resolution", answer.resolution},
-                                  {"step_id", step.id.text}});
+  applied.answer = Value::object({{field::node_id, state.node_of(step).id},
+                                  {field::resolution, answer.resolution},
+                                  {field::step_id, step.id.text}});
   if (last && answer.resolution == "accept" && !state.awaits_confirmation()) {
     applied.answer = applied.answer.with("next", action("resume", {{"job_id", state.job.text}}));
   }
@@ -98,7 +99,7 @@ Result<AppliedRequest> apply_confirmation_answer(const State& state, const Contr
   return apply_answer(state, request,
                       {.step = signal.approval,
                        .resolution = accepts ? "accept" : "fail",
-                       .note = std::string(signal.payload.text("note"))},
+                       .note = std::string(signal.payload.text(field::note))},
                       context);
 }
 

@@ -3,6 +3,7 @@
 // An imported node or item keeps its step_id, makes no call here, and is not undone by this job.
 // Everything else is as in any new job, with its own ids.
 #include "engine/state/applier.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 
@@ -83,7 +84,7 @@ bool Applier::import_end(Step& step, const ForkEntry& entry, const Erasable& res
                                           .arguments = {},
                                           .invocation = {}});
   if (failed) {
-    step.failure = failure_of(result["error"]);
+    step.failure = failure_of(result[field::error]);
   } else {
     step.result = result;
     step.erased = results.erased && !step.skipped;

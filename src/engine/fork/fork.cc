@@ -14,6 +14,7 @@
 #include "engine/heart/request.h"
 #include "json/json.h"
 #include "log/decisions.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -176,8 +177,8 @@ void ForkBuilder::gather(const CommandCommitted& event) {
 void ForkBuilder::gather(const NodeFinished& event) {
   if (!event.error) return;
   const Value error =
-      Value::object({{"code", event.error->code}, {"message", event.error->message.value}});
-  results_[event.step_id.text] = Value::object({{"error", error}});
+      Value::object({{field::code, event.error->code}, {"message", event.error->message.value}});
+  results_[event.step_id.text] = Value::object({{field::error, error}});
 }
 
 void ForkBuilder::gather(const WaitCompleted& event) {
@@ -555,14 +556,14 @@ std::vector<Value> ForkBuilder::effects() const {
       const std::uint32_t n = of->steps[step->second].item;
       if (n != kNoItem) item = std::uint64_t{n};
     }
-    all.push_back(Value::object({{"effect_class", origin_effect.effect},
-                                 {"external_key", origin_effect.external_key},
-                                 {"idempotency_key", origin_effect.idempotency_key},
+    all.push_back(Value::object({{field::effect_class, origin_effect.effect},
+                                 {field::external_key, origin_effect.external_key},
+                                 {field::idempotency_key, origin_effect.idempotency_key},
                                  {"item", item},
-                                 {"node_id", origin_effect.node},
+                                 {field::node_id, origin_effect.node},
                                  {"seq", origin_effect.seq},
-                                 {"state", origin_effect.state},
-                                 {"step_id", origin_effect.step.text},
+                                 {field::state, origin_effect.state},
+                                 {field::step_id, origin_effect.step.text},
                                  {"tool", origin_effect.tool}}));
   };
   for (const Step& step : now_.steps) {  // imports of the origin

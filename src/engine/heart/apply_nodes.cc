@@ -1,6 +1,7 @@
 // How events of nodes and waits change the state.
 #include "engine/heart/features.h"
 #include "engine/state/applier.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -315,7 +316,7 @@ Status Applier::apply(const WaitCompleted& event) {
       s_.signals++;
       if (outcome == "cancelled") {
         s_.undelivered.push_back(
-            Value::object({{"correlation_key", key}, {"signal_id", signal_id}}));
+            Value::object({{field::correlation_key, key}, {field::signal_id, signal_id}}));
       }
     }
   } else if (step.phase == StepPhase::in_doubt && step.call && !step.call->open &&

@@ -1,5 +1,6 @@
 // How a job ends (SPEC §7), and how it becomes idle while it waits.
 #include "engine/heart/decider.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -32,7 +33,7 @@ Value list_or_absent(std::vector<Value> list) {
 // The position of the job for the resuming worker: its plan, the number of unfinished nodes and of
 // open waits (`waits` lists the first ones). The full state is the fold.
 Value resumption_context(const State& state) {
-  return Value::object({{"decision_id", state.plan->decision.text},
+  return Value::object({{field::decision_id, state.plan->decision.text},
                         {"nodes_left", std::uint64_t{state.nodes_left}},
                         {"open_waits", static_cast<std::uint64_t>(state.waits.size())},
                         {"plan", std::uint64_t{state.plan_number}}});
@@ -58,12 +59,12 @@ std::vector<Value> Decider::undelivered() const {
   std::vector<Value> left = s_.undelivered;
   for (const auto& [key, early] : s_.early_signals) {
     for (const BufferedMessage& kept : early) {
-      left.push_back(Value::object({{"correlation_key", key}, {"signal_id", kept.id}}));
+      left.push_back(Value::object({{field::correlation_key, key}, {field::signal_id, kept.id}}));
     }
   }
   for (const auto& [channel, pending_messages] : s_.pending_messages) {
     for (const BufferedMessage& kept : pending_messages) {
-      left.push_back(Value::object({{"channel", channel}, {"message_id", kept.id}}));
+      left.push_back(Value::object({{field::channel, channel}, {field::message_id, kept.id}}));
     }
   }
   return left;

@@ -1,6 +1,7 @@
 // How a decision runs the plan: branches, waits, maps, and failed nodes.
 #include "engine/heart/decider.h"
 #include "engine/heart/request.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 
@@ -142,7 +143,7 @@ void Decider::finish_wait(const Step& step) {
                      "nobody answered before the wait expired");
   }
   if (step.rejected && !node.continue_on_reject) {
-    const std::string_view note = step.result.text("note");
+    const std::string_view note = step.result.text(field::note);
     return fail_step(step, code_name(Code::rejected),
                      "the answer was no" + (note.empty() ? "" : ": " + std::string(note)));
   }

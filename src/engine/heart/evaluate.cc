@@ -7,6 +7,7 @@
 
 #include "engine/heart/features.h"
 #include "engine/heart/recorded_value.h"
+#include "log/field_names.h"
 #include "plan/model_calls.h"
 
 namespace ae::engine {
@@ -76,10 +77,10 @@ class CallScope : public ExprScope {
   CallScope(const Invocation& call, const Value& result, Work* work)
       : work_(work),
         args_(call.arguments),
-        call_(Value::object({{"external_key", call.external_key.text},
-                             {"invocation_id", call.id.text},
+        call_(Value::object({{field::external_key, call.external_key.text},
+                             {field::invocation_id, call.id.text},
                              {"key", call.key.text},
-                             {"try", static_cast<std::uint64_t>(call.try_no)}})),
+                             {field::try_, static_cast<std::uint64_t>(call.try_no)}})),
         result_(result) {}
   const Value* root(std::string_view name) const override {
     if (name == "args") return &args_;

@@ -10,6 +10,7 @@
 #include "engine/heart/request.h"
 #include "engine/heart/side_record.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "log/seal.h"
 #include "plan/model_calls.h"
 #include "schema/question.h"
@@ -144,11 +145,11 @@ Result<AppliedRequest> apply_late_resolution(const State& state, const ControlRe
   OutcomeNoted event = noted_event(call, context.now, resolve.resolution, request.by);
   if (!resolve.reason.empty()) event.note = Value(resolve.reason);
   if (resolve.result) event.result = *resolve.result;
-  Value answer = Value::object({{"idempotency_key", call.key.text},
-                                {"node_id", call.node_id},
+  Value answer = Value::object({{field::idempotency_key, call.key.text},
+                                {field::node_id, call.node_id},
                                 {"noted", true},
-                                {"resolution", resolve.resolution}});
-  if (resolve.result) answer = answer.with("result", *resolve.result);
+                                {field::resolution, resolve.resolution}});
+  if (resolve.result) answer = answer.with(field::result, *resolve.result);
   return AppliedRequest{.events = {std::move(event)}, .answer = std::move(answer)};
 }
 
@@ -213,12 +214,12 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
   completed.by = none_if_empty(request.by);
   completed.signal_id = none_if_empty(request.id);
   applied.events.emplace_back(std::move(completed));
-  applied.answer = Value::object({{"idempotency_key", call_key},
-                                  {"node_id", state.node_of(step).id},
-                                  {"resolution", resolve.resolution}});
+  applied.answer = Value::object({{field::idempotency_key, call_key},
+                                  {field::node_id, state.node_of(step).id},
+                                  {field::resolution, resolve.resolution}});
   // The answer shows the recorded result, in case the operator gave none.
   if (happened && step.call)
-    applied.answer = applied.answer.with("result", resolve.result.value_or(Value()));
+    applied.answer = applied.answer.with(field::result, resolve.result.value_or(Value()));
   return applied;
 }
 
@@ -230,7 +231,7 @@ Value invalid_result_summary(const Value& result, std::string_view reason, bool 
   const std::string text = canonical(result);
   return Value::object({{"head", shown ? truncate_utf8(text, kPreviewMax) : std::string_view()},
                         {"invalid", true},
-                        {"reason", truncate_utf8(reason, kReasonMax)},
+                        {field::reason, truncate_utf8(reason, kReasonMax)},
                         {"sha256", to_hex(sha256(text))},
                         {"size", static_cast<std::uint64_t>(text.size())}});
 }
@@ -276,7 +277,7 @@ const Value& result_of(const Outcome& outcome) {
 
 // "the answer is too large", or "its output breaks a rule".
 std::string invalid_reason(const Value& invalid) {
-  const std::string_view reason = invalid.text("reason", "broke a rule");
+  const std::string_view reason = invalid.text(field::reason, "broke a rule");
   return (reason.starts_with("the ") ? "" : "its output ") + std::string(reason);
 }
 

@@ -16,6 +16,7 @@
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace {
 
@@ -45,7 +46,8 @@ struct SeedJob {
               ae::Value::array({}),
               ae::Value::array({1, "x", {}}),
               ae::Value::object({}),
-              ae::Value::object({{"error", ae::Value::object({{"code", "x"}, {"message", "y"}})}})};
+              ae::Value::object(
+                  {{field::error, ae::Value::object({{field::code, "x"}, {"message", "y"}})}})};
     for (const engine::Step& step : job.state.steps) {
       values.emplace_back(step.id.text);
       if (step.call) {

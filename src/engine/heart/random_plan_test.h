@@ -16,6 +16,7 @@
 
 #include "engine/heart/job_fixture_test.h"
 #include "engine/heart/request.h"
+#include "log/field_names.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {
@@ -61,7 +62,7 @@ inline Value changing(const Value& policy, std::string_view mode = "strict") {
       .with("changes",
             json("[{'type': '${ .result.tool }', 'id': '${ .result.of }', 'op': 'create', "
                  "'version': '${ .call.try }'}]"))
-      .with("verify", Value::object({{"by", "file"}, {"mode", mode}}));
+      .with("verify", Value::object({{field::by, "file"}, {"mode", mode}}));
 }
 
 // Tools whose calls can be undone and probed.
@@ -77,12 +78,12 @@ inline Value undoable_tools() {
   return Value::object(
       {{"ask", tool_policy("read", "resend", thrice)},
        {"book", changing(tool_policy("idempotent", "resend",
-                                     thrice.with("compensate", undo["compensate"])
+                                     thrice.with(field::compensate, undo[field::compensate])
                                          .with("args_schema", json("{'type': 'object'}"))
                                          .with("result_schema", gives)))},
-       {"buy", tool_policy(
-                   "at_most_once", "probe",
-                   probe.with("compensate", undo_once["compensate"]).with("result_schema", gives))},
+       {"buy", tool_policy("at_most_once", "probe",
+                           probe.with(field::compensate, undo_once[field::compensate])
+                               .with("result_schema", gives))},
        {"put", changing(tool_policy("idempotent", "resend", thrice), "human")},
        {"sign", tool_policy("idempotent", "resend", undo.with("approval", "required"))},
        {"unbook", changing(tool_policy("idempotent", "resend", thrice), "warn")},
@@ -95,8 +96,8 @@ inline std::vector<Member> recorded_kind(Dice& dice) {
   const bool number = dice.one_in(2);
   const Value tool = number ? "dice" : "ids";
   const Value args = json(number ? "{'min': 1, 'max': 6}" : "{'version': 4}");
-  if (dice.one_in(2)) return {{"kind", "tool"}, {"tool", tool}, {"args", args}};
-  return {{"kind", "map"},
+  if (dice.one_in(2)) return {{field::kind, "tool"}, {"tool", tool}, {"args", args}};
+  return {{field::kind, "map"},
           {"over", "${ .input.list }"},
           {"max_parallel", 1 + dice.below(3)},
           {"do", Value::object({{"tool", tool}, {"args", args}})}};
@@ -125,14 +126,14 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
                                   {"max_turns", 5 + dice.below(2)},
                                   {"parallel_tools", 1 + dice.below(3)}});
       if (dice.one_in(2)) loop = loop.with("schema", json("{'type': 'object'}")).with("repair", 1);
-      return {{"kind", "loop"}, {"loop", loop}};
+      return {{field::kind, "loop"}, {"loop", loop}};
     }
     case 8: {
       const std::string& value = read.as_string();  // ${ … }; its value may be null
       const std::string content = "${ [" + value.substr(2, value.size() - 3) + "] }";
       const Value message = Value::object({{"role", "user"}, {"content", content}});
       Value request = Value::object({{"model", "small"}, {"messages", Value::array({message})}});
-      std::vector<Member> node{{"kind", "llm"}, {"tool", "model:main"}};
+      std::vector<Member> node{{field::kind, "llm"}, {"tool", "model:main"}};
       if (dice.one_in(2)) {
         request = request.with("schema", json("{'type': 'object'}"));
         node.emplace_back("repair", 1);
@@ -142,7 +143,7 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
     }
     case 0:
       return {
-          {"kind", "map"},
+          {field::kind, "map"},
           {"over", "${ .input.list }"},
           {"max_parallel", 1 + dice.below(3)},
           {"on_item_error", failing == FailureMode::tolerated ? "collect" : "fail"},
@@ -151,19 +152,20 @@ inline std::vector<Member> random_kind(Dice& dice, const std::string& id, const 
                       {"args",
                        Value::object({{"i", "${ .index }"}, {"v", "${ .item }"}, {"r", read}})}})}};
     case 1:
-      return {{"kind", "wait"},
+      return {{field::kind, "wait"},
               {"wait", Value::object({{"type", "signal"}, {"key", "key-" + id}})}};
     case 2: {
       const std::string span = std::to_string(dice.below(90)) + "s";
-      return {{"kind", "wait"}, {"wait", Value::object({{"type", "timer"}, {"for", span}})}};
+      return {{field::kind, "wait"}, {"wait", Value::object({{"type", "timer"}, {"for", span}})}};
     }
     case 3:
-      return {{"kind", "wait"}, {"wait", Value::object({{"type", "human"}, {"key", "key-" + id}})}};
+      return {{field::kind, "wait"},
+              {"wait", Value::object({{"type", "human"}, {"key", "key-" + id}})}};
     case 4:
-      return {{"kind", "wait"},
-              {"wait", Value::object({{"type", "message"}, {"channel", "channel-" + id}})}};
+      return {{field::kind, "wait"},
+              {"wait", Value::object({{"type", "message"}, {field::channel, "channel-" + id}})}};
     default:
-      return {{"kind", "tool"}, {"tool", tool}, {"args", Value::object({{"r", read}})}};
+      return {{field::kind, "tool"}, {"tool", tool}, {"args", Value::object({{"r", read}})}};
   }
 }
 
@@ -192,7 +194,7 @@ inline Value random_plan(Dice& dice, FailureMode failing) {
     nodes.push_back(Value::object(std::move(node)));
   }
   return Value::object(
-      {{"max_attempts", 1000},
+      {{field::max_attempts, 1000},
        {"nodes", Value::array(std::move(nodes))},
        {"output", "${ .steps }"},
        {"schema", 1},
@@ -222,9 +224,9 @@ class RandomWorld {
   Outcome perform(const Invocation& call) {
     const std::uint64_t outcome_index =
         hash_bits(call.key.text + "#" + std::to_string(call.try_no)) % 12;
-    Value result = Value::object({{"of", call.key.text.substr(0, 8)},
+    Value result = Value::object({{field::of, call.key.text.substr(0, 8)},
                                   {"tool", call.tool},
-                                  {"usage", Value::object({{"input_tokens", 7}})}});
+                                  {field::usage, Value::object({{"input_tokens", 7}})}});
     if (const Value calls = random_tool_calls(call); calls.size() > 0) {
       result = result.with("tool_calls", calls);
     } else if (call.arguments.find("schema") != nullptr) {
@@ -282,7 +284,8 @@ class RandomWorld {
       const std::string name = kNames[(bits >> (8 + 3 * i)) % 8];
       const Value arguments =
           Value::object({name == "ids" ? Member("version", 4) : Member("r", n)});
-      calls.push_back(Value::object({{"id", "c" + n}, {"name", name}, {"arguments", arguments}}));
+      calls.push_back(
+          Value::object({{"id", "c" + n}, {"name", name}, {field::arguments, arguments}}));
     }
     return Value::array(std::move(calls));
   }

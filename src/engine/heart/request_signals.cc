@@ -11,6 +11,7 @@
 #include "engine/heart/recorded_value.h"
 #include "engine/heart/request.h"
 #include "json/json.h"
+#include "log/field_names.h"
 #include "log/seal.h"
 
 namespace ae::engine {
@@ -44,7 +45,7 @@ auto find_named_wait(const State& state, const SignalRequest& signal) {
 // An answer as its wait records it: with the hash of edited arguments.
 Value recorded_answer(const State& state, const SignalRequest& signal) {
   if (!signal.arguments) return signal.payload;
-  return signal.payload.with("arguments_hash", state.hash_of(*signal.arguments));
+  return signal.payload.with(field::arguments_hash, state.hash_of(*signal.arguments));
 }
 
 // The answer for a closed wait. If other arguments than the client's were approved, the
@@ -53,7 +54,7 @@ Result<Value> answer_for_closed_wait(const State& state, const std::string& key,
                                      const ClosedWait& closed, const SignalRequest& signal) {
   const Value payload = recorded_answer(state, signal);
   if (closed.outcome == "edited" &&
-      payload.text("arguments_hash") != closed.payload.text("arguments_hash")) {
+      payload.text(field::arguments_hash) != closed.payload.text(field::arguments_hash)) {
     return fail(Code::approval_edited,
                 "this call was approved with changed arguments; `aetheris trace` shows who changed "
                 "them and what was sent");
@@ -63,11 +64,11 @@ Result<Value> answer_for_closed_wait(const State& state, const std::string& key,
   const bool delivered = closed.outcome == "signalled" || closed.outcome == "approved" ||
                          closed.outcome == "edited" || closed.outcome == "rejected";
   return Value::object({{"applied", delivered && same},
-                        {"correlation_key", key},
+                        {field::correlation_key, key},
                         {"delivered", delivered},
                         {"duplicate", true},
-                        {"outcome", closed.outcome},
-                        {"payload", closed.payload}});
+                        {field::outcome, closed.outcome},
+                        {field::payload, closed.payload}});
 }
 
 // The key with which a wait of the plan will open; "" = not known yet.
@@ -158,9 +159,9 @@ Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequ
     return fail(Code::wait_mismatch, "the job is ending: no wait will open any more");
   }
   AE_TRY(check_early_signal(state, signal, key));
-  const Value answer = Value::object({{"buffered", true}, {"correlation_key", key}});
+  const Value answer = Value::object({{"buffered", true}, {field::correlation_key, key}});
   if (const BufferedMessage* kept = buffered_signal_for(state, signal, key)) {
-    const Value again = answer.with("duplicate", true).with("payload", kept->payload);
+    const Value again = answer.with("duplicate", true).with(field::payload, kept->payload);
     return AppliedRequest{.events = {},
                           .answer = again.with("applied", kept->payload == signal.payload)};
   }
@@ -174,7 +175,7 @@ Result<AppliedRequest> buffer_early_signal(const State& state, const ControlRequ
 Result<std::optional<Value>> edited_arguments(const State& state, const Wait& wait,
                                               const SignalRequest& signal,
                                               std::string_view outcome) {
-  if (wait.approval && signal.payload.find("arguments") != nullptr) {
+  if (wait.approval && signal.payload.find(field::arguments) != nullptr) {
     return fail(Code::input_invalid,
                 "a signal changes no arguments: `aetheris approve ID --arguments JSON`, or "
                 "\"arguments\" of POST /api/approvals/{id}");
@@ -252,7 +253,7 @@ DecisionRecorded approval_decision(const State& state, const Wait& wait,
                          .by = none_if_empty(request.by),
                          .decision_id = decision_at(state, approval.id + "#answer"),
                          .node_id = state.node_of(step).id,
-                         .reason = none_if_empty(signal.payload.text("note")),
+                         .reason = none_if_empty(signal.payload.text(field::note)),
                          .state = outcome,
                          .step_id = step.id};
   if (outcome == "edited") {
@@ -436,15 +437,15 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   applied.events.emplace_back(
       with_answer(wait_completed_event(state, wait->first, wait->second, outcome), request, signal,
                   edited ? recorded_answer(state, signal) : signal.payload));
-  applied.answer =
-      Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}});
+  applied.answer = Value::object(
+      {{field::correlation_key, key}, {"delivered", true}, {field::outcome, outcome}});
   if (outcome == "rejected") {
     applied.answer =
         applied.answer.with("then", after_rejection(state, state.steps[wait->second.step]));
   }
   if (const std::string why = unused_approval_reason(state, wait->second, context, outcome);
       !why.empty()) {
-    applied.answer = applied.answer.with("applied", false).with("reason", why);
+    applied.answer = applied.answer.with("applied", false).with(field::reason, why);
   }
   return applied;
 }
@@ -457,8 +458,8 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
     return fail(Code::input_invalid, "a channel has 1 to 256 bytes");
   }
   AppliedRequest applied;
-  applied.answer =
-      Value::object({{"accepted", true}, {"channel", message.channel}, {"message_id", request.id}});
+  applied.answer = Value::object(
+      {{"accepted", true}, {field::channel, message.channel}, {field::message_id, request.id}});
   if (state.message_keys.contains(message_key(message.channel, {}, request.id))) {
     applied.answer = applied.answer.with("duplicate", true);
     return applied;

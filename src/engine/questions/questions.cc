@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "engine/heart/request.h"
+#include "log/field_names.h"
 #include "schema/question.h"
 
 namespace ae::engine {
@@ -40,8 +41,8 @@ bool is_question_wait_key(std::string_view key) {
 Value inputs_of(const Invocation& call) {
   if (!call.questions || call.questions->rounds == 0) return {};
   std::vector<Member> inputs{{"answers", call.questions->answers}};
-  if (const Value* state = call.questions->input_required.find("state"))
-    inputs.emplace_back("state", *state);
+  if (const Value* state = call.questions->input_required.find(field::state))
+    inputs.emplace_back(field::state, *state);
   return Value::object(std::move(inputs));
 }
 
@@ -63,8 +64,8 @@ Result<AppliedRequest> apply_question_answer(const State& state, const std::stri
   AppliedRequest applied{
       .events = {with_answer(wait_completed_event(state, key, wait, outcome), request, signal,
                              *answer)},
-      .answer =
-          Value::object({{"correlation_key", key}, {"delivered", true}, {"outcome", outcome}})};
+      .answer = Value::object(
+          {{field::correlation_key, key}, {"delivered", true}, {field::outcome, outcome}})};
   if (outcome == "rejected") {
     applied.answer = applied.answer.with(
         "then", "the tool \"" + step.call->tool + "\" gets the rejection as the answer");

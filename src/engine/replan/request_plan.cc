@@ -5,6 +5,7 @@
 #include "engine/heart/request.h"
 #include "engine/replan/replan.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 namespace {
@@ -73,7 +74,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   const bool same = plan->hash == state.plan->hash;
   if (same && kept_results(state, requested.drop).empty()) {
     return AppliedRequest{.events = {},
-                          .answer = Value::object({{"plan_hash", hash}, {"unchanged", true}})};
+                          .answer = Value::object({{field::plan_hash, hash}, {"unchanged", true}})};
   }
   AE_TRY(may_replan(state));
   AE_ASSIGN(const DroppedNodes drop, same
@@ -110,10 +111,10 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
     applied.events.push_back(paused_event("re_plan"));
     applied.events.emplace_back(JobResumed{.by = by});
   }
-  applied.answer = Value::object({{"carried", carried},
-                                  {"drop", list_of(drop)},
+  applied.answer = Value::object({{field::carried, carried},
+                                  {field::drop, list_of(drop)},
                                   {"plan", state.plan_number + std::uint64_t{1}},
-                                  {"plan_hash", hash}});
+                                  {field::plan_hash, hash}});
   return applied;
 }
 

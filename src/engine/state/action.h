@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "json/value.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 
@@ -27,7 +28,7 @@ inline Value action(std::string_view act, std::vector<Member> arguments,
                     std::initializer_list<std::string_view> choices = {}) {
   return Value::object(
       {{"act", act},
-       {"arguments", Value::object(std::move(arguments))},
+       {field::arguments, Value::object(std::move(arguments))},
        {"choices", Value::array(std::vector<Value>(choices.begin(), choices.end()))}});
 }
 

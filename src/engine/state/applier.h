@@ -19,6 +19,7 @@
 #include "engine/state/state.h"
 #include "log/decisions.h"
 #include "log/event.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 
@@ -37,7 +38,7 @@ inline Failure failure_of(const RefusedCall& refused) {
 }
 
 inline Failure failure_of(const Value& error) {
-  return {std::string(error.text("code")), std::string(error.text("message"))};
+  return {std::string(error.text(field::code)), std::string(error.text("message"))};
 }
 
 inline Instant instant_of(const Value& payload, std::string_view key) {

@@ -4,6 +4,7 @@
 
 #include "engine/state/applier.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::engine {
 
@@ -154,10 +155,10 @@ Status Applier::apply(const JobCreated& event) {
   s_.traceparent = or_empty(event.traceparent);
   s_.tracestate = or_empty(event.tracestate);
   s_.deadline = event.deadline;
-  s_.job_root = Value::object({{"agent", s_.agent},
+  s_.job_root = Value::object({{field::agent, s_.agent},
                                {"created_at", to_text(created_at_)},
                                {"id", s_.job.text},
-                               {"labels", s_.labels}});
+                               {field::labels, s_.labels}});
   return set_initial_budget(event.budget);
 }
 
