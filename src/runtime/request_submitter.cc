@@ -285,10 +285,11 @@ void RequestSubmitter::enqueue(std::shared_ptr<ActiveRequest> active, JobSnapsho
     if (auto in_time = check_in_time(read, request, context.now); !in_time)
       return active->done(std::unexpected(in_time.error()));
   }
-  // An entry that is applied first may change whether this request applies.
+  // An entry that is applied first may change whether this request applies; a message is recorded
+  // in any case.
   const bool first = read.inbox.empty() && !request.is<engine::TimersRequest>();
   if (first && applied && applied->events.empty()) return active->done(applied->answer);
-  active->applies = first && applied.has_value();
+  active->applies = applied && (first || request.is<engine::MessageRequest>());
   // It is applied later: this binds it to the try whose outcome its author has seen as unknown.
   auto* const resolve = std::get_if<engine::ResolveRequest>(&request.body);
   if (applied && resolve != nullptr) resolve->try_no = applied->try_no;
