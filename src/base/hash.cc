@@ -30,11 +30,11 @@ constexpr auto kDigitOf = [] {
 
 int digit(char c) { return kDigitOf[static_cast<unsigned char>(c)]; }
 
-// The four bytes of eight digits, which are handled at once in the bytes of a number.
-bool read_eight_digits(const char* hex, char* out) {
+// The four bytes of the first eight digits, which are handled at once in the bytes of a number.
+bool read_eight_digits(std::string_view hex, char* out) {
   constexpr std::uint64_t kOnes = 0x0101010101010101u;
   std::uint64_t text = 0;
-  std::memcpy(&text, hex, sizeof text);
+  std::memcpy(&text, hex.data(), sizeof text);
   if constexpr (std::endian::native == std::endian::little) text = std::byteswap(text);
   // A letter has bit 6, and its low half is 1 to 6.
   const std::uint64_t digits = (text & kOnes * 0x0F) + (text >> 6 & kOnes) * 9;
@@ -66,7 +66,7 @@ void write_hex(std::string_view bytes, char* out) {
 
 bool read_hex(std::string_view hex, char* out) {
   for (; hex.size() >= 8; hex.remove_prefix(8), out += 4) {
-    if (!read_eight_digits(hex.data(), out)) return false;
+    if (!read_eight_digits(hex, out)) return false;
   }
   int all = 0;  // negative if a digit is
   for (std::size_t i = 0; i < hex.size(); i += 2) {
