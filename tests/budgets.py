@@ -13,7 +13,8 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import ROOT, expect, home, run_tests, until  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
+from shared.program import ROOT  # noqa: E402
 from keys import bearer, make  # noqa: E402
 from serve import Server  # noqa: E402
 

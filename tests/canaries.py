@@ -29,7 +29,7 @@ import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import home, run_tests, until  # noqa: E402
+from shared.home import home, run_tests, until  # noqa: E402
 from shared.mcp_server import spellings  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent

@@ -22,7 +22,7 @@ import threading
 import time
 
 sys.dont_write_bytecode = True
-from cli import PATIENCE, expect, home, run_tests, until  # noqa: E402
+from shared.home import PATIENCE, expect, home, run_tests, until  # noqa: E402
 from serve import Server  # noqa: E402
 from shared.desk import SCENARIOS, Desk  # noqa: E402
 
@@ -725,7 +725,7 @@ def a_retry_counts_in_the_budget_and_ends_with_the_deadline():
 def a_second_run_hands_its_job_to_the_first_and_waits():
     with home() as h:
         first = h.start("run", "agents.yaml", "holds", "--job-id", "r")
-        h.began()
+        h.wait_for_hold()
         done = expect(h.run("run", "agents.yaml", "echo", "n:=1", "--json"), 0)
         assert done.json()["status"] == "completed" and done.json()["result"] == {"n": 1}, done
         assert f"runs in process {first.pid}, which owns the store" in done.err, done
@@ -733,7 +733,7 @@ def a_second_run_hands_its_job_to_the_first_and_waits():
         assert "no_money" in failed.err and "aetheris retry f agents.yaml" in failed.err, failed
         asks = expect(h.run("run", "agents.yaml", "asks", "--job-id", "a"), 4)
         assert "aetheris signal a go-a" in asks.err, asks
-        h.go()
+        h.release_hold()
         assert expect(h.end(first), 0).out == "held\n"
 
 
@@ -741,14 +741,14 @@ def a_second_run_hands_its_job_to_the_first_and_waits():
 def when_the_first_run_is_killed_the_second_takes_over():
     with home() as h:
         first = h.start("run", "agents.yaml", "holds_once", "--job-id", "r")
-        h.began()
+        h.wait_for_hold()
         second = h.start("run", "agents.yaml", "sleeps", "--job-id", "s")
         until(lambda: h.run("job", "s").code == 0)
         third = h.start("run", "agents.yaml", "holds", "--only", "--job-id", "t")
-        h.began(2)
+        h.wait_for_hold(2)
         first.kill()
         first.wait()
-        h.go()
+        h.release_hold()
         assert expect(h.end(second), 0).json() == {"woke": True}
         assert expect(h.end(third), 0).out == "held\n"
         events = expect(h.run("events", "s", "--json"), 0).json()["events"]
@@ -771,13 +771,13 @@ agents:
   buys: { plan: [ { id: pay, tool: pay }, { id: h, tool: hold, needs: [pay] } ], output: "${ .steps.pay }" }
 """, encoding="utf-8")
         first = h.start("run", "once.yaml", "--job-id", "a")
-        h.began()
+        h.wait_for_hold()
         second = h.start("run", "once.yaml")
-        h.began(2)
+        h.wait_for_hold(2)
         first.kill()
         first.wait()
-        h.began(3)
-        h.go()
+        h.wait_for_hold(3)
+        h.release_hold()
         assert expect(h.end(second), 0).out == "ok\n"
         assert lines(h, "paid") == ["paid", "paid"], "one for each job"
         jobs = expect(h.run("jobs", "--json"), 0).json()["jobs"]
@@ -797,7 +797,7 @@ def two_runs_that_start_at_once_both_end_well():
 def an_owner_that_does_not_run_the_agent_is_named():
     with home() as h:
         first = h.start("run", "agents.yaml", "holds", "--job-id", "r")
-        h.began()
+        h.wait_for_hold()
         (h.path / "trip.yaml").write_text(BROKEN, encoding="utf-8")
         said = expect(h.run("run", "trip.yaml"), 5)
         assert f"process {first.pid} owns the store and does not run agent \"trip\"" in said.err, said
@@ -806,7 +806,7 @@ def an_owner_that_does_not_run_the_agent_is_named():
         (h.path / "new.yaml").write_text(text.replace('code: "no_money"', 'code: "no_gold"'), encoding="utf-8")
         said = expect(h.run("run", "new.yaml", "fails"), 5)
         assert "runs another version of agent \"fails\"" in said.err, said
-        h.go()
+        h.release_hold()
         expect(h.end(first), 0)
         assert [j["id"] for j in expect(h.run("jobs", "--json"), 0).json()["jobs"]] == ["r"]
         assert "expression_failed" in expect(h.run("run", "trip.yaml"), 1).err
@@ -1102,12 +1102,12 @@ def a_job_at_the_owner_prompts_too():
 agents:
   holds: { plan: [ { id: h, tool: hold } ] }"""), encoding="utf-8")
         first = h.start("run", "buys.yaml", "holds")
-        h.began()
+        h.wait_for_hold()
         run = OnTerminal(h, "run", "buys.yaml", "buys", "--job-id", "b")
         run.until("approve now? [y/N] ")
         run.type("y\n")
         assert run.end() == 0 and lines(h, "paid") == ["paid"], run.text
-        h.go()
+        h.release_hold()
         expect(h.end(first), 0)
 
 

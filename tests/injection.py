@@ -34,7 +34,7 @@ import threading
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import oracles  # noqa: E402
-from cli import run_tests  # noqa: E402
+from shared.home import run_tests  # noqa: E402
 from shared.program import BIN  # noqa: E402
 
 ROOT = oracles.ROOT

@@ -20,7 +20,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import PATIENCE, expect, home, run_tests, until  # noqa: E402
+from shared.home import PATIENCE, expect, home, run_tests, until  # noqa: E402
 from serve import Server  # noqa: E402
 
 ROLES = ["viewer", "operator", "approver", "worker", "admin"]
@@ -198,7 +198,7 @@ def who_makes_a_job_and_waits_hears_nothing_of_it_when_the_key_is_gone():
         until(lambda: s.get("/api/jobs/a", headers=admin)[0] == 200)
         expect(s.h.run("keys", "revoke", key_id), 0)
         time.sleep(1.0)
-        s.h.go()
+        s.h.release_hold()
         waiting.join(PATIENCE)
         assert code(told["answer"]) == (504, "unknown_outcome"), told
         until(lambda: s.get("/api/jobs/a", headers=admin)[1]["status"] == "completed")  # it was made
@@ -297,7 +297,7 @@ def streams_and_waits_end_with_their_key_and_without_a_word_from_the_job():
             while b"job_waiting" not in others.readline():
                 pass
             other.close()
-        s.h.go()
+        s.h.release_hold()
 
 
 @test

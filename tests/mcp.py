@@ -16,7 +16,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import oracles  # noqa: E402
-from cli import expect, home, run_tests, until  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
 
 SERVER = pathlib.Path(__file__).resolve().parent / "shared/mcp_server.py"
 TESTS = []

@@ -21,7 +21,7 @@ import urllib.parse
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import oracles  # noqa: E402
-from cli import expect, home, run_tests, until  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
 from mcp import behind_http, calls, command, real, write  # noqa: E402
 from mcp_server import MODERN, PEOPLE, SCHEMAS, Http  # noqa: E402
 from serve import Server  # noqa: E402

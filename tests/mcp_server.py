@@ -18,7 +18,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import mcp  # noqa: E402
 import oracles  # noqa: E402
-from cli import PATIENCE, ROOT, expect, home, run_tests, until  # noqa: E402
+from shared.home import PATIENCE, expect, home, run_tests, until  # noqa: E402
+from shared.program import ROOT  # noqa: E402
 from jsonschema import Draft7Validator, Draft202012Validator  # noqa: E402
 from serve import Server  # noqa: E402
 
@@ -269,10 +270,10 @@ def a_request_that_is_taken_back_is_not_answered_and_its_job_goes_on():
         client.begin()
         held = client.message("tools/call", {"name": "holds", "arguments": {}})
         client.send(json.dumps(held))
-        h.began()
+        h.wait_for_hold()
         client.send(json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": held["id"]}}))
         assert client.result("ping") == {}
-        h.go()
+        h.release_hold()
         until(lambda: expect(h.run("jobs", "--status", "completed", "--json"), 0).json()["jobs"])
         assert client.result("ping") == {}, "and nothing of the other one stands before it"
         assert client.close()[:2] == (0, "")
@@ -357,7 +358,7 @@ def a_task_outlives_the_server_that_made_it():
         once = {"aetheris/idempotency-key": "k"}
         task = client.call("holds", meta=once)
         assert (task["resultType"], task["status"]) == ("task", "working"), task
-        h.began()
+        h.wait_for_hold()
         server.process.send_signal(signal.SIGKILL)
         h.end(server.process)
         server = Server(h)
@@ -365,7 +366,7 @@ def a_task_outlives_the_server_that_made_it():
         found = client.result("tasks/get", {"taskId": task["taskId"]})
         assert found["status"] == "working" and found["createdAt"] == task["createdAt"], found
         assert client.call("holds", meta=once)["taskId"] == task["taskId"], "called again, it is the same"
-        h.go()
+        h.release_hold()
         ended = until(lambda: (seen := client.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "completed" and seen)
         assert ended["result"]["content"][0]["text"] == "held", ended
         assert len(server.get("/api/jobs")[1]["jobs"]) == 1

@@ -18,7 +18,7 @@ from datetime import datetime
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import oracles  # noqa: E402
-from cli import run_tests  # noqa: E402
+from shared.home import run_tests  # noqa: E402
 from shared.program import BIN  # noqa: E402
 
 ROOT = oracles.ROOT

@@ -24,7 +24,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import oracles  # noqa: E402
-from cli import run_tests, until  # noqa: E402
+from shared.home import run_tests, until  # noqa: E402
 
 ROOT = oracles.ROOT
 FOLDER = ROOT / "examples/model-server"

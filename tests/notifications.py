@@ -13,7 +13,7 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import expect, home, run_tests, until  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
 from mcp_server import Stdio  # noqa: E402
 from postgres import Postgres  # noqa: E402
 from serve import Server  # noqa: E402

@@ -16,7 +16,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from jsonschema import Draft202012Validator  # noqa: E402
 
-from cli import ROOT, expect, home, run_tests, until  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
+from shared.program import ROOT  # noqa: E402
 from serve import Server  # noqa: E402
 
 DOCUMENT = json.loads((ROOT / "docs/openapi.json").read_text())
@@ -299,7 +300,7 @@ def every_operation_answers_as_it_says():
         ask(202, "post", "/api/jobs/h/pause", {"reason": "x"})
         ask(200, "get", "/api/jobs/h")
         ask(200, "get", "/api/jobs/h/trace")
-        h.go()
+        h.release_hold()
         until(lambda: server.status("h") in ("parked", "completed"))
         ask(201, "post", "/api/jobs?wait=30s", {"agent": "asks", "id": "a"})
         plan = ask(200, "get", "/api/agents/asks")["plan"]

@@ -20,7 +20,8 @@ import urllib.parse
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from shared import retention  # noqa: E402
-from cli import ROOT, expect, home, run_tests, until  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
+from shared.program import ROOT  # noqa: E402
 from serve import Server  # noqa: E402
 import tool_limits  # noqa: E402
 import worn  # noqa: E402
@@ -134,10 +135,10 @@ def what_another_process_does_reaches_the_one_that_runs_jobs():
         expect(h.run("signal", "a", "go-a", "7", env=env), 0)
         until(lambda: server.status("a") == "completed")
         expect(h.run("run", "agents.yaml", "holds", "--job-id", "b", "--detach", env=env), 0)
-        h.began()
+        h.wait_for_hold()
         expect(h.run("cancel", "b", env=env), 0)
         until(lambda: any(event["type"] == "job_cancel_requested" for event in server.get("/api/jobs/b/events")[1]["events"]))
-        h.go()
+        h.release_hold()
         until(lambda: server.status("b") == "cancelled")
         expect(server.stop(), 0)
 
@@ -352,11 +353,11 @@ def a_tool_of_a_worker_neither_approves_its_payment_nor_makes_a_key_at_a_server_
 def a_server_that_dies_under_a_running_job_is_waited_for():
     with shared() as (h, env):
         process = h.start("run", "agents.yaml", "holds", "--job-id", "a", env=env)
-        h.began()
+        h.wait_for_hold()
         POSTGRES.say("kill")
         said = expect(h.run("jobs", env=env), 7)
         assert "unavailable" in said.err, said
-        h.go()
+        h.release_hold()
         POSTGRES.say("start")
         assert "held" in expect(h.end(process), 0).out
         assert (h.path / "began.txt").read_text() == "began\n", "called once"
@@ -494,9 +495,9 @@ def rebuild_makes_the_rows_of_every_kind_of_job_anew_also_while_others_work():
 
         server = Server(h, env=env)
         server.post("/api/jobs", {"agent": "holds", "id": "held"})
-        h.began()
+        h.wait_for_hold()
         expect(h.run("rebuild", env=env), 0)
-        h.go()
+        h.release_hold()
         until(lambda: server.status("held") == "completed")
         expect(server.stop(), 0)
         sql(env, "DELETE FROM commits WHERE job = 1 AND first_seq > 1")

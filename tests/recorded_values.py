@@ -16,7 +16,7 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-from cli import until  # noqa: E402
+from shared.home import until  # noqa: E402
 from shared import desk as shared  # noqa: E402
 from shared.desk import BIN, dying, hits, named, run_tests  # noqa: E402
 

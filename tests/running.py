@@ -12,7 +12,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from cli import expect, home, run_tests, until  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
 
 TESTS = []
 
@@ -148,11 +148,11 @@ def what_a_program_reports_is_seen_while_it_runs():
     with home() as h:
         agents(h)
         process = h.start("run", "agents.yaml", "reports", "--job-id", "j")
-        h.began()
+        h.wait_for_hold()
         until(lambda: '{"percent":50}' in expect(h.run("trace", "j"), 0).out)
         shown = expect(h.run("events", "j"), 0).out
         assert "progress" in shown and '"percent":50' in shown, shown
-        h.go()
+        h.release_hold()
         said = expect(h.end(process), 0)
         assert said.out == "done\n", said
         tried = node(h, "j", "r")["tries"][-1]  # on a busy machine a first one may not have been sent
@@ -175,10 +175,10 @@ def a_recovery_tells_what_it_found():
     with home() as h:
         agents(h)
         process = h.start("run", "agents.yaml", "reports", "--job-id", "j")
-        h.began()
+        h.wait_for_hold()
         process.kill()
         process.wait()
-        h.go()
+        h.release_hold()
         expect(h.run("run", "agents.yaml", "reports", "--job-id", "j"), 0)
         all_events = events(h, "j")
         attempts = of_type(all_events, "job_running")

@@ -23,7 +23,7 @@ import urllib.parse
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(1, os.path.join(sys.path[0], "chaos"))
 import bad_requests  # noqa: E402
-from cli import PATIENCE, expect, home, run_tests, until  # noqa: E402
+from shared.home import PATIENCE, expect, home, run_tests, until  # noqa: E402
 from shared.sanitizer import sanitizer  # noqa: E402
 
 TESTS = []
@@ -573,7 +573,7 @@ def a_second_owner_of_a_store_is_refused():
 def told_to_stop_it_lets_a_call_finish_and_answers_those_who_wait():
     with serving() as s:
         s.post("/api/jobs", {"agent": "holds", "id": "h"})
-        s.h.began()
+        s.h.wait_for_hold()
         waiting = {}
         client = threading.Thread(target=lambda: waiting.update(
             answer=s.get("/api/jobs/h/events?after=1000&wait=60s")))
@@ -582,7 +582,7 @@ def told_to_stop_it_lets_a_call_finish_and_answers_those_who_wait():
         s.process.send_signal(signal.SIGTERM)
         client.join(PATIENCE)
         assert waiting["answer"][0] == 200, waiting
-        s.h.go()
+        s.h.release_hold()
         expect(s.h.end(s.process), 0)
         again = Server(s.h)
         until(lambda: again.status("h") == "completed")
@@ -593,12 +593,12 @@ def told_to_stop_it_lets_a_call_finish_and_answers_those_who_wait():
 def told_twice_it_leaves_at_once():
     with serving() as s:
         s.post("/api/jobs", {"agent": "holds", "id": "h"})
-        s.h.began()
+        s.h.wait_for_hold()
         s.process.send_signal(signal.SIGTERM)
         until(lambda: s.process.stderr.readline().startswith("Shutting down"))
         s.process.send_signal(signal.SIGTERM)
         assert s.process.wait(PATIENCE) == 128 + signal.SIGTERM
-        s.h.go()
+        s.h.release_hold()
         again = Server(s.h)
         until(lambda: again.status("h") == "completed")
 
@@ -607,9 +607,9 @@ def told_twice_it_leaves_at_once():
 def killed_it_goes_on_where_it_was():
     with serving() as s:
         s.post("/api/jobs", {"agent": "holds_and_asks", "id": "h"})
-        s.h.began()
+        s.h.wait_for_hold()
         expect(s.stop(signal.SIGKILL), -signal.SIGKILL)
-        s.h.go()
+        s.h.release_hold()
         again = Server(s.h)
         until(lambda: again.status("h") == "waiting")
         again.post("/api/jobs/h/signal", {"correlation_key": "k", "payload": {"yes": 1}})
@@ -631,11 +631,11 @@ def without_workers_it_takes_jobs_and_runs_none():
 def more_jobs_than_it_runs_at_once_wait_their_turn():
     with serving("agents.yaml", "--workers", "1") as s:
         s.post("/api/jobs", {"agent": "holds", "id": "h"})
-        s.h.began()
+        s.h.wait_for_hold()
         s.post("/api/jobs", {"agent": "echo", "id": "e"})
         assert s.get("/api/health")[1]["held"] == 1
         assert s.status("e") == "queued"
-        s.h.go()
+        s.h.release_hold()
         until(lambda: s.status("e") == "completed")
 
 

@@ -15,7 +15,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import PATIENCE, expect, home, run_tests, until  # noqa: E402
+from shared.home import PATIENCE, expect, home, run_tests, until  # noqa: E402
 from keys import bearer, make, serving  # noqa: E402
 from shared.sanitizer import sanitizer  # noqa: E402
 

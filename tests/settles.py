@@ -30,7 +30,7 @@ import urllib.request
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from cli import expect, home, run_tests, until  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
 
 TESTS = []
 CALLS = 36

@@ -12,7 +12,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cli import expect, home, run_tests  # noqa: E402
+from shared.home import expect, home, run_tests  # noqa: E402
 from postgres import Postgres  # noqa: E402
 from serve import Server, serving  # noqa: E402
 

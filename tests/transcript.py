@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 sys.dont_write_bytecode = True
-from cli import Skip, until  # noqa: E402
+from shared.home import Skip, until  # noqa: E402
 from shared import desk as shared  # noqa: E402
 from shared.desk import BIN, SCENARIOS, run_tests  # noqa: E402
 

@@ -19,7 +19,8 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from shared import retention  # noqa: E402
-from cli import ROOT, Skip, expect, home, run_tests, until  # noqa: E402
+from shared.home import Skip, expect, home, run_tests, until  # noqa: E402
+from shared.program import ROOT  # noqa: E402
 from serve import Server  # noqa: E402
 
 TESTS = []

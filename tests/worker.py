@@ -16,7 +16,8 @@ import urllib.parse
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import postgres  # noqa: E402
-from cli import PATIENCE, ROOT, expect, home, run_tests, until  # noqa: E402
+from shared.home import PATIENCE, expect, home, run_tests, until  # noqa: E402
+from shared.program import ROOT  # noqa: E402
 from serve import Server  # noqa: E402
 
 TESTS = []
@@ -248,12 +249,12 @@ def the_work_of_one_that_dies_is_finished_by_another_and_nothing_is_done_twice()
     with shared() as (h, env):
         one, two = Worker(h, env=env), Worker(h, env=env)
         make(h, env, "holds", "a")
-        h.began()
+        h.wait_for_hold()
         first = until(lambda: holder(h, env, "a"))
         dying, living = (one, two) if first == one.name else (two, one)
         dying.die()
-        h.began(2)
-        h.go()
+        h.wait_for_hold(2)
+        h.release_hold()
         until(lambda: job(h, env, "a")["status"] == "completed")
         assert holder(h, env, "a") == living.name
         # A read is sent again, with its try counted.
@@ -347,14 +348,14 @@ def one_that_was_stopped_past_its_lease_writes_nothing_more_and_lives_on():
     with shared() as (h, env):
         one = Worker(h, env=env)
         make(h, env, "holds", "a")
-        h.began()
+        h.wait_for_hold()
         one.send(signal.SIGSTOP)
         two = Worker(h, env=env)
-        h.began(2)
+        h.wait_for_hold(2)
         before = len(expect(h.run("events", "a", "--json", env=env), 0).json()["events"])
         one.send(signal.SIGCONT)
         until(lambda: one.name not in held_by(h, env))
-        h.go()
+        h.release_hold()
         until(lambda: job(h, env, "a")["status"] == "completed")
         log = expect(h.run("events", "a", "--json", env=env), 0).json()["events"]
         attempts = {event["payload"]["attempt_id"]: event["payload"]["worker_id"]
@@ -385,11 +386,11 @@ def told_to_end_it_gives_its_jobs_back_at_once():
     with shared() as (h, env):
         one = Worker(h, "--grace", "100ms", env=env, lease="1h")
         make(h, env, "holds", "a")
-        h.began()
+        h.wait_for_hold()
         expect(one.end(), 0)
         two = Worker(h, env=env)
-        h.began(2)  # not after an hour
-        h.go()
+        h.wait_for_hold(2)  # not after an hour
+        h.release_hold()
         until(lambda: job(h, env, "a")["status"] == "completed")
         assert holder(h, env, "a") == two.name
         expect(two.end(), 0)
@@ -400,14 +401,14 @@ def told_twice_it_ends_now():
     with shared() as (h, env):
         one = Worker(h, "--grace", "1h", env=env)
         make(h, env, "holds", "a")
-        h.began()
+        h.wait_for_hold()
         one.send(signal.SIGTERM)
         until(lambda: "Shutting down" in one.process.stderr.readline())
         said = one.end(signal.SIGTERM)
         assert said.code == 128 + signal.SIGTERM, said
         two = Worker(h, env=env)
-        h.began(2)
-        h.go()
+        h.wait_for_hold(2)
+        h.release_hold()
         until(lambda: job(h, env, "a")["status"] == "completed")
         expect(two.end(), 0)
 
@@ -467,7 +468,7 @@ def workers_elsewhere_are_listed_with_what_they_offer():
         assert one["capabilities"] == ["gpu"] and one["agents"] == ["brief", "holds", "pins"], one
         assert (one["held"], one["jobs_max"]) == (0, 7), one
         server.post("/api/jobs", {"agent": "holds", "id": "a"})
-        h.began()
+        h.wait_for_hold()
         until(lambda: listed()[idle.name]["held"] == 1)
         # What one that is gone offered passes with its lease, and what it held is said to be nobody's.
         idle.die()
@@ -476,7 +477,7 @@ def workers_elsewhere_are_listed_with_what_they_offer():
         stuck = expect(h.run("jobs", "--stuck", "--older-than", "0s", env=env), 0).out
         assert "lease_expired" in stuck and "aetheris worker FILE --store" in stuck, stuck
         again = Worker(h, env=env)
-        h.go()
+        h.release_hold()
         until(lambda: job(h, env, "a")["status"] == "completed")
         expect(again.end(), 0)
         until(lambda: again.name not in listed())

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 
-import cli
+from shared import home
 from shared.program import BIN, ROOT
 
 SERVER = ROOT / "examples/model-server/server.mjs"
@@ -167,4 +167,4 @@ def run_tests(area, tests, desk):
                 own.close()
         return run
 
-    return cli.run_tests(area, [at_desk(test) for test in tests], " ".join(sys.argv[1:]))
+    return home.run_tests(area, [at_desk(test) for test in tests], " ".join(sys.argv[1:]))

@@ -1,7 +1,8 @@
 """What a deletion of old jobs must keep true, of a store of either kind: used by upkeep.py and postgres.py."""
 import sys
 
-from cli import ROOT, expect
+from shared.home import expect
+from shared.program import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from verify_vectors import read_json, verify  # noqa: E402
@@ -12,7 +13,7 @@ ENDED, WAITING = 200, 12
 def make(h, env):
     """200 jobs that ended, and some that wait, made and run by one server between them."""
     from serve import Server
-    from cli import until
+    from shared.home import until
     server = Server(h, env=env)
     for i in range(ENDED):
         body = {"agent": "echo", "input": {"n": i, "text": "x" * 400}, "id": f"e{i}", "idempotency_key": f"k{i}"}
