@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from shared.home import expect, home, run_tests, until  # noqa: E402
 from shared.program import ROOT  # noqa: E402
 from keys import bearer, make  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 TESTS = []
 FILE = """\

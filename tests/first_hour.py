@@ -23,7 +23,7 @@ import time
 
 sys.dont_write_bytecode = True
 from shared.home import PATIENCE, expect, home, run_tests, until  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.server import Server  # noqa: E402
 from shared.desk import SCENARIOS, Desk  # noqa: E402
 
 TESTS = []

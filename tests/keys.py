@@ -21,7 +21,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from shared.home import PATIENCE, expect, home, run_tests, until  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 ROLES = ["viewer", "operator", "approver", "worker", "admin"]
 TESTS = []

@@ -24,7 +24,7 @@ import oracles  # noqa: E402
 from shared.home import expect, home, run_tests, until  # noqa: E402
 from mcp import behind_http, calls, command, real, write  # noqa: E402
 from mcp_server import MODERN, PEOPLE, SCHEMAS, Http  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 BOOK = {"description": "Books seats", "inputSchema": {"type": "object"}}
 TESTS = []

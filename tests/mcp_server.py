@@ -21,7 +21,7 @@ import oracles  # noqa: E402
 from shared.home import PATIENCE, expect, home, run_tests, until  # noqa: E402
 from shared.program import ROOT  # noqa: E402
 from jsonschema import Draft7Validator, Draft202012Validator  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 TESTS = []
 MODERN, LEGACY = "2026-07-28", "2025-11-25"

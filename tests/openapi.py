@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator  # noqa: E402
 
 from shared.home import expect, home, run_tests, until  # noqa: E402
 from shared.program import ROOT  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 DOCUMENT = json.loads((ROOT / "docs/openapi.json").read_text())
 METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}

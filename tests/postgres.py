@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from shared import retention  # noqa: E402
 from shared.home import expect, home, run_tests, until  # noqa: E402
 from shared.program import ROOT  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.server import Server  # noqa: E402
 import tool_limits  # noqa: E402
 import worn  # noqa: E402
 

@@ -14,7 +14,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from shared.home import expect, home, run_tests  # noqa: E402
 from postgres import Postgres  # noqa: E402
-from serve import Server, serving  # noqa: E402
+from shared.server import Server, serving  # noqa: E402
 
 TESTS = []
 

@@ -22,7 +22,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cli  # noqa: E402
 from shared.home import Skip, expect, home, run_tests, until  # noqa: E402
 from keys import certificate  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 TESTS = []
 USER = 65534

@@ -21,7 +21,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from shared import retention  # noqa: E402
 from shared.home import Skip, expect, home, run_tests, until  # noqa: E402
 from shared.program import ROOT  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 TESTS = []
 NEWEST = 7  # the layout that this version writes

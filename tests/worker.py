@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import postgres  # noqa: E402
 from shared.home import PATIENCE, expect, home, run_tests, until  # noqa: E402
 from shared.program import ROOT  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 TESTS = []
 

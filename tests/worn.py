@@ -13,7 +13,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from shared.home import expect, home, run_tests, until  # noqa: E402
-from serve import Server  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 TESTS = []
 KILLS = {"AETHERIS_FAILPOINTS": "decided.poison=exit"}

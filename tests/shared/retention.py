@@ -12,7 +12,7 @@ ENDED, WAITING = 200, 12
 
 def make(h, env):
     """200 jobs that ended, and some that wait, made and run by one server between them."""
-    from serve import Server
+    from shared.server import Server
     from shared.home import until
     server = Server(h, env=env)
     for i in range(ENDED):
