@@ -23,7 +23,7 @@ from shared import retention  # noqa: E402
 from shared.home import expect, home, run_tests, until  # noqa: E402
 from shared.program import ROOT  # noqa: E402
 from shared.server import Server  # noqa: E402
-import tool_limits  # noqa: E402
+from shared import attacks  # noqa: E402
 import worn  # noqa: E402
 
 TESTS = []
@@ -329,18 +329,18 @@ def two_processes_share_the_work():
 
 @test
 def a_tool_of_a_worker_neither_approves_its_payment_nor_makes_a_key_at_a_server_of_the_store():
-    with tool_limits.user_home() as h:
+    with attacks.user_home() as h:
         env = {"AETHERIS_STORE": POSTGRES.database()}
-        s = Server(h, "agents.yaml", "--workers", "0", env=env, prefix=tool_limits.as_user())
-        worker = h.start("worker", "agents.yaml", "--json", env=env, prefix=tool_limits.as_user())
+        s = Server(h, "agents.yaml", "--workers", "0", env=env, prefix=attacks.as_user())
+        worker = h.start("worker", "agents.yaml", "--json", env=env, prefix=attacks.as_user())
         assert worker.stdout.readline(), h.end(worker)
-        decision = tool_limits.decision_of_a_payment(s)
-        tried = tool_limits.attack(s, {"on_tcp": [s.address, decision], "in_a_hidden_thread": [s.address],
+        decision = attacks.pending_payment(s)
+        tried = attacks.attack(s, {"on_tcp": [s.address, decision], "in_a_hidden_thread": [s.address],
                                        "after_the_main_thread": [s.address, str(h.path / "said.json")]})
         tried["in_a_hidden_thread"].pop("unshared")
         for attempt, said in tried.items():
             for name, answer in said.items():
-                assert tool_limits.refused(answer), (attempt, name, answer)
+                assert attacks.is_forbidden(answer), (attempt, name, answer)
         assert not (h.path / "paid.txt").exists()
         assert expect(h.run("keys", "list", "--json", env=env), 0).json()["keys"] == []
         # The same request of the operator is taken.
