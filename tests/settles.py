@@ -297,7 +297,7 @@ def on_sqlite_a_late_downstream_acts_at_most_once_on_each_call():
 
 @test
 def on_postgres_a_late_downstream_acts_at_most_once_on_each_call():
-    from postgres import Postgres
+    from shared.postgres_server import Postgres
     server = Postgres()
     try:
         on_every_kind(lambda: {"AETHERIS_STORE": server.database()})

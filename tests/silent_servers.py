@@ -13,7 +13,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from shared.home import expect, home, run_tests  # noqa: E402
-from postgres import Postgres  # noqa: E402
+from shared.postgres_server import Postgres  # noqa: E402
 from shared.server import Server, serving  # noqa: E402
 
 TESTS = []
@@ -62,12 +62,12 @@ def a_service_that_starts_before_its_database_works_when_that_is_up():
     try:
         with home() as h:
             env = {"AETHERIS_STORE": postgres.database()}
-            postgres.say("kill")
+            postgres.control("kill")
             processes = [h.start("serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json", "--workers", "0", env=env),
                          h.start("worker", "agents.yaml", env=env)]
             waited = [process.stderr.readline() for process in processes]
             assert all("retrying in" in line for line in waited), waited
-            postgres.say("start")
+            postgres.control("start")
             url = json.loads(processes[0].stdout.readline())["listening"]
             said = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n":7}', env={"AETHERIS_URL": url}), 0)
             assert said.json() == {"n": 7}, said

@@ -15,8 +15,8 @@ import time
 import urllib.parse
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import postgres  # noqa: E402
-from shared.home import PATIENCE, expect, home, run_tests, until  # noqa: E402
+from shared.home import PATIENCE, expect, home, until  # noqa: E402
+from shared.postgres_server import run_with_server, running_server  # noqa: E402
 from shared.program import ROOT  # noqa: E402
 from shared.server import Server  # noqa: E402
 
@@ -76,7 +76,7 @@ class Worker:
 def shared():
     with home() as h:
         (h.path / "worker.yaml").write_text(AGENTS)
-        yield h, {"AETHERIS_STORE": postgres.POSTGRES.database()}
+        yield h, {"AETHERIS_STORE": running_server().database()}
 
 
 def make(h, env, agent, job, *words):
@@ -515,7 +515,7 @@ def an_outage_of_the_store_is_logged_when_it_begins_and_when_it_is_over():
         ask = Asked(worker.line["listening"])
         make(h, env, "brief", "a")
         until(lambda: job(h, env, "a")["status"] == "completed")
-        postgres.POSTGRES.say("kill")
+        running_server().control("kill")
         seen = []
 
         def event(name):
@@ -530,7 +530,7 @@ def an_outage_of_the_store_is_logged_when_it_begins_and_when_it_is_over():
         metrics = ask("/metrics")[1]
         assert "aetheris_store_up 0\n" in metrics and "aetheris_stuck_job_count" not in metrics, metrics
         assert ask("/api/health")[0] == 200 and ask("/api/ready")[0] == 503
-        postgres.POSTGRES.say("start")
+        running_server().control("start")
         event("store_available")
         until(lambda: ask("/api/ready")[0] == 200)
         until(lambda: "aetheris_store_up 1\n" in ask("/metrics")[1])  # each connection is opened again on its own
@@ -549,8 +549,8 @@ def doctor_names_what_a_server_lacks_and_ends_with_ok():
 
         def settings(*words):
             for word in words:
-                postgres.POSTGRES.program("psql", "-d", database, "-qc", word)
-            postgres.POSTGRES.program("psql", "-d", database, "-qAtc", "SELECT pg_reload_conf()")
+                running_server().program("psql", "-d", database, "-qc", word)
+            running_server().program("psql", "-d", database, "-qAtc", "SELECT pg_reload_conf()")
 
         def codes():
             return [one["code"] for one in h.run("doctor", "--json", env=env).json()["problems"]]
@@ -586,13 +586,5 @@ def agents_that_a_server_registers_are_run_by_workers_that_have_their_tools():
         expect(server.stop(), 0)
 
 
-def main():
-    postgres.POSTGRES = postgres.Postgres()
-    try:
-        return run_tests("worker", TESTS, " ".join(sys.argv[1:]))
-    finally:
-        postgres.POSTGRES.end()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_with_server("worker", TESTS))

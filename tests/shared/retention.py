@@ -1,4 +1,4 @@
-"""What a deletion of old jobs must keep true, of a store of either kind: used by upkeep.py and postgres.py."""
+"""What a deletion of old jobs must keep true, of a store of either kind: used by upkeep.py and postgres_store.py."""
 import sys
 
 from shared.home import expect
