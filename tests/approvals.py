@@ -17,7 +17,7 @@ import time
 
 sys.dont_write_bytecode = True
 from shared import desk as shared, ids  # noqa: E402
-from shared.desk import BIN, PATIENCE, SCENARIOS, dying, hits, named, run_tests  # noqa: E402
+from shared.desk import BIN, PATIENCE, SCENARIOS, exit_at, failpoint_hits, job_name, run_tests  # noqa: E402
 
 KEY = "sk-of-approvals-1"
 TOKEN = "token-of-the-till"
@@ -57,8 +57,8 @@ class Desk(shared.Desk):
         super().__init__([KEY, TOKEN])
         self.expires("24h")
         scenario = json.loads((SCENARIOS / "refund.json").read_text())
-        told = {"when": {"last": "tool", "says": "edited_arguments"}, "say": "I was told: ${/last/text}"}
-        scenario["turns"].insert(0, told)
+        scripted = {"when": {"last": "tool", "says": "edited_arguments"}, "say": "I was told: ${/last/text}"}
+        scenario["turns"].insert(0, scripted)
         (self.path / "refund.json").write_text(json.dumps(scenario))
         self.scenarios += ["--scenario", self.path / "refund.json"]
         self.env |= {"TILL": self.till.url, "MODELS": self.open_models(), "MODEL_KEY": KEY, "TILL_TOKEN": TOKEN}
@@ -78,7 +78,7 @@ class Desk(shared.Desk):
         return ids.blinded(self.events(job)[0]["payload"]["blind"], ids.canonical(arguments))
 
 
-def a_policy_asks_and_what_is_approved_is_paid_once(desk):
+def a_call_that_a_policy_holds_is_made_once_after_approval(desk):
     desk.job(code=4, more=("--label", "tier=new"))
     assert desk.till.paid == [], desk.till.paid
     asked = desk.approvals()
@@ -101,16 +101,16 @@ def a_policy_asks_and_what_is_approved_is_paid_once(desk):
     loop = [line.split(None, 2)[2] for line in steps if line.split()[:2] == ["✓", "loop"] and len(line.split()) > 2]
     assert any(line.startswith("turn 2: refund {") for line in loop) and any("model " in line for line in loop), done.stderr
     assert not any(line.split() == ["✓", "loop"] for line in steps), done.stderr
-    said = json.loads(done.stdout)
-    assert said["text"] == "12 EUR was refunded for order 43.", said
+    result = json.loads(done.stdout)
+    assert result["text"] == "12 EUR was refunded for order 43.", result
     assert desk.till.paid == [("/refunds/43", {"amount": 12, "order": "43"})], desk.till.paid
     assert desk.till.tokens == {f"Bearer {TOKEN}"}, "the call had its secret"
-    desk.proved()
+    desk.expect_verified()
 
 
-def the_approver_sees_what_would_be_sent_and_no_secret(desk):
-    evil = "4\u202e3/\u0007.."
-    for agent, given in (("plain", {"order": evil, "amount": 5}), ("stamp", {"who": "Ada; rm -rf /"})):
+def the_approver_sees_the_request_to_be_sent_without_secrets(desk):
+    hostile = "4\u202e3/\u0007.."
+    for agent, given in (("plain", {"order": hostile, "amount": 5}), ("stamp", {"who": "Ada; rm -rf /"})):
         desk.job(agent, job=agent, code=4, given=given)
     server = subprocess.Popen([BIN, "serve", "agents.yaml", "--listen", "127.0.0.1:0", "--json"], cwd=desk.path, env=desk.env,
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, stdin=subprocess.DEVNULL)
@@ -120,7 +120,7 @@ def the_approver_sees_what_would_be_sent_and_no_secret(desk):
         sends = asked["plain"]["sends"]
         assert sends["method"] == "POST" and sends["url"].startswith(desk.till.url + "/refunds/4%E2%80%AE3%2F"), sends
         assert sends["headers"]["Authorization"] == "Bearer secret:TILL_TOKEN", sends
-        assert json.loads(sends["body"]) == {"order": evil, "amount": 5}, sends
+        assert json.loads(sends["body"]) == {"order": hostile, "amount": 5}, sends
         assert asked["stamp"]["sends"]["argv"] == ["echo", "for Ada; rm -rf /"], asked["stamp"]
         text = desk.run("approvals", code=0).stdout
         assert "\u202e" not in text and "\u0007" not in text and "\\u202e" in text, repr(text)
@@ -131,24 +131,24 @@ def the_approver_sees_what_would_be_sent_and_no_secret(desk):
         server.stdout.close()
 
 
-def a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared(desk):
+def a_rejection_is_returned_to_the_model_or_fails_the_job_as_declared(desk):
     desk.job(code=4)
     one = desk.approvals()[0]["id"]
     desk.run("reject", one, "--note", "not today", code=0)
     for words, code in ((("reject", one), 0), (("approve", one), 5)):
         again = desk.run(*words, code=code).stdout
         assert re.match(r"already answered: rejected, by .+ at 20\S+ \S+Z\n", again), again
-    said = json.loads(desk.job(code=0).stdout)
-    assert said["text"].startswith("Nothing was refunded"), said
-    desk.proved()
+    result = json.loads(desk.job(code=0).stdout)
+    assert result["text"].startswith("Nothing was refunded"), result
+    desk.expect_verified()
     desk.job("strict", job="s", code=4)
     desk.run("reject", desk.approvals()[0]["id"], code=0)
     desk.job("strict", job="s", code=1)
-    assert desk.proved("s", "failed")["error"]["code"] == "rejected"
+    assert desk.expect_verified("s", "failed")["error"]["code"] == "rejected"
     assert desk.till.paid == [], desk.till.paid
 
 
-def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
+def an_edited_call_is_made_as_edited_and_the_model_is_informed(desk):
     desk.job(code=4)
     one = desk.approvals()[0]
     less = {"amount": 5, "order": "43"}
@@ -156,14 +156,14 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     refused = desk.run("approve", one["id"], "--arguments", '{"amount": 5000, "order": "43"}', code=2)
     assert "denied" in refused.stderr and "over our limit" in refused.stderr, refused.stderr
     assert desk.approvals()[0]["id"] == one["id"], "the question stays open"
-    said = desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
-    assert "changed arguments" in said.stdout, said.stdout
+    result = desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
+    assert "changed arguments" in result.stdout, result.stdout
     late = desk.run("approve", one["id"], code=5)
     assert "approval_edited" in late.stderr and re.search(r"edited by .+ at 20\S+Z", late.stderr), late.stderr
     desk.run("reject", one["id"], code=5)
     desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
-    said = json.loads(desk.job(code=0).stdout)["text"].removeprefix("I was told: ")
-    assert json.loads(said) == {"edited_arguments": less, "result": {"ok": True, "of": less}}, said
+    result = json.loads(desk.job(code=0).stdout)["text"].removeprefix("I was told: ")
+    assert json.loads(result) == {"edited_arguments": less, "result": {"ok": True, "of": less}}, result
     assert desk.till.paid == [("/refunds/43", less)], desk.till.paid
     shown = desk.run("trace", "t", code=0).stdout
     assert json.dumps(less, separators=(",", ":")) in shown and "edited by " in shown, shown
@@ -174,16 +174,16 @@ def an_edited_call_is_made_as_it_was_edited_and_the_model_is_told(desk):
     assert len(edited) == 1 and edited[0]["by"] and edited[0]["payload"]["arguments"] == less, edited
     assert edited[0]["payload"]["arguments_hash"] == desk.hash_of(less), edited
     assert edited[0]["payload"]["edited_from"] == one["arguments_hash"], edited
-    desk.proved()
+    desk.expect_verified()
 
 
-def what_a_policy_denies_is_never_declared(desk):
-    said = json.loads(desk.job(code=0, more=("--label", "tier=banned")).stdout)
-    assert said["text"].startswith("Nothing was refunded") and "no refunds for them" in said["text"], said
+def a_call_that_a_policy_denies_is_never_declared(desk):
+    result = json.loads(desk.job(code=0, more=("--label", "tier=banned")).stdout)
+    assert result["text"].startswith("Nothing was refunded") and "no refunds for them" in result["text"], result
     assert [d["state"] for d in desk.decisions()] == ["denied"], desk.decisions()
-    desk.proved()
+    desk.expect_verified()
     desk.job("plain", job="p", code=1, given={"order": "43", "amount": 5000})
-    assert desk.proved("p", "failed")["error"]["code"] == "denied"
+    assert desk.expect_verified("p", "failed")["error"]["code"] == "denied"
     (desk.path / "house.yaml").write_text(
         "aetheris: 1\npolicies: [ { tools: [refund, unknown_here], action: deny, reason: the house says no } ]\n")
     warned = desk.run("check", "agents.yaml", "--policies", "house.yaml", code=0).stderr
@@ -197,7 +197,7 @@ def what_a_policy_denies_is_never_declared(desk):
     assert desk.till.paid == [], desk.till.paid
 
 
-def a_rule_of_the_operator_that_nothing_is_under_is_warned_of(desk):
+def an_operator_policy_that_applies_to_nothing_causes_a_warning(desk):
     (desk.path / "house.yaml").write_text(
         "aetheris: 1\npolicies:\n  - { tools: [refnd], action: deny }\n  - { capability: payments, action: deny }\n")
     idle = "house.yaml: policies[0]: this policy applies to nothing: no file has a tool named `refnd`"
@@ -229,9 +229,9 @@ def a_rule_of_the_operator_that_nothing_is_under_is_warned_of(desk):
     assert desk.till.paid == [], desk.till.paid
 
 
-def what_nobody_answers_expires_and_is_not_made(desk):
+def an_unanswered_approval_expires_and_the_call_is_not_made(desk):
     desk.expires("300ms")
-    said = desk.job(code=4)
+    result = desk.job(code=4)
     one, = json.loads(desk.run("job", "t", "--json", code=0).stdout)["waits"]
     time.sleep(0.4)  # nobody runs the job: its expiry is noted by nobody yet
     assert desk.approvals() == [], "it is asked no more"
@@ -244,18 +244,18 @@ def what_nobody_answers_expires_and_is_not_made(desk):
                   ("signal", "t", one["correlation_key"], '{"decision": "approve"}')):
         late = desk.run(*words, code=5)
         assert "wait_expired" in late.stderr and one["expires_at"] in late.stderr, late.stderr
-    said = desk.job(code=None)
+    result = desk.job(code=None)
     for _ in range(100):
-        if said.returncode != 4:
+        if result.returncode != 4:
             break
         time.sleep(0.1)
-        said = desk.job(code=None)
-    assert said.returncode == 0, said.stderr
+        result = desk.job(code=None)
+    assert result.returncode == 0, result.stderr
     assert desk.till.paid == [], desk.till.paid
-    desk.proved()
+    desk.expect_verified()
 
 
-def killed_at_every_failpoint_hit_what_was_approved_is_paid_once(desk):
+def an_approved_call_is_made_once_when_killed_at_every_failpoint(desk):
     less = {"amount": 5, "order": "43"}
     answers = {"approve": ("approve", (), [("/refunds/43", {"amount": 12, "order": "43"})]),
                "edit": ("approve", ("--arguments", json.dumps(less)), [("/refunds/43", less)]),
@@ -266,24 +266,24 @@ def killed_at_every_failpoint_hit_what_was_approved_is_paid_once(desk):
         one = [a for a in desk.approvals() if a["job_id"] == job][0]
         points.append(desk.run(verb, one["id"], *more, code=0, AETHERIS_FAILPOINTS_TRACE="1"))
         points.append(desk.job(job=job, code=0, AETHERIS_FAILPOINTS_TRACE="1"))
-        found = [hits(done) for done in points]
+        found = [failpoint_hits(done) for done in points]
         assert all(found), found
         for act, points in enumerate(found):
             if act == 0 and name != "edit":
                 continue  # until somebody answers all three are the same
             for point in points:
-                desk.till.forget()
-                job, dies = named(name, act, point), dying(point)
+                desk.till.reset()
+                job, exit_env = job_name(name, act, point), exit_at(point)
                 if act == 0:
-                    desk.job(job=job, **dies)
+                    desk.job(job=job, **exit_env)
                 desk.job(job=job)
                 mine = [a for a in desk.approvals() if a["job_id"] == job]
                 assert len(mine) == 1 and desk.till.paid == [], (job, mine, desk.till.paid)
                 if act == 1:  # whoever heard nothing says it again
-                    desk.run(verb, mine[0]["id"], *more, **dies)
+                    desk.run(verb, mine[0]["id"], *more, **exit_env)
                 desk.run(verb, mine[0]["id"], *more, code=0)
                 if act == 2:
-                    desk.job(job=job, **dies)
+                    desk.job(job=job, **exit_env)
                 desk.job(job=job, code=0)
                 assert desk.till.paid == paid, (job, desk.till.paid)
                 states = collections.Counter(d["state"] for d in desk.decisions(job))
@@ -291,11 +291,11 @@ def killed_at_every_failpoint_hit_what_was_approved_is_paid_once(desk):
                 desk.run("verify", job, code=0)
 
 
-TESTS = (a_policy_asks_and_what_is_approved_is_paid_once, the_approver_sees_what_would_be_sent_and_no_secret,
-         a_no_is_told_to_the_model_or_ends_the_job_as_it_is_declared,
-         an_edited_call_is_made_as_it_was_edited_and_the_model_is_told, what_a_policy_denies_is_never_declared,
-         a_rule_of_the_operator_that_nothing_is_under_is_warned_of,
-         what_nobody_answers_expires_and_is_not_made, killed_at_every_failpoint_hit_what_was_approved_is_paid_once)
+TESTS = (a_call_that_a_policy_holds_is_made_once_after_approval, the_approver_sees_the_request_to_be_sent_without_secrets,
+         a_rejection_is_returned_to_the_model_or_fails_the_job_as_declared,
+         an_edited_call_is_made_as_edited_and_the_model_is_informed, a_call_that_a_policy_denies_is_never_declared,
+         an_operator_policy_that_applies_to_nothing_causes_a_warning,
+         an_unanswered_approval_expires_and_the_call_is_not_made, an_approved_call_is_made_once_when_killed_at_every_failpoint)
 
 if __name__ == "__main__":
     sys.exit(run_tests("approvals", TESTS, Desk))

@@ -20,13 +20,13 @@ exec(change)
 json.dump({"logs": [log]}, open(target, "w", encoding="utf-8"))
 PYTHON
   if python3 scripts/verify_vectors.py "$work/altered.json" >"$work/said"; then
-    echo "not ok chain vectors: an altered $1 is noticed"
+    echo "not ok chain vectors: an altered $1 is detected"
     failed=1
   else
-    echo "ok chain vectors: an altered $1 is noticed"
+    echo "ok chain vectors: an altered $1 is detected"
   fi
 }
-altered "commitment beside what is left" 'log["events"][4]["payload"]["payload"]["$redacted"] = "0" * 64'
+altered "commitment beside a kept value" 'log["events"][4]["payload"]["payload"]["$redacted"] = "0" * 64'
 altered payload 'log["events"][1]["payload"]["node_id"] = "m"'
 altered commitment 'log["events"][0]["payload"]["result"]["$redacted"] = "0" * 64'
 altered value 'log["events"][2]["payload"]["result"]["secret"] = "plugh"'
@@ -45,10 +45,10 @@ with open(sys.argv[2], "w", encoding="utf-8") as lines:
     lines.writelines(json.dumps(event) + "\n" for event in log["events"])
 PYTHON
 if python3 scripts/verify_vectors.py --events "$work/events.ndjson" >"$work/said"; then
-  echo "ok chain vectors: envelopes, one a line"
+  echo "ok chain vectors: one envelope per line verifies"
 else
   cat "$work/said" >&2
-  echo "not ok chain vectors: envelopes, one a line"
+  echo "not ok chain vectors: one envelope per line verifies"
   failed=1
 fi
 exit $failed

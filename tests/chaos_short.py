@@ -11,7 +11,7 @@ import sys
 
 CHAOS = pathlib.Path(__file__).resolve().parent / "chaos"
 SEED = "20"
-PROMISE = "nothing is lost, doubled or left undone under faults"
+PROMISE = "no request is lost, repeated or left unfinished under faults"
 RUNS = {
     "sqlite": ["--jobs", "250", "--minutes", "0.35", "--only", "kill", "--only", "failpoint", "--only", "stop", "--only",
                "second_owner", "--only", "eio", "--only", "file_limit", "--only", "clock"],

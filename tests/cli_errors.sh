@@ -25,5 +25,5 @@ for page in docs/errors/*.md; do
   case $name in README | tool-errors) continue ;; esac
   grep -qx "$name" <<<"$codes" || { echo "# $page is of no code"; stray=1; }
 done
-if [ $stray = 0 ]; then echo "ok errors/every page is of a code"; else echo "not ok errors/every page is of a code"; fi
+if [ $stray = 0 ]; then echo "ok errors/every page belongs to a code"; else echo "not ok errors/every page belongs to a code"; fi
 [ $bad = 0 ] && [ $stray = 0 ]

@@ -196,16 +196,16 @@ def with_shop(agents, temporary, modes, only, late):
                 print(f"# {problem}")
             verdict = "ok" if held else "not ok"
             if late:
-                print(f"{verdict} kill -9 between each late request and its answer comes to the same end ({durability})", flush=True)
+                print(f"{verdict} kill -9 between each late request and its answer gives the same outcome ({durability})", flush=True)
             else:
-                print(f"{verdict} kill -9 at every failpoint hit comes to the same end ({durability})", flush=True)
+                print(f"{verdict} kill -9 at every failpoint gives the same outcome ({durability})", flush=True)
             ok = ok and held
         table = subprocess.run([sys.executable, str(ROOT / "examples/shop/table.py"), str(journal)],
                                capture_output=True, text=True)
         if table.returncode != 0:
             print("# " + table.stdout.replace("\n", "\n# "))
-        print(f"{'ok' if table.returncode == 0 else 'not ok'} by the shop's own journal nothing happened twice" +
-              " when it is late" * late, flush=True)
+        print(f"{'ok' if table.returncode == 0 else 'not ok'} the journal of the shop shows no repeated effect" +
+              " when the shop is late" * late, flush=True)
         return ok and table.returncode == 0
     finally:
         shop.kill()

@@ -120,8 +120,8 @@ def check_events():
             examples += [f"{name}: {f} is missing" for f, (_, _, must) in wanted.items() if must and f not in payload]
             examples += [f"{name}: {f} cannot be {payload[f]!r}" for f in payload
                          if f in wanted and example_faults(wanted[f][1], payload[f])]
-    say("every field, with number, kind and need", fields)
-    say("the tables are those of src/log/*.def", [] if events_file.written(PAGE, ROOT) == PAGE else
+    say("every field, with number, kind and whether it is required", fields)
+    say("the tables match src/log/*.def", [] if events_file.written(PAGE, ROOT) == PAGE else
         ["write them with: scripts/events.py --write"])
     say("every example fits its type", examples)
 
@@ -137,7 +137,7 @@ def check_ids():
     plan, call = payload["plan_generated"], payload["tool_invocation_started"]
     job, arguments = call["external_key"].split(":")[1], canonical(call["arguments"])
     key = sha(job, call["command_id"], call["tool_name"], arguments)
-    say("the ids of the examples are derived as the page says", [
+    say("the ids of the examples are derived as documented", [
         name for name, shown, made in (
             ("plan_hash", plan["plan_hash"], sha(canonical(plan["task_graph"]))),
             ("decision_id", plan["decision_id"], plan["plan_hash"][:16]),
@@ -197,7 +197,7 @@ def check_written():
         for field in re.findall(r"^\| `(\w+)` \| \d+ \| \w+\*? \| later\b", sections[name], re.M):
             if re.search(rf"\b{EVENTS[name].struct} ?\w*\{{[^;]*\.{field} =", code):
                 faults.append(f"{name}.{field}: said to come later, and the code writes a field of that name")
-    say("what comes later is not written yet", faults)
+    say("events and fields marked as later are not written", faults)
 
 
 def check_vocabulary():
@@ -337,7 +337,7 @@ def check_audit():
                      if not path.name.endswith("_test.cc") and path.parent.name != "sim")
     written = set(re.findall(r'\.act = "(\w+)"', code)) | set(re.findall(r'record\(question, "(\w+)"', code))
     row = re.search(r"^\| `audit` \| `seq`, (.*)$", PAGE, re.M)[1].split("`act` is ", 1)[1]
-    say("every act of the audit log", [f"{act} is not named" for act in sorted(written) if f"`{act}`" not in row] or
+    say("every action of the audit log", [f"{act} is not named" for act in sorted(written) if f"`{act}`" not in row] or
         [f"only {len(written)} acts were found in the code"][:len(written) < 10])
 
 
@@ -360,7 +360,7 @@ def check_drawing():
             faults.append(f"the bytes say {[canonical(e['payload']) for e in events]}")
     except (AssertionError, ValueError, KeyError, TypeError, IndexError) as why:
         faults.append(f"{type(why).__name__}: {why}")
-    say("the commit is what it is drawn as, and its hash holds", faults)
+    say("the drawn commit decodes as documented and its hash matches", faults)
 
 
 def check_value_fields():
@@ -370,7 +370,7 @@ def check_value_fields():
                   if kind in ("value", "error")]
         if values:
             wanted[name] = sorted(values)
-    say("the verifier in Python knows the same value fields",
+    say("the Python verifier has the same value fields",
         [f"{name}: {wanted.get(name)}, scripts/verify_vectors.py has {VALUE_FIELDS.get(name)}"
          for name in {*wanted, *VALUE_FIELDS} if wanted.get(name) != sorted(VALUE_FIELDS.get(name, []))])
 

@@ -162,7 +162,7 @@ class Desk(shared.Desk):
     def begin(self, agent, job, *words, code=0, given=None):
         return self.start(agent, given or INPUT, job, "--only", *words, code=code)
 
-    def go_on(self, agent, job, code):
+    def resume(self, agent, job, code):
         return self.run("run", "agents.yaml", agent, "--job-id", job, "--only", code=code)
 
     def approve(self, *words):
@@ -215,7 +215,7 @@ class Shared(Desk):
         self.server.end()
 
 
-class Owned:
+class WithOwner:
     """With a process that owns or shares the store, and runs other jobs all the time."""
 
     def __init__(self):
@@ -241,11 +241,11 @@ class Owned:
 
     def begin(self, agent, job, *words, code=0, given=None):
         self.post("/api/jobs", {"agent": agent, "id": job, "input": given or INPUT})
-        self.go_on(agent, job, code)
+        self.resume(agent, job, code)
 
-    def go_on(self, agent, job, code):
-        rests = {0: ("completed",), 1: ("failed", "cancelled"), 4: ("waiting", "parked")}[code]
-        until(lambda: self.json("job", job)["status"] in rests)
+    def resume(self, agent, job, code):
+        expected = {0: ("completed",), 1: ("failed", "cancelled"), 4: ("waiting", "parked")}[code]
+        until(lambda: self.json("job", job)["status"] in expected)
 
     def close(self):
         self.stop.set()
@@ -256,11 +256,11 @@ class Owned:
         super().close()
 
 
-class OwnedDesk(Owned, Desk):
+class DeskWithOwner(WithOwner, Desk):
     pass
 
 
-class OwnedShared(Owned, Shared):
+class SharedWithOwner(WithOwner, Shared):
     pass
 
 
@@ -272,8 +272,8 @@ def guesses(desk, job):
         for name in ("arguments", "input", "payload", "result"):
             if name in payload:
                 texts.append(canonical(payload[name]))
-                said = payload[name].get("messages") if isinstance(payload[name], dict) else None
-                texts += [canonical(message) for message in said or []]
+                result = payload[name].get("messages") if isinstance(payload[name], dict) else None
+                texts += [canonical(message) for message in result or []]
                 if isinstance(payload[name], dict) and "arguments" in payload[name]:
                     texts.append(canonical(payload[name]["arguments"]))
         if event["type"] == "job_created":
@@ -349,11 +349,11 @@ def ended(desk):
     desk.begin("shapes", "shapes")
     desk.begin("asks", "asks", code=4)
     desk.run("signal", "asks", "go", json.dumps({"mail": MARK}), code=0)
-    if not isinstance(desk, Owned):
-        desk.go_on("asks", "asks", 4)
+    if not isinstance(desk, WithOwner):
+        desk.resume("asks", "asks", 4)
     until(desk.approvals)
     desk.approve()
-    desk.go_on("asks", "asks", 0)
+    desk.resume("asks", "asks", 0)
     desk.begin("fails", "fails", code=1)
     desk.begin("loop", "loop", given={"message": f"Write to {MARK}."})
     desk.begin("asked", "asked")
@@ -365,13 +365,13 @@ def ended(desk):
     assert [event["type"] for event in desk.events("undone")].count("command_committed") == 2, "it is undone"
     desk.begin("edited", "edited", code=4)
     desk.approve("--arguments", json.dumps({"to": "edited-" + MARK}))
-    desk.go_on("edited", "edited", 0)
+    desk.resume("edited", "edited", 0)
     desk.begin("question", "question", code=4)
     desk.approve("--arguments", json.dumps({"to": "answered-" + MARK}))
-    desk.go_on("question", "question", 0)
+    desk.resume("question", "question", 0)
     desk.begin("spends", "spends", code=4)
     desk.run("budget", "spends", "--tool-calls", "5", code=0)
-    desk.go_on("spends", "spends", 0)
+    desk.resume("spends", "spends", 0)
     desk.begin("doubted", "doubted")
     doubt, = desk.json("job", "doubted")["in_doubt"]
     desk.run("resolve", "doubted", doubt["idempotency_key"], "happened", json.dumps({"to": MARK}), code=0)
@@ -386,7 +386,7 @@ SHAPE = {"shapes": {"decision_recorded.payload", "the number of items of a map"}
          "question": set(), "spends": set(), "doubted": set()}
 
 
-def nothing_of_an_ended_job_is_readable(desk):
+def no_value_of_an_ended_job_is_readable_after_redaction(desk):
     before = ended(desk)
     for job in before:
         assert MARK in desk.run("events", job, "--json").stdout, job
@@ -402,7 +402,7 @@ def nothing_of_an_ended_job_is_readable(desk):
     expect_none_in(seen, [text for texts in before.values() for text in texts], "right after the answers")
     for job, texts in before.items():
         expect_none_shown(desk, job, texts)
-    if isinstance(desk, Owned):
+    if isinstance(desk, WithOwner):
         assert desk.made > 0 and desk.owner.poll() is None
         return
     desk.run("prune", "--older-than", "0s", "--archive", "archive", code=0)
@@ -412,18 +412,18 @@ def nothing_of_an_ended_job_is_readable(desk):
     expect_none_in(desk.contents(), [text for texts in before.values() for text in texts], "a store without its jobs")
 
 
-def an_act_that_waited_in_the_inbox_leaves_nothing(desk):
+def a_request_that_waited_in_the_inbox_leaves_no_value(desk):
     desk.post("/api/jobs", {"agent": "held", "id": "held", "input": {}})
     until(lambda: (desk.path / "began").exists())
     desk.run("signal", "held", "go", json.dumps({"mail": MARK}), code=0)  # a worker holds the job
     (desk.path / "go").touch()
-    desk.go_on("held", "held", 0)
+    desk.resume("held", "held", 0)
     texts = guesses(desk, "held")
     desk.run("redact", "held", "--all", "--reason", "by request", code=0)
     expect_none_in(desk.contents(), texts, "held")
 
 
-def what_the_server_samples_holds_no_value(desk):
+def statistics_of_postgresql_contain_no_value(desk):
     texts = []
     for job in ("one", "two", "three"):
         desk.begin("edited", job, code=4)
@@ -434,7 +434,7 @@ def what_the_server_samples_holds_no_value(desk):
     expect_none_in(seen.encode(), texts, "the statistics of the server")
 
 
-def without_the_rights_the_places_are_listed(desk):
+def without_table_ownership_the_remaining_copies_are_listed(desk):
     desk.begin("other", "one", given={"text": MARK})
     desk.sql("CREATE ROLE works LOGIN; GRANT USAGE ON SCHEMA aetheris TO works;"
              "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA aetheris TO works;"
@@ -445,19 +445,19 @@ def without_the_rights_the_places_are_listed(desk):
     assert "does not own" in place["why"] and "VACUUM FULL" in place["why"] and ".commits" in place["why"], place
 
 
-def each_text_that_is_no_value_is_listed_by_the_command_and_by_the_api(desk):
+def each_kept_text_is_listed_by_the_command_and_the_api(desk):
     desk.begin("texts", "t", "--label", f"who={KEPT}", "--idempotency-key", KEPT, code=4)
     desk.run("signal", "t", f"ask-{KEPT}", json.dumps(MARK), "--message-id", KEPT, code=0)
     desk.run("message", "t", KEPT, json.dumps(MARK), "--message-id", f"m-{KEPT}", code=0)
-    desk.go_on("texts", "t", 4)
+    desk.resume("texts", "t", 4)
     for _ in range(2):  # the human wait, then the call
         approval, = desk.approvals()
         desk.run("approve", approval["id"], "--note", f"note of {KEPT}", code=0)
-        desk.go_on("texts", "t", 4)
+        desk.resume("texts", "t", 4)
     desk.run("pause", "t", "--reason", f"paused for {KEPT}", code=0)
     desk.run("resume", "t", code=0)
     desk.run("cancel", "t", "--reason", f"cancelled for {KEPT}", code=0)
-    desk.go_on("texts", "t", 1)
+    desk.resume("texts", "t", 1)
     texts = guesses(desk, "t")
     body = desk.json("redact", "t", "--all", "--reason", f"of {KEPT}")
     found = expect_listed(desk, "t", body["kept"])
@@ -474,20 +474,20 @@ def each_text_that_is_no_value_is_listed_by_the_command_and_by_the_api(desk):
                               stdin=subprocess.DEVNULL, text=True)
     try:
         url = json.loads(server.stdout.readline())["listening"]
-        wish = json.dumps({"all": True, "reason": "again"}).encode()
-        request = urllib.request.Request(f"{url}/api/jobs/t/redact", wish)
+        body_sent = json.dumps({"all": True, "reason": "again"}).encode()
+        request = urllib.request.Request(f"{url}/api/jobs/t/redact", body_sent)
         with urllib.request.urlopen(request, timeout=60) as answer:
-            told = json.load(answer)
+            answered = json.load(answer)
     finally:
         server.terminate()
         server.wait()
         server.stdout.close()
-    assert told == {**body, "redacted": []}, told
+    assert answered == {**body, "redacted": []}, answered
     text = desk.run("redact", "t", "--all", "--reason", "again", code=0).stdout
     assert all(f"kept {one['what']}, {one['where']}: {one['why']}\n" in text for one in body["kept"]), text
 
 
-def forks_are_named_and_go_with_the_tree(desk):
+def forks_are_reported_and_redacted_with_tree(desk):
     desk.begin("fails", "one", code=1)
     desk.run("fork", "one", "--at", "2", "--job-id", "two", "--repeat-effects", code=0)
     desk.begin("fails", "two", code=1)
@@ -501,7 +501,7 @@ def forks_are_named_and_go_with_the_tree(desk):
     assert MARK.encode() not in desk.contents()
 
 
-def a_fork_that_is_redacted_alone_names_the_jobs_that_keep_its_blind(desk):
+def redacting_a_fork_alone_lists_the_jobs_that_keep_its_blind(desk):
     desk.begin("fails", "one", code=1)
     texts = guesses(desk, "one")
     for fork in ("two", "three"):
@@ -523,15 +523,15 @@ def a_fork_that_is_redacted_alone_names_the_jobs_that_keep_its_blind(desk):
         expect_gone(desk, job, texts)
 
 
-def what_a_fork_took_over_of_a_loop_is_erased_or_listed(desk):
+def values_that_a_fork_imported_from_a_loop_are_erased_or_listed(desk):
     desk.begin("loop", "one", given={"message": f"Write to {MARK}."})
     texts = guesses(desk, "one")
     second = [event["seq"] for event in desk.events("one") if event["payload"].get("kind") == "tool_choice"][1]
     desk.run("fork", "one", "--at", str(second), "--job-id", "two", code=0)
-    desk.go_on("loop", "two", 0)
+    desk.resume("loop", "two", 0)
     texts += guesses(desk, "two")
-    taken, = [event["payload"] for event in desk.events("two") if event["type"] == "fork_imported"]
-    assert KEPT in json.dumps(taken["commands"]), "the name of a tool that was refused is taken over"
+    imported, = [event["payload"] for event in desk.events("two") if event["type"] == "fork_imported"]
+    assert KEPT in json.dumps(imported["commands"]), "the name of a tool that was refused is taken over"
     body = desk.json("redact", "one", "--all", "--tree", "--reason", "x")
     fork, = body["forks"]
     assert "fork_imported.commands" in expect_listed(desk, "two", fork["kept"]), fork["kept"]
@@ -540,7 +540,7 @@ def what_a_fork_took_over_of_a_loop_is_erased_or_listed(desk):
         expect_gone(desk, job, texts)
 
 
-def the_same_request_is_the_same_job_also_after_it(desk):
+def a_repeated_request_returns_the_same_job_after_redaction(desk):
     words = ("run", "agents.yaml", "shapes", "--input", json.dumps(INPUT), "--idempotency-key", "order-1")
     desk.run(*words, code=0)
     job = desk.json("jobs")["jobs"][0]["id"]
@@ -551,8 +551,8 @@ def the_same_request_is_the_same_job_also_after_it(desk):
     assert len(desk.json("jobs")["jobs"]) == 1
 
 
-ON_BOTH = (nothing_of_an_ended_job_is_readable, each_text_that_is_no_value_is_listed_by_the_command_and_by_the_api,
-           what_a_fork_took_over_of_a_loop_is_erased_or_listed)
+ON_BOTH = (no_value_of_an_ended_job_is_readable_after_redaction, each_kept_text_is_listed_by_the_command_and_the_api,
+           values_that_a_fork_imported_from_a_loop_are_erased_or_listed)
 
 
 def on_postgres(test):
@@ -570,12 +570,12 @@ def with_an_owner(test):
 
 
 if __name__ == "__main__":
-    failed = run_tests("erasure", ON_BOTH + (forks_are_named_and_go_with_the_tree,
-                                             a_fork_that_is_redacted_alone_names_the_jobs_that_keep_its_blind,
-                                             the_same_request_is_the_same_job_also_after_it), Desk)
-    owned = (with_an_owner(nothing_of_an_ended_job_is_readable), an_act_that_waited_in_the_inbox_leaves_nothing)
-    failed |= run_tests("erasure", owned, OwnedDesk)
+    failed = run_tests("erasure", ON_BOTH + (forks_are_reported_and_redacted_with_tree,
+                                             redacting_a_fork_alone_lists_the_jobs_that_keep_its_blind,
+                                             a_repeated_request_returns_the_same_job_after_redaction), Desk)
+    owned = (with_an_owner(no_value_of_an_ended_job_is_readable_after_redaction), a_request_that_waited_in_the_inbox_leaves_no_value)
+    failed |= run_tests("erasure", owned, DeskWithOwner)
     failed |= run_tests("erasure", [on_postgres(test) for test in ON_BOTH + (
-        what_the_server_samples_holds_no_value, without_the_rights_the_places_are_listed)], Shared)
-    failed |= run_tests("erasure", [on_postgres(test) for test in owned], OwnedShared)
+        statistics_of_postgresql_contain_no_value, without_table_ownership_the_remaining_copies_are_listed)], Shared)
+    failed |= run_tests("erasure", [on_postgres(test) for test in owned], SharedWithOwner)
     sys.exit(failed)

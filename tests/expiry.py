@@ -27,7 +27,7 @@ def test(function):
 
 
 @test
-def an_expired_wait_of_every_type_refuses_its_answer_and_is_shown_as_expired():
+def an_expired_wait_of_each_type_rejects_answers_and_is_shown_as_expired():
     for kind, answer in ANSWERS.items():
         with home() as h:
             name = "channel" if kind == "message" else "key"

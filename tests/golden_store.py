@@ -55,7 +55,7 @@ def aetheris(store, *arguments, code=0):
     return done.stdout
 
 
-def come_to(store):
+def state_of_jobs(store):
     """What each job of a store comes to, by commands that only look."""
     jobs = {}
     for job in json.loads(aetheris(store, "jobs", "--json"))["jobs"]:
@@ -68,12 +68,12 @@ def come_to(store):
     return jobs
 
 
-def lost(then, now, path=""):
+def missing(then, now, path=""):
     """Everything that was there is there still. Where not: its path."""
     if isinstance(then, dict) and isinstance(now, dict):
-        return next(filter(None, (lost(v, now.get(k), f"{path}.{k}") for k, v in then.items())), "")
+        return next(filter(None, (missing(v, now.get(k), f"{path}.{k}") for k, v in then.items())), "")
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
-        return next(filter(None, (lost(a, b, f"{path}[{i}]") for i, (a, b) in enumerate(zip(then, now)))), "")
+        return next(filter(None, (missing(a, b, f"{path}[{i}]") for i, (a, b) in enumerate(zip(then, now)))), "")
     return "" if then == now else f"{path}: {then!r} is now {now!r}"
 
 
@@ -116,7 +116,7 @@ def write(version):
     with tempfile.TemporaryDirectory() as temp:
         copy = pathlib.Path(temp) / "store.db"
         shutil.copy(store, copy)
-        (folder / "store.json").write_text(json.dumps(come_to(copy), indent=1, sort_keys=True) + "\n")
+        (folder / "store.json").write_text(json.dumps(state_of_jobs(copy), indent=1, sort_keys=True) + "\n")
 
 
 def check(folder):
@@ -128,12 +128,12 @@ def check(folder):
         (store.parent / "agents.yaml").write_text(AGENTS)
         # An owner brings the file up to date; what was in it is the same, and goes on.
         aetheris(store, "run", "agents.yaml", "greets", "--detach", "--job-id", "newcomer", "--input", '{"n":1,"list":[]}')
-        wrong = lost(then, come_to(store))
+        wrong = missing(then, state_of_jobs(store))
         assert not wrong, f"after an owner has opened it: {wrong}"
         aetheris(store, "signal", "waits", "go", '"late"')
         aetheris(store, "run", "agents.yaml", "asks", "--job-id", "waits", "--only")
         aetheris(store, "run", "agents.yaml", "greets", "--job-id", "queued", "--input", '{"n":9,"list":[]}', "--only")
-        ended = come_to(store)
+        ended = state_of_jobs(store)
         assert all(job["ok"] for job in ended.values()), ended
         assert ended["waits"]["types"][-1] == ended["queued"]["types"][-1] == "job_completed"
 
@@ -145,7 +145,7 @@ def main():
     assert folders, "no golden store"
     for folder in folders:
         check(folder)
-        print(f"ok {folder.name}: every job is proved, folds to what it was, and goes on")
+        print(f"ok {folder.name}: every job verifies, folds to its recorded state and continues")
 
 
 if __name__ == "__main__":

@@ -230,13 +230,13 @@ class Tests:
 def check(page, least, tests):
     everything, malformed = rows(page)
     table = [row for row in everything if not is_elsewhere(row)]
-    report(page, "every row has all its cells", malformed)
+    report(page, "every row has all cells", malformed)
     if any(row.functions is not None for row in everything):
-        report(page, "every file, function and heading that the page names is there",
+        report(page, "every file, function and heading that the page names exists",
                [fault for row in table for fault in function_faults(row)])
-    report(page, "every test that the page names is there", [fault for row in table for fault in tests.faults(row)])
+    report(page, "every test that the page names exists", [fault for row in table for fault in tests.faults(row)])
     count = collections.Counter(row.section for row in everything)
-    report(page, "every section has its rows, and none has gone",
+    report(page, "no section has lost rows",
            [f"§{section} has {count[section]} rows, it had {rows_before}" for section, rows_before in least.items()
             if count[section] < rows_before])
     for row in everything:  # a row that is being built may name what is not here
@@ -250,7 +250,7 @@ def check(page, least, tests):
 def check_references(page):
     text = re.sub(r"\s+", " ", (ROOT / page).read_text(encoding="utf-8"))
     files = [span for span in spans(text) if re.match(r"[\w./]+\.(?:cc|h|py|pml|def)(?:: |$)", span)]
-    report(page, "every file and function that the page names is there",
+    report(page, "every file and function that the page names exists",
            [fault for span in files for fault in reference_faults(span)])
 
 

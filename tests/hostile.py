@@ -18,7 +18,7 @@ import tempfile
 import threading
 import traceback
 
-from shared.program import BIN, ROOT
+from shared.program import BIN
 from shared.sanitizer import sanitizer
 
 PATIENCE = 120.0
@@ -187,7 +187,7 @@ def recover(folder, bad):
         server.listener.close()
 
 
-def other_jobs_go_on(folder):
+def check_other_jobs_continue(folder):
     (folder / "without").mkdir()
     (folder / "with").mkdir()
     usual, _ = recover(folder / "without", [])
@@ -206,9 +206,9 @@ def other_jobs_go_on(folder):
 
 def main():
     folder = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-hostile-"))
-    name = "hostile/a server that means harm holds up no other job, and memory stays bounded"
+    name = "hostile/a hostile server delays no other job and memory stays bounded"
     try:
-        other_jobs_go_on(folder)
+        check_other_jobs_continue(folder)
         print(f"ok {name}", flush=True)
         return 0
     except Exception:

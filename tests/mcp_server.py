@@ -26,7 +26,7 @@ from shared.server import Server  # noqa: E402
 TESTS = []
 MODERN, LEGACY = "2026-07-28", "2025-11-25"
 TASKS = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
-PEOPLE = {"elicitation": {}}
+ELICITATION = {"elicitation": {}}
 NAMES = {"tools/call": "name", "resources/read": "uri", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
 TESTDATA = pathlib.Path(os.environ.get("AETHERIS_TESTDATA") or ROOT / "testdata")
 
@@ -100,9 +100,9 @@ class Client:
 
     def begin(self):
         if self.revision < MODERN:
-            said = self.result("initialize", {"protocolVersion": self.revision, "capabilities": {},
+            output = self.result("initialize", {"protocolVersion": self.revision, "capabilities": {},
                                               "clientInfo": {"name": "t", "version": "1"}})
-            assert said["protocolVersion"] == self.revision, said
+            assert output["protocolVersion"] == self.revision, output
         else:
             assert self.revision in self.result("server/discover")["supportedVersions"]
         return self
@@ -178,7 +178,7 @@ def serving():
         expect(server.stop(), 0)
 
 
-def uses(client):
+def check_protocol(client):
     """All that both eras and both transports have alike."""
     client.begin()
     names = {tool["name"] for tool in client.result("tools/list")["tools"]}
@@ -202,18 +202,18 @@ def uses(client):
 
 
 @test
-def every_revision_is_spoken_over_http():
+def every_protocol_revision_works_over_http():
     with serving() as server:
         for revision in ("2024-11-05", "2025-03-26", "2025-06-18", LEGACY, MODERN):
-            uses(Http(server, revision))
+            check_protocol(Http(server, revision))
 
 
 @test
-def every_revision_is_spoken_over_stdio_by_the_process_that_runs_the_jobs():
+def every_protocol_revision_works_over_stdio():
     with home() as h:
         for revision in ("2024-11-05", "2025-06-18", LEGACY, MODERN):
             client = Stdio(h, "agents.yaml", revision=revision)
-            uses(client)
+            check_protocol(client)
             # Other commands find it, as they find any owner of the store.
             assert len(expect(h.run("jobs", "--json"), 0).json()["jobs"]) >= 3
             code, out, err = client.close()
@@ -222,31 +222,31 @@ def every_revision_is_spoken_over_stdio_by_the_process_that_runs_the_jobs():
 
 
 @test
-def stdio_carries_words_to_a_server_or_to_whoever_owns_the_store():
+def stdio_forwards_to_a_server_or_the_owner_of_the_store():
     with serving() as server:
         for words, env in ((), server.env), ((), {}), (("agents.yaml",), {}):
             client = Stdio(server.h, *words, env=env, revision=MODERN)
-            uses(client)
+            check_protocol(client)
             code, out, err = client.close()
             assert (code, out) == (0, ""), (code, out, err)
             assert ("another process owns this store" in err) == bool(words), err
-        said = server.h.run("mcp", "agents.yaml", env=server.env)
-        assert "omit FILE" in expect(said, 2).err
+        result = server.h.run("mcp", "agents.yaml", env=server.env)
+        assert "omit FILE" in expect(result, 2).err
 
 
 @test
-def what_is_asked_before_the_input_ends_is_answered():
+def requests_sent_before_the_end_of_input_are_answered():
     with home() as h:
         lines = [json.dumps({"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": {"name": "echo", "arguments": {"n": n}}})
                  for n in range(5)]
-        said = expect(h.run("mcp", "agents.yaml", stdin="\n".join(lines)), 0)
-        answers = {answer["id"]: answer for answer in map(json.loads, said.out.splitlines())}
-        assert set(answers) == set(range(5)), said
-        assert all("result" in answer for answer in answers.values()), said
+        result = expect(h.run("mcp", "agents.yaml", stdin="\n".join(lines)), 0)
+        answers = {answer["id"]: answer for answer in map(json.loads, result.out.splitlines())}
+        assert set(answers) == set(range(5)), result
+        assert all("result" in answer for answer in answers.values()), result
 
 
 @test
-def hostile_lines_are_refused_and_the_next_ones_answered():
+def invalid_lines_are_rejected_and_the_next_ones_answered():
     with home() as h:
         client = Stdio(h, "agents.yaml")
         for text, code in (("{", -32700), ("nonsense", -32700), ('"text"', -32600), ("[]", -32600), ("{}", -32600),
@@ -264,7 +264,7 @@ def hostile_lines_are_refused_and_the_next_ones_answered():
 
 
 @test
-def a_request_that_is_taken_back_is_not_answered_and_its_job_goes_on():
+def a_cancelled_request_is_not_answered_and_its_job_continues():
     with home() as h:
         client = Stdio(h, "agents.yaml")
         client.begin()
@@ -280,7 +280,7 @@ def a_request_that_is_taken_back_is_not_answered_and_its_job_goes_on():
 
 
 @test
-def headers_and_eras_are_held_to_what_they_say():
+def headers_must_match_the_message_and_the_protocol_version():
     with serving() as server:
         client = Http(server, MODERN)
         message = client.message("tools/call", {"name": "echo", "arguments": {}})
@@ -309,7 +309,7 @@ def headers_and_eras_are_held_to_what_they_say():
 
 
 @test
-def keys_and_roles_hold_here_too():
+def keys_and_roles_apply_to_mcp():
     with home() as h:
         keys = {role: expect(h.run("keys", "create", "--role", role, "--json"), 0).json()["key"]
                 for role in ("viewer", "operator", "approver")}
@@ -325,7 +325,7 @@ def keys_and_roles_hold_here_too():
 
 
 @test
-def progress_is_a_stream_that_ends_with_the_answer():
+def progress_is_streamed_before_the_result():
     with serving() as server:
         for revision in (LEGACY, MODERN):
             client = Http(server, revision)
@@ -339,7 +339,7 @@ def progress_is_a_stream_that_ends_with_the_answer():
 
 
 @test
-def the_same_call_under_the_same_key_starts_no_second_job():
+def a_repeated_call_with_the_same_key_creates_no_second_job():
     with serving() as server:
         once = {"aetheris/idempotency-key": "order-1"}
         first = Http(server, MODERN).call("echo", {"n": 1}, once)
@@ -351,7 +351,7 @@ def the_same_call_under_the_same_key_starts_no_second_job():
 
 
 @test
-def a_task_outlives_the_server_that_made_it():
+def a_task_survives_a_restart_of_the_server():
     with home() as h:
         server = Server(h)
         client = Http(server, MODERN, TASKS)
@@ -375,12 +375,12 @@ def a_task_outlives_the_server_that_made_it():
 
 
 @test
-def a_person_answers_by_the_client():
+def questions_are_answered_through_the_client():
     with serving() as server:
         asks = {"plan": [{"id": "w", "wait": {"type": "human", "key": "sure"}}, {"id": "e", "tool": "echo", "needs": ["w"]}],
                 "output": "went on"}
         assert server.ask("PUT", "/api/agents/person", asks)[0] == 201
-        client = Http(server, MODERN, {**PEOPLE, **TASKS})
+        client = Http(server, MODERN, {**ELICITATION, **TASKS})
         task = client.call("person")
         asked = until(lambda: (seen := client.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "input_required" and seen)
         (key, question), = asked["inputRequests"].items()
@@ -389,7 +389,7 @@ def a_person_answers_by_the_client():
                                        "inputResponses": {key: {"action": "accept", "content": {"decision": "approve"}}}})
         until(lambda: client.result("tasks/get", {"taskId": task["taskId"]})["status"] == "completed")
         # Without tasks the same is a result that asks, and the call again with what was answered.
-        client = Http(server, MODERN, PEOPLE)
+        client = Http(server, MODERN, ELICITATION)
         asked = client.call("person")
         assert asked["resultType"] == "input_required", asked
         SCHEMAS.check(MODERN, "InputRequiredResult", asked)
@@ -401,7 +401,7 @@ def a_person_answers_by_the_client():
 
 
 @test
-def a_client_that_cannot_ask_its_user_is_told_what_there_is_to_approve():
+def a_client_without_elicitation_gets_the_approval_as_text():
     with home() as h:
         (h.path / "buys.yaml").write_text(
             "aetheris: 1\ntools:\n  buy: { native: echo, approval: \"${ .args.n > 1 }\" }\nagents:\n"
@@ -422,33 +422,33 @@ def a_client_that_cannot_ask_its_user_is_told_what_there_is_to_approve():
             else:
                 assert revision < "2025-06-18", asked
             # What it was told is what answers it.
-            said = json.loads(re.search(r"aetheris_answer (\{.*\})", text)[1].replace('"approve" or "reject"', '"approve"'))
-            assert not client.call("aetheris_answer", said)["isError"]
+            result = json.loads(re.search(r"aetheris_answer (\{.*\})", text)[1].replace('"approve" or "reject"', '"approve"'))
+            assert not client.call("aetheris_answer", result)["isError"]
             assert json.loads(client.call("aetheris_job", {"job_id": job, "wait_seconds": 30})["content"][0]["text"]) == {"n": 5}
             text = client.call("told")["content"][0]["text"]
             assert '"payload": …' in text and '"sum"' in text and '"decision"' not in text, text
         expect(server.stop(), 0)
 
 
-def oracle(*words, env=None):
+def run_official_client(*words, env=None):
     done = subprocess.run([oracles.node(), ROOT / "tests/oracles/mcp_client.mjs", oracles.modules(), *words], capture_output=True,
                           text=True, timeout=4 * PATIENCE, stdin=subprocess.DEVNULL, env=env)
     assert done.returncode == 0 and done.stdout.count("ok ") == 8, done.stdout + done.stderr
 
 
 @test
-def the_official_client_drives_it_over_http():
+def the_official_client_works_over_http():
     with serving() as server:
-        oracle("http", server.url + "/mcp")
+        run_official_client("http", server.url + "/mcp")
 
 
 @test
-def the_official_client_drives_it_over_stdio():
+def the_official_client_works_over_stdio():
     with home() as h:
-        oracle("stdio", h.program, "mcp", str(h.path / "agents.yaml"), "--store", f"sqlite:{h.path}/mcp.db", env=h.env)
+        run_official_client("stdio", h.program, "mcp", str(h.path / "agents.yaml"), "--store", f"sqlite:{h.path}/mcp.db", env=h.env)
 
 
-def made(server, *calls):
+def official_client_calls(server, *calls):
     """What the official client of 2025 is answered to these calls."""
     words = [oracles.node(), ROOT / "tests/oracles/mcp_calls.mjs", oracles.modules(), server.url + "/mcp"]
     steps = json.dumps([{"name": name, "arguments": arguments} for name, arguments in calls])
@@ -457,7 +457,7 @@ def made(server, *calls):
     return json.loads(done.stdout)
 
 
-def as_documented(text):
+def as_on_the_page(text):
     """What differs from run to run, as the page writes it."""
     job = re.match(r"The job (\S+) ", text)[1]
     text = re.sub(r"JOB\.[0-9a-f]{16}", "QUESTION", text.replace(job, "JOB"))
@@ -465,7 +465,7 @@ def as_documented(text):
 
 
 @test
-def what_a_client_of_2025_is_asked_it_answers_as_the_page_shows():
+def a_2025_client_answers_questions_as_documented():
     with home() as h:
         (h.path / "tools.json").write_text(json.dumps({"book": {"description": "Books seats", "inputSchema": {"type": "object"}}}))
         (h.path / "asks.yaml").write_text(json.dumps({
@@ -478,9 +478,9 @@ def what_a_client_of_2025_is_asked_it_answers_as_the_page_shows():
         server = Server(h, "asks.yaml")
         page = (ROOT / "docs/mcp-server.md").read_text()
         yes, job = {"job_id": "JOB", "decision": "approve"}, {"job_id": "JOB", "wait_seconds": 30}
-        asked, done, again, other, shown = made(server, ("refund", {}), ("aetheris_answer", yes), ("aetheris_answer", yes),
+        asked, done, again, other, shown = official_client_calls(server, ("refund", {}), ("aetheris_answer", yes), ("aetheris_answer", yes),
                                                 ("aetheris_answer", {**yes, "decision": "reject"}), ("aetheris_job", job))
-        assert "    " + as_documented(asked["content"][0]["text"]).replace("\n", "\n    ") in page, asked
+        assert "    " + as_on_the_page(asked["content"][0]["text"]).replace("\n", "\n    ") in page, asked
         wait, = asked["structuredContent"]["waits"]
         assert (wait["answer"], wait["tool"], wait["arguments"], wait["question"]) == ("decision", "pay", {"amount": 12}, None), wait
         assert not done["isError"] and not again["isError"] and again["structuredContent"]["duplicate"], again
@@ -488,10 +488,10 @@ def what_a_client_of_2025_is_asked_it_answers_as_the_page_shows():
         assert shown["structuredContent"] == {"amount": 12}, shown
 
         form = {"job_id": "JOB", "payload": {"n": 3}}
-        asked, wrong, done, again, signs, signed, shown = made(
+        asked, wrong, done, again, signs, signed, shown = official_client_calls(
             server, ("seats", {}), ("aetheris_answer", {"job_id": "JOB", "payload": {"n": 0}}), ("aetheris_answer", form),
             ("aetheris_answer", form), ("aetheris_job", job), ("aetheris_answer", yes), ("aetheris_job", job))
-        assert "    " + as_documented(asked["content"][0]["text"]).replace("\n", "\n    ") in page, asked
+        assert "    " + as_on_the_page(asked["content"][0]["text"]).replace("\n", "\n    ") in page, asked
         wait, = asked["structuredContent"]["waits"]
         assert wait["answer"] == "data" and wait["question"]["schema"]["required"] == ["n"], wait
         assert wrong["isError"] and "/n" in wrong["content"][0]["text"], wrong
@@ -499,9 +499,9 @@ def what_a_client_of_2025_is_asked_it_answers_as_the_page_shows():
         assert "https://sign.example/42" in signs["content"][0]["text"], signs
         assert not signed["isError"] and shown["structuredContent"] == {"result": "booked 3"}, shown
 
-        poor, = made(server, ("poor", {}))
-        said = poor["content"][0]["text"]
-        assert "the next call exceeds tool_calls; aetheris budget " in said and "--tool-calls 1" in said, said
+        poor, = official_client_calls(server, ("poor", {}))
+        result = poor["content"][0]["text"]
+        assert "the next call exceeds tool_calls; aetheris budget " in result and "--tool-calls 1" in result, result
         assert poor["structuredContent"]["budget"]["lacking"][0]["limit"] == "tool_calls", poor
         expect(server.stop(), 0)
 

@@ -160,15 +160,15 @@ def price_of(usage, cached="0.25"):
 
 
 @both
-def a_plan_asks_in_the_providers_words_and_records_ours(desk):
-    said = desk.ask("talk", "rain").stdout
-    assert said == "You said: Tell me about rain; I was told: Be brief..\n", said
+def a_plan_uses_the_providers_protocol_and_records_one_format(desk):
+    result = desk.ask("talk", "rain").stdout
+    assert result == "You said: Tell me about rain; I was told: Be brief..\n", result
     asked = desk.asked()
     assert [(a["path"], a["model"], a["answer"]) for a in asked] == [(PATHS[desk.provider], "talk", "say")] * 2, asked
     assert len({a["headers"]["idempotency-key"] for a in asked}) == 2, asked
     if desk.provider == "anthropic":
         assert {a["headers"]["anthropic-version"] for a in asked} == {"2023-06-01"}, asked
-    assert desk.ask("talk", "rain").stdout == said and len(desk.asked()) == 2, "the same job asks nobody again"
+    assert desk.ask("talk", "rain").stdout == result and len(desk.asked()) == 2, "the same job asks nobody again"
     job, events = desk.job()
     for one in committed(events):
         assert one["llm_provider"] == desk.provider and one["llm_model"] == "talk", one
@@ -180,7 +180,7 @@ def a_plan_asks_in_the_providers_words_and_records_ours(desk):
 
 
 @both
-def images_that_the_plan_writes_are_taken_by_the_provider(desk):
+def images_of_a_plan_are_accepted_by_the_provider(desk):
     answer = json.loads(desk.ask("look", "cat").stdout)
     assert answer["text"].startswith("You said: What is cat?"), answer
     _, events = desk.job()
@@ -189,7 +189,7 @@ def images_that_the_plan_writes_are_taken_by_the_provider(desk):
 
 
 @both
-def an_answer_that_breaks_its_schema_is_mended_once_or_fails(desk):
+def an_answer_that_violates_its_schema_is_repaired_once_or_fails(desk):
     answer = json.loads(desk.ask("facts", "at once, please").stdout)
     assert answer["json"] == {"city": "Oslo", "degrees": 21} and json.loads(answer["text"]) == answer["json"], answer
     assert len(desk.asked()) == 1, "a good answer is not asked for again"
@@ -223,7 +223,7 @@ def an_answer_that_breaks_its_schema_is_mended_once_or_fails(desk):
 
 
 @both
-def what_the_provider_asks_to_wait_for_is_waited_for(desk):
+def the_retry_after_of_a_provider_is_respected(desk):
     assert desk.ask("storm", "rate limit").stdout == "Now there is room.\n"
     asked = desk.asked()
     assert [a["answer"] for a in asked] == ["fail 429", "say"], asked
@@ -237,10 +237,10 @@ def what_the_provider_asks_to_wait_for_is_waited_for(desk):
 
 
 @both
-def a_bad_day_at_the_providers_is_got_over_as_retry_says_and_only_then(desk):
-    for prompt, said in (("internal error", "Mended."), ("overloaded", "Now there is time."), ("hang up", "Back again.")):
+def provider_errors_are_retried_only_as_configured(desk):
+    for prompt, expected in (("internal error", "Mended."), ("overloaded", "Now there is time."), ("hang up", "Back again.")):
         before = len(desk.asked())
-        assert desk.ask("storm", prompt, prompt.replace(" ", "-")).stdout == said + "\n"
+        assert desk.ask("storm", prompt, prompt.replace(" ", "-")).stdout == expected + "\n"
         assert len(desk.asked()) == before + 2, (prompt, desk.asked()[before:])
     before = len(desk.asked())
     done = desk.ask("storm", "never", "never", code=1)
@@ -251,7 +251,7 @@ def a_bad_day_at_the_providers_is_got_over_as_retry_says_and_only_then(desk):
 
 
 @both
-def who_says_nothing_is_left_after_the_timeout_and_asked_again(desk):
+def a_silent_provider_times_out_and_is_retried(desk):
     assert desk.ask("hasty", "silent").stdout == "Sorry, I was away.\n"
     _, events = desk.job()
     outcomes = [e["payload"]["outcome"] for e in events if e["type"] == "tool_invocation_finished"]
@@ -267,7 +267,7 @@ def a_refusal_is_an_answer(desk):
 
 
 @both
-def answers_cost_what_the_plan_says_whatever_the_file_says_later(desk):
+def answers_are_priced_by_the_plan_and_not_by_a_later_file(desk):
     desk.ask("talk", "rain")
     job, events = desk.job()
     costs = [one["usage"]["cost_micros"] for one in committed(events)]
@@ -284,7 +284,7 @@ def answers_cost_what_the_plan_says_whatever_the_file_says_later(desk):
 
 
 @both
-def a_wrong_key_is_told_and_never_shown(desk):
+def a_rejected_api_key_is_reported_and_never_shown(desk):
     done = desk.ask("free", "rain", code=1, MODEL_KEY="sk-other-0815")
     assert "http_401" in done.stderr and "sk-other" not in done.stdout + done.stderr, done.stderr
 

@@ -116,14 +116,14 @@ def resolved(ref):
 
 
 @test
-def it_has_the_shape_of_openapi_3_1():
+def the_document_is_valid_openapi_3_1():
     Draft202012Validator.check_schema(SHAPE)
     faults = [f"{'/'.join(map(str, e.absolute_path))}: {e.message}" for e in Draft202012Validator(SHAPE).iter_errors(DOCUMENT)]
     assert not faults, "\n".join(faults)
 
 
 @test
-def every_schema_is_one_of_json_schema_2020_12():
+def every_schema_is_valid_json_schema_2020_12():
     for where, schema in schemas():
         try:
             Draft202012Validator.check_schema(schema)
@@ -132,7 +132,7 @@ def every_schema_is_one_of_json_schema_2020_12():
 
 
 @test
-def every_reference_leads_somewhere():
+def every_reference_resolves():
     for where, value in parts(DOCUMENT):
         if where and where[-1] == "$ref":
             try:
@@ -142,7 +142,7 @@ def every_reference_leads_somewhere():
 
 
 @test
-def operations_are_named_once_and_parameters_are_those_of_the_path():
+def operation_ids_are_unique_and_path_parameters_match():
     seen = set()
     for path, method, operation, parameters in operations():
         assert operation["operationId"] not in seen, operation["operationId"]
@@ -157,13 +157,13 @@ def operations_are_named_once_and_parameters_are_those_of_the_path():
 
 
 @test
-def it_is_written_in_one_form():
+def the_document_is_formatted_canonically():
     text = (ROOT / "docs/openapi.json").read_text(encoding="utf-8")
     assert text == json.dumps(DOCUMENT, indent=1, ensure_ascii=False) + "\n", "json.dumps with indent=1"
 
 
 @test
-def it_is_what_the_program_serves():
+def the_program_serves_the_document():
     with home() as h:
         server = Server(h)
         served = server.get("/openapi.json")[1]
@@ -184,7 +184,7 @@ def closed(schema):
     return out
 
 
-class Asked:
+class CheckedClient:
     """Asks a server, and holds each answer to the document."""
 
     def __init__(self, server):
@@ -199,11 +199,11 @@ class Asked:
         response = resolved(response["$ref"]) if "$ref" in response else response
         (kind, content), *_ = response["content"].items()
         schema = {"components": self.components, **closed(content["schema"])}
-        said = f"{method} {template} {status}"
+        label = f"{method} {template} {status}"
         if "json" in kind and schema.get("type") == "object" and "properties" not in schema and template != "/openapi.json":
-            self.faults.append(f"{said}: the document names no field; these came: {answer}")
+            self.faults.append(f"{label}: the document names no field; these came: {answer}")
         for error in Draft202012Validator(schema).iter_errors(answer):
-            self.faults.append(f"{said}: {'.'.join(map(str, error.absolute_path))}: {error.message[:600]}")
+            self.faults.append(f"{label}: {'.'.join(map(str, error.absolute_path))}: {error.message[:600]}")
         if status < 300:
             self.done.add(operation["operationId"])
         return answer
@@ -219,15 +219,15 @@ class Asked:
         return self(201, "post", "/api/jobs?wait=30s", {"agent": agent, "id": name, **more})
 
     def ended(self, name, kind="job_completed"):
-        said = self(200, "get", f"/api/jobs/{name}/events?type={kind}&wait=30s")
-        assert said["events"], (name, kind)
+        page = self(200, "get", f"/api/jobs/{name}/events?type={kind}&wait=30s")
+        assert page["events"], (name, kind)
 
 
 @test
-def every_operation_answers_as_it_says():
+def every_operation_answers_as_documented():
     with home() as h:
         server = Server(h)
-        ask = Asked(server)
+        ask = CheckedClient(server)
         for path in ("/", "/api/health", "/api/ready", "/metrics", "/openapi.json", "/api/workers", "/api/tools", "/api/agents"):
             ask(200, "get", path)
         late = {"plan": [{"id": "say", "tool": "echo", "args": {"v": 1}}], "output": "${ .steps.say }"}

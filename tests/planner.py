@@ -12,7 +12,7 @@ import sys
 
 sys.dont_write_bytecode = True
 from shared import desk as shared  # noqa: E402
-from shared.desk import ROOT, SCENARIOS, dying, hits, named, run_tests  # noqa: E402
+from shared.desk import ROOT, SCENARIOS, exit_at, failpoint_hits, job_name, run_tests  # noqa: E402
 
 KEY = "sk-of-planners-1"
 
@@ -43,9 +43,9 @@ class Desk(shared.Desk):
         return [e["payload"] for e in self.events(job) if e["type"] == "plan_generated"]
 
 
-def a_plan_that_a_model_makes_is_recorded_and_carried_out(desk):
-    said = json.loads(desk.job("Refund order 43, please.", code=0).stdout)
-    assert said == {"paid": {"of": "43", "amount": 12}}, said
+def a_model_generated_plan_is_recorded_and_executed(desk):
+    result = json.loads(desk.job("Refund order 43, please.", code=0).stdout)
+    assert result == {"paid": {"of": "43", "amount": 12}}, result
     first, second = desk.plans()
     assert first["planned_by"] == "file" and second["planned_by"].startswith("model:main/"), (first, second)
     assert second["decision_locked"] is True and second["plan_hash"] != first["plan_hash"], second
@@ -61,22 +61,22 @@ def a_plan_that_a_model_makes_is_recorded_and_carried_out(desk):
     desk.run("replay", "t", code=0)
     desk.job("Refund order 43, please.", code=0)
     assert desk.asked() == 1, "a recorded plan was asked for again"
-    desk.proved()
+    desk.expect_verified()
 
 
-def a_plan_that_is_none_is_mended_once_or_fails_the_job(desk):
-    said = json.loads(desk.job("A slip: refund order 43, please.", code=0).stdout)
-    assert said == {"paid": {"of": "43", "amount": 12}} and desk.asked() == 2, said
+def an_invalid_plan_is_repaired_once_or_fails_the_job(desk):
+    result = json.loads(desk.job("A slip: refund order 43, please.", code=0).stdout)
+    assert result == {"paid": {"of": "43", "amount": 12}} and desk.asked() == 2, result
     choices = [e["payload"]["payload"] for e in desk.events() if e["type"] == "decision_recorded"]
     assert "`find_order`, which may not be called; there are: get_order, refund" in choices[0]["repair"], choices
-    desk.proved()
+    desk.expect_verified()
     done = desk.job("This is never a plan.", "bad", code=1)
     assert "plan_invalid" in done.stderr and "wire_money" in done.stderr, done.stderr
     assert desk.asked() == 4 and desk.till.effects == {"/refunds": 1} and len(desk.plans("bad")) == 1, desk.till.effects
-    desk.proved("bad", "failed")
+    desk.expect_verified("bad", "failed")
 
 
-def what_a_policy_denies_or_nobody_granted_is_not_done(desk):
+def a_planned_call_that_is_denied_or_not_granted_is_not_made(desk):
     done = desk.job("Be sneaky: refund order 43.", code=1)
     assert "denied" in done.stderr and "above the limit of 500 EUR" in done.stderr, done.stderr
     desk.write(grants=("grants: [payments]", "grants: []"))
@@ -87,35 +87,35 @@ def what_a_policy_denies_or_nobody_granted_is_not_done(desk):
     assert "plan_invalid" in done.stderr and "`refund`, which may not be called" in done.stderr, done.stderr
     assert desk.asked() == asked + 2 and len(desk.plans("ungranted")) == 1, "its model is told why, before anything is done"
     assert desk.till.effects == {}, desk.till.effects
-    desk.proved("ungranted", "failed")
+    desk.expect_verified("ungranted", "failed")
 
 
-def killed_at_every_failpoint_hit_it_makes_one_plan_and_pays_once(desk):
+def a_planner_killed_at_every_failpoint_makes_one_plan_and_pays_once(desk):
     words = "A slip: refund order 43, please."
     for durability in ("fused", "split"):
-        calm = desk.job(words, f"calm-{durability}", durability, code=0, AETHERIS_FAILPOINTS_TRACE="1")
-        points = hits(calm)
+        baseline = desk.job(words, f"calm-{durability}", durability, code=0, AETHERIS_FAILPOINTS_TRACE="1")
+        points = failpoint_hits(baseline)
         assert len(points) > 10, points
         plan = desk.plans(f"calm-{durability}")[1]["plan_hash"]
         for point in points:
-            job = named(durability, point)
+            job = job_name(durability, point)
             paid, asked = desk.till.effects["/refunds"], desk.asked()
-            died = desk.job(words, job, durability=durability, **dying(point))
+            died = desk.job(words, job, durability=durability, **exit_at(point))
             assert died.returncode in (0, 137), (point, died.stderr)
             if died.returncode:
                 known = sum(e["type"] == "command_committed" and "llm_model" in e["payload"] for e in desk.events(job))
                 then = desk.asked()
                 lived = desk.job(words, job, code=0, durability=durability)
-                assert lived.stdout == calm.stdout, (point, lived.stdout)
+                assert lived.stdout == baseline.stdout, (point, lived.stdout)
                 assert desk.asked() - then <= 2 - known, (point, "a recorded answer was asked for again")
             assert desk.till.effects["/refunds"] - paid == 1, (point, desk.till.effects)
             assert desk.asked() - asked <= 3, point
             assert [p["plan_hash"] for p in desk.plans(job)[1:]] == [plan], point
-            desk.proved(job)
+            desk.expect_verified(job)
 
 
-TESTS = (a_plan_that_a_model_makes_is_recorded_and_carried_out, a_plan_that_is_none_is_mended_once_or_fails_the_job,
-         what_a_policy_denies_or_nobody_granted_is_not_done, killed_at_every_failpoint_hit_it_makes_one_plan_and_pays_once)
+TESTS = (a_model_generated_plan_is_recorded_and_executed, an_invalid_plan_is_repaired_once_or_fails_the_job,
+         a_planned_call_that_is_denied_or_not_granted_is_not_made, a_planner_killed_at_every_failpoint_makes_one_plan_and_pays_once)
 
 if __name__ == "__main__":
     sys.exit(run_tests("planner", TESTS, Desk))

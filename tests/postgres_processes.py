@@ -319,13 +319,13 @@ def a_running_job_survives_a_restart_of_postgresql():
 @test
 def a_job_that_kills_its_process_twice_is_parked_while_its_lease_is_valid():
     with shared_store() as (h, env):
-        worn.a_job_that_kills(h, env)
+        worn.check_job_that_kills(h, env)
 
 
 @test
 def messages_to_a_worn_out_job_stay_in_order():
     with shared_store() as (h, env):
-        worn.messages_stay_in_order(h, env)
+        worn.check_message_order(h, env)
 
 
 @test

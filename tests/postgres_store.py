@@ -334,7 +334,7 @@ def doctor_and_verify_report_damage_outside_the_logs():
 @test
 def a_prune_that_is_killed_can_be_repeated_until_all_jobs_are_deleted():
     with shared_store() as (h, env):
-        retention.delete_them_whatever_dies(h, env)
+        retention.check_prune_survives_kills(h, env)
 
 
 if __name__ == "__main__":

@@ -64,10 +64,10 @@ class Shop(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, seed, delay=None):
-        super().__init__(("127.0.0.1", 0), Counter)
+        super().__init__(("127.0.0.1", 0), ShopRequest)
         self.delay = delay  # None: drawn for each request
         self.lock = threading.Lock()
-        self.chance = random.Random(seed)
+        self.generator = random.Random(seed)
         self.effects = collections.Counter()
         self.requests = collections.Counter()
         self.under_way = 0
@@ -81,7 +81,7 @@ class Shop(http.server.ThreadingHTTPServer):
         with self.lock:
             self.requests[key] += 1
             self.under_way += 1
-            delay = self.chance.choice([0, self.chance.uniform(0, ACTS_WITHIN_S), ACTS_WITHIN_S])
+            delay = self.generator.choice([0, self.generator.uniform(0, ACTS_WITHIN_S), ACTS_WITHIN_S])
             delay = delay if self.delay is None else self.delay
         time.sleep(delay)
         with self.lock:
@@ -93,7 +93,7 @@ class Shop(http.server.ThreadingHTTPServer):
             return {"key": key} if self.effects[key] else None
 
 
-class Counter(http.server.BaseHTTPRequestHandler):
+class ShopRequest(http.server.BaseHTTPRequestHandler):
     def answer(self, value):
         body = json.dumps(value).encode()
         self.send_response(200)
@@ -204,7 +204,7 @@ def seconds(text):
     return calendar.timegm(time.strptime(whole, "%Y-%m-%dT%H:%M:%S")) + float("0." + part)
 
 
-class Person(threading.Thread):
+class Operator(threading.Thread):
     """Looks at the shop for each call that is in doubt, and says what is seen there. Never waits for `resolvable_at`."""
 
     def __init__(self, service, shop):
@@ -217,42 +217,42 @@ class Person(threading.Thread):
             status, page = self.service.ask("GET", "/api/jobs?in_doubt=true&limit=100")
             for job in page["jobs"] if status == 200 else []:
                 for doubt in job["in_doubt"]:
-                    self.look(job["id"], doubt)
+                    self.resolve(job["id"], doubt)
             time.sleep(0.1)
 
-    def look(self, job, doubt):
+    def resolve(self, job, doubt):
         body = {"idempotency_key": doubt["idempotency_key"], "resolution": "not_happened"}
         if found := self.shop.found(job):
             body.update(resolution="happened", result=found)
-        status, said = self.service.ask("POST", f"/api/jobs/{job}/resolve", body)
+        status, answer = self.service.ask("POST", f"/api/jobs/{job}/resolve", body)
         if body["resolution"] == "happened" or status == 0:
             return
         if status in (200, 202):
             self.accepted += 1
             if time.time() < seconds(doubt["resolvable_at"]) - 0.01:
                 self.faults.append(f"{job}: accepted before {doubt['resolvable_at']}")
-        elif said["code"] == "not_settled":
+        elif answer["code"] == "not_settled":
             self.refused += 1
-            if doubt["resolvable_at"] not in json.dumps(said):
-                self.faults.append(f"{job}: resolvable_at is {doubt['resolvable_at']}, refused with {said}")
+            if doubt["resolvable_at"] not in json.dumps(answer):
+                self.faults.append(f"{job}: resolvable_at is {doubt['resolvable_at']}, refused with {answer}")
 
 
 def at_most_once(env, calls, kinds=KINDS):
     seed = int(os.environ.get("SETTLES_SEED", random.randrange(1 << 32)))
-    chance, shop = random.Random(seed), Shop(seed)
+    generator, shop = random.Random(seed), Shop(seed)
     with home() as h:
         service = Service(h, shop, env)
-        person = Person(service, shop)
-        person.start()
+        operator = Operator(service, shop)
+        operator.start()
         jobs = {f"j{n}": kinds[n % len(kinds)] for n in range(calls)}
         left = list(jobs)
         try:
             for kill in range(KILLS):
                 for _ in range(-(-len(left) // (KILLS - kill))):
                     job = left.pop(0)
-                    status, said = service.ask("POST", "/api/jobs", {"agent": jobs[job], "id": job})
-                    assert status == 201, said
-                time.sleep(chance.uniform(0.05, 1.2))
+                    status, answer = service.ask("POST", "/api/jobs", {"agent": jobs[job], "id": job})
+                    assert status == 201, answer
+                time.sleep(generator.uniform(0.05, 1.2))
                 service.kill()
                 service.start()
             ended = set()
@@ -265,8 +265,8 @@ def at_most_once(env, calls, kinds=KINDS):
                 return len(ended) == len(jobs)
             until(all_ended, 60 + calls)
             until(lambda: shop.under_way == 0)
-            person.stopping = True
-            person.join()
+            operator.stopping = True
+            operator.join()
             wrong = {job: (jobs[job], n) for job, n in shop.effects.items() if n > 1}
             assert not wrong, f"seed {seed}: acted more than once: {wrong}"
             for job, kind in jobs.items():
@@ -274,13 +274,13 @@ def at_most_once(env, calls, kinds=KINDS):
                 assert seen["status"] == "completed", f"seed {seed}: {kind} {job}: {seen['error']}"
                 assert shop.effects[job] == 1, f"seed {seed}: {kind} {job} is completed, and nothing was done"
                 assert service.ask("GET", f"/api/jobs/{job}/verify")[1]["ok"], f"{kind} {job}"
-            assert not person.faults, f"seed {seed}: {person.faults[:5]}"
+            assert not operator.faults, f"seed {seed}: {operator.faults[:5]}"
             if any(kind.endswith("_person") for kind in kinds):
-                assert person.refused > 0, "no answer was too early: this tests nothing"
+                assert operator.refused > 0, "no answer was too early: this tests nothing"
             service.process.send_signal(signal.SIGTERM)
             service.process.wait()
         finally:
-            person.stopping = True
+            operator.stopping = True
             shop.shutdown()
 
 
@@ -291,12 +291,12 @@ def on_every_kind(new_store):
 
 
 @test
-def on_sqlite_a_late_downstream_acts_at_most_once_on_each_call():
+def on_sqlite_a_late_downstream_executes_each_call_at_most_once():
     on_every_kind(dict)
 
 
 @test
-def on_postgres_a_late_downstream_acts_at_most_once_on_each_call():
+def on_postgres_a_late_downstream_executes_each_call_at_most_once():
     from shared.postgres_server import Postgres
     server = Postgres()
     try:
@@ -306,7 +306,7 @@ def on_postgres_a_late_downstream_acts_at_most_once_on_each_call():
 
 
 @test
-def before_and_after_restarts_one_instant_holds():
+def the_earliest_time_for_not_happened_does_not_move_with_restarts():
     """A person is in time from one instant on, which no later restart moves; `job` and the refusal name the same."""
     shop = Shop(1, delay=30)
     with home() as h:
@@ -321,22 +321,22 @@ def before_and_after_restarts_one_instant_holds():
             service.start()
             doubt = until(lambda: service.doubts("j"))[0]
             seen.append(doubt["resolvable_at"])
-            status, said = service.ask("POST", "/api/jobs/j/resolve", {"idempotency_key": doubt["idempotency_key"],
+            status, answer = service.ask("POST", "/api/jobs/j/resolve", {"idempotency_key": doubt["idempotency_key"],
                                                                        "resolution": "not_happened"})
-            assert (status, said["code"]) == (409, "not_settled") and seen[0] in json.dumps(said), said
+            assert (status, answer["code"]) == (409, "not_settled") and seen[0] in json.dumps(answer), answer
             service.kill()
         assert len(set(seen)) == 1, seen
-        opened = seconds(seen[0]) - TIMEOUT_S - grace_s
-        assert began <= opened < began + 9, "it counts from the first opening after the kill"
-        said = expect(h.run("job", "j"), 0)
+        settled_from = seconds(seen[0]) - TIMEOUT_S - grace_s
+        assert began <= settled_from < began + 9, "it counts from the first opening after the kill"
+        answer = expect(h.run("job", "j"), 0)
         shown = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(math.ceil(seconds(seen[0]))))
-        assert f"accepted after {shown}" in said.out, said
+        assert f"accepted after {shown}" in answer.out, answer
         shop.shutdown()
 
 
 @test
-def a_complete_500_settles_its_call():
-    class Broken(Counter):
+def a_complete_500_response_settles_its_call():
+    class Broken(ShopRequest):
         def do_POST(self):
             self.send_response(int(self.path.rsplit("/", 1)[1]))
             self.send_header("Content-Length", "0")
@@ -350,9 +350,9 @@ def a_complete_500_settles_its_call():
             assert service.ask("POST", "/api/jobs", {"agent": "http_person", "id": status})[0] == 201
             doubt = until(lambda: service.doubts(status))[0]
             assert doubt["reason"] == f"http_{status}", doubt
-            answer, said = service.ask("POST", f"/api/jobs/{status}/resolve",
+            answer, reply = service.ask("POST", f"/api/jobs/{status}/resolve",
                                        {"idempotency_key": doubt["idempotency_key"], "resolution": "not_happened"})
-            assert (answer in (200, 202)) == settles, (status, answer, said)
+            assert (answer in (200, 202)) == settles, (status, answer, reply)
         service.kill()
         shop.shutdown()
 

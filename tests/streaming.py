@@ -77,7 +77,7 @@ def test(function):
     return function
 
 
-class Gate:
+class HeldConnection:
     """A connection to the provider that can be held in the middle of an answer, and knows when our side has gone."""
 
     def __init__(self, upstream):
@@ -172,7 +172,7 @@ class Stream:
             pass
         return self
 
-    def said(self):
+    def deltas(self):
         """What each try has said, joined; offsets have no hole."""
         texts = {}
         for ident, name, data in self.seen:
@@ -204,7 +204,7 @@ class Desk:
             [oracles.node(), SERVER, "--key", KEY, "--journal", self.journal, "--scenario", self.theirs / "talk.json"],
             stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
-        self.gate = Gate(self.models.stdout.readline().split()[-1])
+        self.gate = HeldConnection(self.models.stdout.readline().split()[-1])
         self.env |= {"MODELS": self.gate.url, "MODEL_KEY": KEY}
         self.started, self.process, self.shown = [], None, ""
 
@@ -275,7 +275,7 @@ class Desk:
         return [json.loads(line) for line in self.journal.read_text().splitlines()]
 
 
-def answers(events):
+def recorded_answers(events):
     """(invocation, try) → what its record says."""
     return {(e["payload"]["invocation_id"], e["payload"]["try"]): e["payload"] for e in events
             if e["type"] == "tool_invocation_finished"}
@@ -286,27 +286,27 @@ def digest(text):
 
 
 @both
-def pieces_come_before_the_end_and_are_what_is_recorded(desk):
+def deltas_arrive_before_the_end_and_match_the_recorded_answer(desk):
     desk.serve()
     desk.make("talk", "hello", held=True)
     stream = Stream(desk, "j")
     first = stream.until("said")
-    assert desk.job()["status"] == "running" and not answers(desk.events()), "it was told at its end only"
+    assert desk.job()["status"] == "running" and not recorded_answers(desk.events()), "it was told at its end only"
     assert first["node_id"] == "a" and first["try"] == 1 and first["offset"] == 0 and LONG.startswith(first["text"]), first
     desk.gate.open.set()
     stream.rest()
-    ended = answers(desk.events())
-    said = stream.said()
+    ended = recorded_answers(desk.events())
+    texts = stream.deltas()
     assert len([one for one in stream.seen if one[1] == "said"]) > 1, "it came in one piece"
-    assert set(said) == set(ended), (said, ended)
-    for key, text in said.items():
+    assert set(texts) == set(ended), (texts, ended)
+    for key, text in texts.items():
         recorded = ended[key]["result"]["text"]
         assert text == recorded == LONG and digest(text) == digest(recorded), key
     names = [name for _, name, _ in stream.seen]
     assert len(names) - 1 - names[::-1].index("said") < names.index("tool_invocation_finished"), names
     assert [int(i) for i, name, _ in stream.seen if name != "said"] == list(range(1, len(desk.events()) + 1)), "no event is missing"
     desk.make("whole", "hello", "w")
-    whole = next(iter(answers((desk.ended("w"), desk.events("w"))[1]).values()))["result"]
+    whole = next(iter(recorded_answers((desk.ended("w"), desk.events("w"))[1]).values()))["result"]
     streamed = next(iter(ended.values()))["result"]
     assert {k: v for k, v in whole.items() if k != "usage"} == {k: v for k, v in streamed.items() if k != "usage"}, (whole, streamed)
     assert set(whole["usage"]) == set(streamed["usage"]), (whole, streamed)
@@ -314,7 +314,7 @@ def pieces_come_before_the_end_and_are_what_is_recorded(desk):
 
 
 @both
-def a_reader_that_comes_back_in_the_middle_has_all_of_it(desk):
+def a_reader_that_reconnects_receives_the_whole_answer(desk):
     desk.serve()
     desk.make("talk", "hello", held=True)
     first = Stream(desk, "j")
@@ -322,18 +322,18 @@ def a_reader_that_comes_back_in_the_middle_has_all_of_it(desk):
     last = max(int(i) for i, _, _ in first.seen if i)
     first.close()
     again = Stream(desk, "j", after=last)
-    told = again.until("said")
-    assert told["offset"] == 0 and LONG.startswith(told["text"]), told
-    assert not answers(desk.events()), "it was the end that was told"
+    shown_text = again.until("said")
+    assert shown_text["offset"] == 0 and LONG.startswith(shown_text["text"]), shown_text
+    assert not recorded_answers(desk.events()), "it was the end that was told"
     desk.gate.open.set()
     again.rest()
-    assert list(again.said().values()) == [LONG], again.said()
+    assert list(again.deltas().values()) == [LONG], again.deltas()
     assert [int(i) for i, name, _ in again.seen if name != "said"] == list(range(last + 1, len(desk.events()) + 1))
-    assert Stream(desk, "j").rest().said() == {}, "what is over is read in the log"
+    assert Stream(desk, "j").rest().deltas() == {}, "what is over is read in the log"
 
 
 @both
-def a_crash_in_mid_stream_leaves_no_half_answer(desk):
+def a_crash_during_a_stream_records_no_partial_answer(desk):
     desk.serve()
     desk.make("talk", "hello", held=True)
     stream = Stream(desk, "j")
@@ -348,40 +348,40 @@ def a_crash_in_mid_stream_leaves_no_half_answer(desk):
     again = Stream(desk, "j").rest()
     job = desk.ended()
     assert job["status"] == "completed" and job["result"] == LONG, job
-    ended = answers(desk.events())
+    ended = recorded_answers(desk.events())
     assert [p["outcome"] for p in ended.values() if p["outcome"] == "success"] == ["success"], ended
     assert all("text" not in json.dumps(p.get("result")) for p in ended.values() if p["outcome"] != "success"), ended
     success = [key for key, p in ended.items() if p["outcome"] == "success"]
     assert success[0][1] == 2 and len(desk.asked()) == 2, (ended, desk.asked())
-    assert all(text == LONG and key == success[0] for key, text in again.said().items()), again.said()
+    assert all(text == LONG and key == success[0] for key, text in again.deltas().items()), again.deltas()
     desk.run("verify", "j")
 
 
 @both
-def a_stream_that_breaks_is_asked_for_again_and_tells_its_try(desk):
+def a_broken_stream_is_retried_and_deltas_carry_the_try_number(desk):
     desk.serve()
     for number, prompt in enumerate(("cut it", "error event")):
         name = f"j{number}"
         desk.make("talk", prompt, name)
         stream = Stream(desk, name).rest()
-        job, ended = desk.ended(name), answers(desk.events(name))
+        job, ended = desk.ended(name), recorded_answers(desk.events(name))
         assert job["result"] == LONG, job
         codes = [p["error"]["code"] if p["outcome"] != "success" else "" for p in ended.values()]
         # One of the two providers has a word for what it would say with 529, the other has none.
         gave_up = {"openai": "http_500", "anthropic": "http_529"}[desk.provider]
         assert codes == [("reset", gave_up)[number], ""], ended
-        tries = {attempt for _, attempt in stream.said()}
+        tries = {attempt for _, attempt in stream.deltas()}
         assert tries == {1, 2}, (tries, "both tries are heard, each under its number")
-        for (_, attempt), text in stream.said().items():
+        for (_, attempt), text in stream.deltas().items():
             assert LONG.startswith(text) and (attempt == 1 or text == LONG), (attempt, text)
 
 
 @both
-def a_key_that_a_provider_says_back_is_in_no_piece(desk):
+def an_api_key_echoed_by_a_provider_is_redacted_from_deltas(desk):
     desk.serve()
     for name, expected in (("key", "Your key is [secret MODEL_KEY], and [secret MODEL_KEY]."),
                            ("escaped", '{"key": "[secret MODEL_KEY]", "a": "b\\n\\/c"}')):
-        heard = 0
+        streamed = 0
         for size in CUTS:
             job = f"{name}{size}"
             desk.make("talk", f"{name} in {size}s", job, held=True)
@@ -390,13 +390,13 @@ def a_key_that_a_provider_says_back_is_in_no_piece(desk):
             stream.rest()
             assert KEY.encode() not in stream.raw and ESCAPED.encode() not in stream.raw.replace(b"\\\\", b"\\"), job
             assert desk.ended(job)["result"] == expected, (job, desk.job(job)["result"])
-            heard += len(stream.said())
-            assert all(text == expected for text in stream.said().values()), (job, stream.said())
-        assert heard > 0, f"{name}: nothing was said while anybody listened"
+            streamed += len(stream.deltas())
+            assert all(text == expected for text in stream.deltas().values()), (job, stream.deltas())
+        assert streamed > 0, f"{name}: nothing was said while anybody listened"
 
 
 @both
-def a_cancel_closes_the_connection_and_the_job_is_over(desk):
+def a_cancel_closes_the_connection_and_ends_the_job(desk):
     desk.serve()
     desk.make("talk", "hello", held=True)
     stream = Stream(desk, "j")
@@ -407,12 +407,12 @@ def a_cancel_closes_the_connection_and_the_job_is_over(desk):
     stream.rest()
     job = desk.ended()
     assert job["status"] == "cancelled" and not job.get("in_doubt"), job
-    assert [p["error"]["code"] for p in answers(desk.events()).values()] == ["abandoned"], answers(desk.events())
+    assert [p["error"]["code"] for p in recorded_answers(desk.events()).values()] == ["abandoned"], recorded_answers(desk.events())
     assert len(desk.asked()) == 1, "nobody is asked again"
 
 
 @test
-def a_reader_that_does_not_read_holds_up_nobody(desk):
+def a_reader_that_does_not_read_blocks_no_job(desk):
     desk.serve()
     desk.make("talk", "much, please", held=True)
     # By the socket of our own user: what the kernel keeps for a reader over TCP is more than an answer.
@@ -432,14 +432,14 @@ def a_reader_that_does_not_read_holds_up_nobody(desk):
     names = [name for _, name, _ in stream.seen]
     assert names[-1] == "job_completed", names
     assert [int(i) for i, name, _ in stream.seen if name != "said"] == list(range(1, len(desk.events()) + 1)), names
-    (said,) = stream.said().values()
-    assert MUCH.startswith(said) and len(said) < len(MUCH), len(said)
+    (texts,) = stream.deltas().values()
+    assert MUCH.startswith(texts) and len(texts) < len(MUCH), len(texts)
     recorded = [data["payload"]["result"]["text"] for _, name, data in stream.seen if name == "tool_invocation_finished"]
     assert recorded == [MUCH], "the event has all of it"
 
 
 @both
-def the_command_line_follows(desk):
+def events_follow_prints_deltas(desk):
     desk.serve()
     desk.make("talk", "hello", held=True)
     follower, reader = desk.start("events", "j", "-f", "--json", "--said"), desk.start("events", "j", "-f")
@@ -447,10 +447,10 @@ def the_command_line_follows(desk):
     lines = []
     while not lines or "said" not in lines[-1]:
         lines.append(json.loads(follower.stdout.readline()))
-    told = ""
-    while "“" not in told:
-        told += reader.stdout.read(1)
-    assert not answers(desk.events()), "it was told at its end only"
+    shown_text = ""
+    while "“" not in shown_text:
+        shown_text += reader.stdout.read(1)
+    assert not recorded_answers(desk.events()), "it was told at its end only"
     desk.gate.open.set()
     lines += [json.loads(line) for line in follower.stdout.read().splitlines()]
     pieces = [line["said"] for line in lines if "said" in line]
@@ -458,15 +458,15 @@ def the_command_line_follows(desk):
     assert [line for line in lines if "said" not in line] == desk.events()
     assert [json.loads(line) for line in plain.stdout.read().splitlines()] == desk.events(), "each line is an event"
     assert lines.index({"said": pieces[0]}) < [line.get("type") for line in lines].index("tool_invocation_finished")
-    told = (told + reader.stdout.read()).split("“  a  ", 1)[1]
-    assert told.startswith(LONG + "\n") and "tool_invocation_finished" in told, told
+    shown_text = (shown_text + reader.stdout.read()).split("“  a  ", 1)[1]
+    assert shown_text.startswith(LONG + "\n") and "tool_invocation_finished" in shown_text, shown_text
     chosen = desk.run("events", "j", "-f", "--json", "--said", "--type", "node_finished").stdout
     assert "said" not in chosen and len(chosen.splitlines()) == 1, chosen
     desk.run("events", "j", "--said", code=2)
 
 
 @test
-def a_run_on_a_terminal_shows_what_is_said_and_a_pipe_does_not(desk):
+def run_prints_partial_output_on_a_terminal_only(desk):
     words = ("run", "agents.yaml", "talk", "--input", json.dumps({"x": "hello"}))
     ours, theirs = pty.openpty()
     process = desk.start(*words, stderr=theirs)
@@ -478,8 +478,8 @@ def a_run_on_a_terminal_shows_what_is_said_and_a_pipe_does_not(desk):
     except OSError:  # the other side has gone
         pass
     assert process.communicate(timeout=PATIENCE)[0] == LONG + "\n" and process.returncode == 0
-    told = shown.decode().replace("\r\n", "\n")
-    assert LONG.splitlines()[0] in told and "“" in told.split(LONG.splitlines()[0])[0], told
+    shown_text = shown.decode().replace("\r\n", "\n")
+    assert LONG.splitlines()[0] in shown_text and "“" in shown_text.split(LONG.splitlines()[0])[0], shown_text
     os.close(ours)
     silent = desk.run(*words, "--job-id", "p")
     assert LONG.splitlines()[0] not in silent.stderr and silent.stdout.startswith(LONG.splitlines()[0]), silent.stderr

@@ -94,10 +94,10 @@ def in_flight(address):
     with socket.socket(fileno=array.array("i", ancillary[0][2])[0]) as asks:
         asks.settimeout(20)
         asks.sendall(b"GET /api/jobs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        said = b""
+        reply = b""
         while part := asks.recv(65536):
-            said += part
-    head, body = said.decode().split("\r\n\r\n", 1)
+            reply += part
+    head, body = reply.decode().split("\r\n\r\n", 1)
     return {"jobs": [int(head.split()[1]), body]}
 
 def read(path):
@@ -168,11 +168,11 @@ def detached(path, out):
             os.environ.clear()
             time.sleep(0.2)
             try:
-                said = ask(Unix(path), "POST", "/api/keys", {"role": "admin"})
+                reply = ask(Unix(path), "POST", "/api/keys", {"role": "admin"})
             except OSError as error:
-                said = str(error)
+                reply = str(error)
             with open(out + ".new", "w") as file:
-                json.dump(said, file)
+                json.dump(reply, file)
             os.rename(out + ".new", out)
         os._exit(0)
     while not os.path.exists(out):
@@ -200,9 +200,9 @@ def survive(path, out, here):
             os.rename(here + ".new", here)
             while parent(os.getpid()) == SUPERVISOR:
                 pass
-            said = ask(Unix(path), "POST", "/api/keys", {"role": "admin"})
+            reply = ask(Unix(path), "POST", "/api/keys", {"role": "admin"})
             with open(out, "w") as file:
-                json.dump(said, file)
+                json.dump(reply, file)
             time.sleep(60)
         os._exit(0)
     while not os.path.exists(here):

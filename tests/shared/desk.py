@@ -26,16 +26,16 @@ class Till(http.server.ThreadingHTTPServer):
     """Tells of orders, and pays what is posted to it: a repeated key is answered as the first time, and pays nothing."""
 
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), Customer)
+        super().__init__(("127.0.0.1", 0), TillRequest)
         self.lock = threading.Lock()
-        self.says = {}  # path: what is said there instead of an order
+        self.answers = {}  # path: what is said there instead of an order
         self.receipt = lambda body: {"ok": True, "of": body}
-        self.paying = lambda: None  # called with each effect
+        self.on_payment = lambda: None  # called with each effect
         self.url = f"http://127.0.0.1:{self.server_port}"
-        self.forget()
+        self.reset()
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
-    def forget(self):
+    def reset(self):
         self.done = {}  # key: answer
         self.paid = []  # (path, body) of each effect
         self.asked = []  # (path, key) of each request
@@ -54,7 +54,7 @@ class Till(http.server.ThreadingHTTPServer):
         self.server_close()
 
 
-class Customer(http.server.BaseHTTPRequestHandler):
+class TillRequest(http.server.BaseHTTPRequestHandler):
     def answer(self, value):
         body = json.dumps(value).encode()
         self.send_response(200)
@@ -67,7 +67,7 @@ class Customer(http.server.BaseHTTPRequestHandler):
         till = self.server
         with till.lock:
             till.asked.append((self.path, None))
-        self.answer(till.says.get(self.path) or {"id": self.path.rsplit("/", 1)[1], "total": 12})
+        self.answer(till.answers.get(self.path) or {"id": self.path.rsplit("/", 1)[1], "total": 12})
 
     def do_POST(self):
         till = self.server
@@ -79,7 +79,7 @@ class Customer(http.server.BaseHTTPRequestHandler):
             if key not in till.done:
                 till.paid.append((self.path, body))
                 till.done[key] = till.receipt(body)
-                till.paying()
+                till.on_payment()
         self.answer(till.done[key])
 
     def log_message(self, *_):
@@ -131,26 +131,26 @@ class Desk:
 
     def events(self, job="t"):
         """None when there is no such job."""
-        said = self.run("events", job, "--json")
-        return json.loads(said.stdout)["events"] if said.returncode == 0 else []
+        result = self.run("events", job, "--json")
+        return json.loads(result.stdout)["events"] if result.returncode == 0 else []
 
-    def proved(self, job="t", status="completed"):
-        seen = json.loads(self.run("job", job, "--json", code=0).stdout)
-        assert seen["status"] == status, seen
+    def expect_verified(self, job="t", status="completed"):
+        body = json.loads(self.run("job", job, "--json", code=0).stdout)
+        assert body["status"] == status, body
         self.run("verify", job, code=0)
-        return seen
+        return body
 
 
-def hits(done):
+def failpoint_hits(done):
     """The failpoints that a traced run came by, each once."""
     return list(dict.fromkeys(re.findall(r"failpoint (\S+@\d+)", done.stderr)))
 
 
-def dying(point):
+def exit_at(point):
     return {"AETHERIS_FAILPOINTS": point.replace("@", "=exit@")}
 
 
-def named(*words):
+def job_name(*words):
     """A job's name, of a failpoint among others."""
     return "-".join(map(str, words)).replace("@", "-").replace(".", "-")
 

@@ -42,8 +42,8 @@ TOOLS = {
 }
 
 
-def text(said, **more):
-    return {"content": [{"type": "text", "text": said}], **more}
+def text(reply, **more):
+    return {"content": [{"type": "text", "text": reply}], **more}
 
 
 class Server:
@@ -139,17 +139,17 @@ class Server:
             if self.modern:
                 return {"result": {"resultType": "input_required", "inputRequests": {
                     "name": {"method": "elicitation/create", "params": {"mode": "form", "message": "Who?"}}}}}
-            said = ask("elicitation/create", {"message": "Who?", "requestedSchema": OBJECT})["action"]
+            reply = ask("elicitation/create", {"message": "Who?", "requestedSchema": OBJECT})["action"]
             with open(folder / "said", "a") as file:
-                file.write(said + "\n")
-            return {"result": text(said)}
+                file.write(reply + "\n")
+            return {"result": text(reply)}
         if name == "send":
             return {"result": send(args, params.get("inputResponses") or {})}
         if name == "book":
-            said = book(params.get("inputResponses") or {}, params.get("requestState"))
-            while "booked" in json.dumps(said) and (folder / "stop").exists():
+            reply = book(params.get("inputResponses") or {}, params.get("requestState"))
+            while "booked" in json.dumps(reply) and (folder / "stop").exists():
                 time.sleep(0.02)
-            return {"result": said}
+            return {"result": reply}
         if name == "reach":
             host, port = args["address"].split(":")
             return {"result": text(json.dumps({
@@ -166,12 +166,12 @@ class Server:
     def leak(self, args, params, tell):
         """Says its secret in all ways that it has: words, values, a failure, an error, how far it is, and on stderr."""
         secret = os.environ.get("TOKEN") or self.options.token
-        said = " ".join(spellings(secret)) + f" {json.dumps(dict(os.environ)) if not self.options.http else secret}"
-        print(said, file=sys.stderr, flush=True)
-        tell("notifications/progress", {"progressToken": params["_meta"].get("progressToken"), "progress": 1, "message": said})
+        reply = " ".join(spellings(secret)) + f" {json.dumps(dict(os.environ)) if not self.options.http else secret}"
+        print(reply, file=sys.stderr, flush=True)
+        tell("notifications/progress", {"progressToken": params["_meta"].get("progressToken"), "progress": 1, "message": reply})
         if args.get("how") == "error":
-            return {"error": {"code": -32602, "message": said}}
-        return {"result": text(said, isError=args.get("how") == "fail", structuredContent={"said": said})}
+            return {"error": {"code": -32602, "message": reply}}
+        return {"result": text(reply, isError=args.get("how") == "fail", structuredContent={"said": reply})}
 
 
 def tried(action):
@@ -190,8 +190,8 @@ def spellings(secret):
             numbers[:6] + escaped[1:].replace("/", "\\/")]
 
 
-def seal(said):
-    return base64.b64encode(json.dumps(said).encode()).decode()
+def seal(reply):
+    return base64.b64encode(json.dumps(reply).encode()).decode()
 
 
 def asks(state, **questions):

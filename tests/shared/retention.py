@@ -10,7 +10,7 @@ from verify_vectors import read_json, verify  # noqa: E402
 ENDED, WAITING = 200, 12
 
 
-def make(h, env):
+def create_jobs(h, env):
     """200 jobs that ended, and some that wait, made and run by one server between them."""
     from shared.server import Server
     from shared.home import until
@@ -34,10 +34,10 @@ def logs(h, env, names):
     return {name: expect(h.run("events", name, "--json", env=env), 0).out for name in names}
 
 
-def delete_them_whatever_dies(h, env):
+def check_prune_survives_kills(h, env):
     """A prune that dies after the archive, before and after a deletion; asked again it does what is left."""
     env = env or {}
-    make(h, env)
+    create_jobs(h, env)
     waiting = [f"w{i}" for i in range(WAITING)]
     before = logs(h, env, waiting + ["e0", "e77", "e199"])
     dry = expect(h.run("prune", "--older-than", "0s", "--dry-run", "--json", env=env), 0).json()
@@ -47,8 +47,8 @@ def delete_them_whatever_dies(h, env):
     left = ENDED
     for point in ("prune.archived=exit@1", "prune.before=exit@1", "prune.after=exit@1", "prune.archived=exit@2"):
         words = ("prune", "--older-than", "0s", "--archive", "kept", "--json")
-        said = h.run(*words, env={**env, "AETHERIS_FAILPOINTS": point})
-        assert said.code == 137, said
+        result = h.run(*words, env={**env, "AETHERIS_FAILPOINTS": point})
+        assert result.code == 137, result
         now = jobs(h, env)
         archived = {file.name[:-5] for file in (h.path / "kept").glob("*.json")}
         gone = {f"e{i}" for i in range(ENDED)} - set(now)
@@ -58,11 +58,11 @@ def delete_them_whatever_dies(h, env):
     assert 0 < left < ENDED, left
     # A file that is there already and is another one.
     stays = sorted(name for name in jobs(h, env) if name.startswith("e"))[0]
-    ours = h.path / f"other/{stays}.json"
-    ours.parent.mkdir()
-    ours.write_text("something else\n")
-    said = expect(h.run("prune", "--older-than", "0s", "--archive", "other", env=env), 5)
-    assert ours.name in said.err and stays in jobs(h, env) and ours.read_text() == "something else\n", said
+    existing = h.path / f"other/{stays}.json"
+    existing.parent.mkdir()
+    existing.write_text("something else\n")
+    result = expect(h.run("prune", "--older-than", "0s", "--archive", "other", env=env), 5)
+    assert existing.name in result.err and stays in jobs(h, env) and existing.read_text() == "something else\n", result
     done = expect(h.run("prune", "--older-than", "0s", "--archive", "kept", "--json", env=env), 0).json()
     assert (done["jobs"], done["left_jobs"]) == (left, 0), done
     assert sorted(jobs(h, env)) == sorted(waiting)
@@ -83,7 +83,7 @@ def delete_them_whatever_dies(h, env):
         expect(h.run("run", "agents.yaml", "--job-id", name, "--only", env=env), 0)
         expect(h.run("verify", name, env=env), 0)
     # An id and a key of one that is gone make a new job.
-    said = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 78}', "--job-id", "e5",
+    result = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 78}', "--job-id", "e5",
                         "--idempotency-key", "k5", env=env), 0)
-    assert said.json() == {"n": 78}, said
+    assert result.json() == {"n": 78}, result
     expect(h.run("verify", "e5", env=env), 0)
