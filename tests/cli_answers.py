@@ -39,18 +39,18 @@ agents:
       - { id: pay, tool: pay, args: { x: 1 } }
       - { id: lost, tool: doubt }
 """)
-        told = h.path / "told"
-        program = h.path / "tell me"
-        program.write_text(f"#!/bin/sh\ncat >> '{told}'\necho noise\n")
+        received = h.path / "received"
+        program = h.path / "notify me"
+        program.write_text(f"#!/bin/sh\ncat >> '{received}'\necho noise\n")
         program.chmod(0o755)
         result = expect(h.run("run", "people.yaml", "--job-id", "j", "--notify", str(program)), 4)
         assert "noise" not in result.out, result
-        items = {item["kind"]: item for item in map(json.loads, told.read_text().splitlines())}
+        items = {item["kind"]: item for item in map(json.loads, received.read_text().splitlines())}
         assert sorted(items) == ["approval", "in_doubt", "wait"], items
         assert all(item["job"] == "j" for item in items.values()), items
         assert items["wait"]["key"] == "sign" and items["wait"]["node_id"] == "ask", items
         expect(h.run("run", "people.yaml", "--job-id", "j", "--notify", str(program)), 4)
-        assert len(told.read_text().splitlines()) == 3, "nothing new waits"
+        assert len(received.read_text().splitlines()) == 3, "nothing new waits"
         for kind in ("wait", "approval"):
             expect(h.run(*shlex.split(items[kind]["command"])[1:]), 0)
         assert items["in_doubt"]["command"] == "aetheris job j", "no answer is a default"
@@ -131,7 +131,7 @@ def a_call_with_an_unknown_outcome_parks_the_job_until_it_is_resolved():
         assert "the outcome of the call of tool \"doubt\" is unknown" in result.err and "replace RESULT with the call's result as JSON" in result.err, result
         for field in ("idempotency_key", "invocation_id", "external_key", "tool", "node_id", "arguments", "since"):
             assert field in doubt, field
-        # Who is to find out what became of it is shown the call, wherever they look.
+        # Every view shows the call, so an operator can find out its outcome.
         call = (json.dumps(doubt["arguments"], separators=(",", ":")), doubt["external_key"], doubt["tool"])
         assert doubt["arguments"] == {"message": "lost"} and doubt["external_key"], doubt
         for seen in (result.err, expect(h.run("job", "d"), 0).out, expect(h.run("jobs", "--in-doubt"), 0).out):
@@ -140,7 +140,7 @@ def a_call_with_an_unknown_outcome_parks_the_job_until_it_is_resolved():
         assert expect(h.run("resolve", "d", "0" * 64, "happened", "1", "--json"), 5).json()["code"] == "not_in_doubt"
         expect(h.run("resolve", "d", key, "perhaps"), 2)
         assert expect(h.run("resolve", "d", key[:12], "happened", '{"id":9}'), 0).out.endswith('\nresult: {"id":9}\n')
-        for _ in range(2):  # before the job goes on, and after it has ended
+        for _ in range(2):  # before the job continues, and after it has ended
             again = expect(h.run("resolve", "d", key, "happened", '{"id":9}'), 0)
             assert re.match(r"already answered with the same payload, by .+ at 20\S+ \S+Z\n", again.out), again
             other = expect(h.run("resolve", "d", key, "happened", "1", "--json"), 5).json()
@@ -286,7 +286,7 @@ def approvals_signals_and_messages_are_requested_and_answered():
 @test
 def run_reports_a_job_that_parks_immediately():
     with home() as h:
-        for n in range(25):  # it may park before `run` looks at it for the first time
+        for n in range(25):  # it may park before `run` reads it for the first time
             result = expect(h.run("run", "agents.yaml", "doubts", "--only", "--job-id", f"d{n}"), 4)
             assert f"aetheris resolve d{n} " in result.err, result
 

@@ -65,7 +65,7 @@ def cancel_compensates_completed_calls_and_reports_it():
         (h.path / "agents.yaml").write_text(SIDES)
         expect(h.run("run", "agents.yaml", "--job-id", "t"), 4)
         expect(h.run("cancel", "t"), 0)
-        assert expect(h.run("job", "t", "--json"), 0).json()["status"] == "queued", "nobody has undone it yet"
+        assert expect(h.run("job", "t", "--json"), 0).json()["status"] == "queued", "nothing is compensated yet"
         expect(h.run("run", "agents.yaml", "--job-id", "t"), 1)
         assert side_effects(h) == ["flight", "hotel", "unhotel", "unflight"]
         body = expect(h.run("job", "t", "--json"), 0).json()
@@ -127,7 +127,7 @@ def a_job_killed_at_every_point_calls_and_compensates_once():
             expect(h.run("verify", "t"), 0)
             if killed == 0:
                 return
-    raise AssertionError("it never came to an end")
+    raise AssertionError("it never ended")
 
 
 @test

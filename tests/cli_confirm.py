@@ -58,7 +58,7 @@ class Shop:
         self.address = self.process.stdout.readline().split()[1]
 
     def change(self, path):
-        """Somebody else changes a charge."""
+        """Another client changes a charge."""
         connection = http.client.HTTPConnection(*self.address.split(":"), timeout=PATIENCE)
         connection.request("POST", "/control", json.dumps({"change": path}))
         assert connection.getresponse().status == 200
@@ -71,7 +71,7 @@ class Shop:
 
 @contextlib.contextmanager
 def killed_after_a_charge(verify, confirm="", change=True):
-    """A job that has charged and was killed in its next call; then somebody else changed the charge."""
+    """A job that was killed in the call after its charge; then another client changed the charge."""
     with home() as h:
         shop = Shop(h)
         (h.path / "agents.yaml").write_text(CHARGES.replace("SHOP", "http://" + shop.address)
@@ -206,7 +206,7 @@ def a_job_killed_at_every_point_confirms_and_charges_once():
             expect(h.run("verify", "c"), 0)
             if result.code != 137 and not split:
                 return
-    raise AssertionError("it never came to an end")
+    raise AssertionError("it never ended")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def test(function):
     return function
 
 
-# The tool `stamp` counts its calls in calls.txt, and fails as long as there is no file `mended`.
+# The tool `stamp` counts its calls in calls.txt, and `fragile` fails until the file `fixed` exists.
 FORKS = r"""
 aetheris: 1
 tools:
@@ -25,7 +25,7 @@ tools:
     command: ["sh", "-c", "cat > /dev/null; echo \"$AETHERIS_IDEMPOTENCY_KEY $0\" >> calls.txt; echo \"$0\"", "${ .args.what }"]
     effect: at_most_once
   fragile:
-    command: ["sh", "-c", "cat > /dev/null; test -e mended || exit 3; echo \"$AETHERIS_IDEMPOTENCY_KEY $0\" >> calls.txt; echo \"$0\"", "${ .args.what }"]
+    command: ["sh", "-c", "cat > /dev/null; test -e fixed || exit 3; echo \"$AETHERIS_IDEMPOTENCY_KEY $0\" >> calls.txt; echo \"$0\"", "${ .args.what }"]
     effect: at_most_once
 agents:
   trip:
@@ -50,7 +50,7 @@ REPLANNED = FORKS.replace("what: old", "what: \"new ${ .steps.w }\"")
 
 
 def recorded_calls(h):
-    """What was called: one line of words for each."""
+    """The arguments of each call."""
     file = h.path / "calls.txt"
     return [line.split(" ", 1)[1] for line in file.read_text().splitlines()] if file.exists() else []
 
@@ -65,10 +65,10 @@ def retry_resumes_a_failed_job_after_its_tool_was_fixed():
         (h.path / "agents.yaml").write_text(FORKS)
         expect(h.run("run", "agents.yaml", "trip", "--job-id", "t", "--input", '{"n":"1"}'), 1)
         assert recorded_calls(h) == ["one 1"]
-        (h.path / "mended").touch()
+        (h.path / "fixed").touch()
         result = expect(h.run("retry", "t", "--job-id", "t2"), 0)
         assert result.out == "t2\n" and "aetheris run FILE --job-id t2" in result.err, result
-        assert expect(h.run("retry", "t", "--job-id", "t2"), 0).out == "t2\n", "the same again is the same job"
+        assert expect(h.run("retry", "t", "--job-id", "t2"), 0).out == "t2\n", "the repeated request returns the same job"
         body = expect(h.run("job", "t2", "--json"), 0).json()
         assert body["status"] == "queued" and body["forked_from"]["job_id"] == "t", body
         expect(h.run("run", "agents.yaml", "--job-id", "t2"), 0)
@@ -80,7 +80,7 @@ def retry_resumes_a_failed_job_after_its_tool_was_fixed():
         nodes = expect(h.run("trace", "t2", "--json"), 0).json()["nodes"]
         assert [node["imported"] for node in nodes] == [True, False, False]
         assert "imported" in expect(h.run("trace", "t2"), 0).out
-        assert expect(h.run("job", "t", "--json"), 0).json()["status"] == "failed", "the first one is not touched"
+        assert expect(h.run("job", "t", "--json"), 0).json()["status"] == "failed", "the first job is unchanged"
         assert expect(h.run("retry", "t2", "--json"), 2).json()["code"] == "input_invalid"
         assert expect(h.run("retry", "nobody", "--json"), 3).json()["code"] == "not_found"
 
@@ -100,7 +100,7 @@ def a_fork_names_the_items_of_a_map_as_other_commands_do():
 def a_fork_lists_the_effects_it_would_repeat_and_requires_consent():
     with home() as h:
         (h.path / "agents.yaml").write_text(FORKS)
-        (h.path / "mended").touch()
+        (h.path / "fixed").touch()
         expect(h.run("run", "agents.yaml", "trip", "--job-id", "t", "--input", '{"n":"1"}'), 0)
         events = expect(h.run("events", "t", "--json"), 0).json()["events"]
         at = next(e["seq"] for e in events if e["type"] == "node_started" and e["payload"]["node_id"] == "b")
@@ -111,7 +111,7 @@ def a_fork_lists_the_effects_it_would_repeat_and_requires_consent():
         assert "--repeat-effects" in result.err and "b (fragile, applied)" in result.err, result
         sent = {e["payload"]["node_id"]: e["seq"] for e in events if e["type"] == "tool_invocation_started"}
         assert re.search(rf"^b +\w+ +at_most_once +applied +\w+ +{sent['b']}$", result.err, re.M), result
-        assert expect(h.run("jobs", "--json"), 0).json()["jobs"][0]["id"] == "t", "nothing was made"
+        assert expect(h.run("jobs", "--json"), 0).json()["jobs"][0]["id"] == "t", "no job was created"
         one = ["--repeat", step_id_of(h, "t", "b")]
         expect(h.run("fork", "t", "--at", str(at), *one), 5)
         both = one + ["--repeat", step_id_of(h, "t", "c")]
@@ -125,7 +125,7 @@ def a_fork_lists_the_effects_it_would_repeat_and_requires_consent():
         assert expect(h.run("run", "agents.yaml", "--job-id", keyed), 0).out == "three two one 1 2\n"
         assert recorded_calls(h)[0] == "one 1" and recorded_calls(h).count("one 1") == 1, recorded_calls(h)
         assert len(recorded_calls(h)) == 7
-        # At the end of it all that stands is taken over.
+        # A fork at the last event imports everything.
         assert expect(h.run("fork", "t", "--at", str(events[-1]["seq"]), "--job-id", "e"), 0).out == "e\n"
         expect(h.run("run", "agents.yaml", "--job-id", "e"), 0)
         assert len(recorded_calls(h)) == 7
@@ -173,7 +173,7 @@ def a_new_plan_must_name_the_effects_that_it_drops():
         result = expect(h.run("plan", "w", "other.yaml", "--drop", "a", "--json"), 0).json()
         assert result["drop"] == ["a"] and result["carried"] == [], result
         result = expect(h.run("run", "other.yaml", "--job-id", "w"), 4)
-        assert "signal w 'go#1'" in result.err, "the wait begins anew, under a key of its own"
+        assert "signal w 'go#1'" in result.err, "the wait starts again, under its own key"
         expect(h.run("signal", "w", "go#1", "1"), 0)
         expect(h.run("run", "other.yaml", "--job-id", "w"), 0)
         assert recorded_calls(h) == ["first", "second", "old"]
@@ -232,7 +232,7 @@ def a_fork_or_a_new_plan_that_is_killed_is_atomic():
                 expect(h.run("verify", job), 0)
             if killed == 0:
                 return
-    raise AssertionError("it never came to an end")
+    raise AssertionError("it never ended")
 
 
 @test

@@ -54,14 +54,14 @@ def a_signed_head_proves_the_signer_and_the_completeness_of_the_log():
         assert expect(h.run("verify", "a", "--key", "eve.pub", "--json"), 6).json()["head"] == "unknown_key"
         assert expect(h.run("verify", "a", "--key", "eve", "--key", "ada", "--json"), 0).json()["head"] == "intact"
         assert expect(h.run("verify", "a", "--json", env={"AETHERIS_SIGNING_KEY": "ada"}), 0).json()["head"] == "intact"
-        # Somebody without a key goes on with it, then somebody with one.
+        # A process without a key continues the job, then one with a key.
         expect(h.run("signal", "a", "go-a", "1"), 0)
         proof = expect(h.run("verify", "a", "--key", "ada", "--json"), 0).json()
         assert proof["head"] == "unsigned" and "up to event" in proof["proofs"]["event_chain"]["detail"], proof
         expect(h.run("run", "agents.yaml", "asks", "--job-id", "a", env={"AETHERIS_SIGNING_KEY": "ada"}), 0)
         proof = expect(h.run("verify", "a", "--key", "ada", "--json"), 0).json()
         assert proof["head"] == "intact", proof
-        # The end is cut off, and the rows are made to fit.
+        # The end is removed, and the rows are changed to match.
         body = expect(h.run("inspect", "a", "--json"), 0).json()
         with contextlib.closing(sqlite3.connect(h.store)) as db:
             rows = db.execute("SELECT id, last_seq, body FROM commits ORDER BY id").fetchall()
@@ -136,7 +136,7 @@ def a_log_with_missing_commits_exits_with_6():
             assert proof["ok"] is False and proof["head"] == head, (which, result)
             detail = proof["proofs"]["event_chain"]["detail"]
             assert proof["proofs"]["event_chain"]["ok"] is False
-            before = gone[0][1] - 1  # the last event that is there
+            before = gone[0][1] - 1  # the last event that exists
             assert re.search(rf"\bevent {before}\b", detail), (which, detail)
             assert "NOT verified" in expect(h.run("verify", "a"), 6).out
             for words in (["job", "a"], ["events", "a"], ["trace", "a"], ["replay", "a"]):
@@ -156,7 +156,7 @@ def a_rolled_back_store_is_detected_and_can_be_accepted():
         h.wait_for_hold()
         runner.kill()
         runner.wait()
-        expect(h.run("pause", "queued"), 0)  # so that the store is closed in order
+        expect(h.run("pause", "queued"), 0)  # so that the store is closed cleanly
         expect(h.run("resume", "queued"), 0)
         backup = h.path / "backup.db"
         shutil.copy(h.store, backup)
@@ -195,7 +195,7 @@ def a_rolled_back_store_is_detected_and_can_be_accepted():
             expect(h.run("run", "agents.yaml", "--job-id", job, "--only"), 0)
         for job in ("queued", "live", "waiting", "parked", "done"):
             expect(h.run("verify", job), 0)
-        shutil.copy(backup, h.store)  # from before what was accepted
+        shutil.copy(backup, h.store)  # older than the accepted rollback
         expect(h.run("run", "agents.yaml", "echo"), 7)
 
 
@@ -222,7 +222,7 @@ def a_redacted_value_is_removed_everywhere_and_the_log_still_verifies():
             expect(h.run("redact", "nobody", "1", "--reason", "x"), 3)
             assert expect(h.run("audit", "--json"), 0).json()["entries"] == []
 
-            body = expect(h.run("redact", "a", *names, "--reason", "she asked", "--json"), 0).json()
+            body = expect(h.run("redact", "a", *names, "--reason", "by request", "--json"), 0).json()
             assert [f"{v['seq']}:{v['field']}" for v in body["redacted"]] == sorted(
                 names, key=lambda n: (int(n.split(":")[0]), n)) and body["gone"] == [], body
             after = expect(h.run("events", "a", "--json"), 0).json()["events"]
@@ -246,7 +246,7 @@ def a_redacted_value_is_removed_everywhere_and_the_log_still_verifies():
             one = entries[0]
             assert (one["act"], one["job"], one["seq"], one["prev_hash"]) == ("redact", "a", 1, "0" * 64), one
             beside = {"effects": 1} if durability == "split" else {}
-            assert one["detail"] == {**beside, "reason": "she asked", "values": body["redacted"]}, one
+            assert one["detail"] == {**beside, "reason": "by request", "values": body["redacted"]}, one
             assert one["by"].startswith("cli:"), one
             assert SECRET not in json.dumps(entries)
             expect(h.run("run", "agents.yaml", "--job-id", "a"), 0)
@@ -268,8 +268,8 @@ tools:
 agents:
   a:
     plan:
-      - { id: says, tool: echo, args: { $redacted: "${ .input.digest }" } }
-      - { id: fails, tool: fail, needs: [says], args: { of: "${ .steps.says }" } }
+      - { id: echoes, tool: echo, args: { $redacted: "${ .input.digest }" } }
+      - { id: fails, tool: fail, needs: [echoes], args: { of: "${ .steps.echoes }" } }
 """)
         expect(h.run("run", "looks.yaml", "--job-id", "j", "--input", json.dumps({"digest": "a" * 64})), 1)
         result = [e["payload"].get("result") for e in expect(h.run("events", "j", "--json"), 0).json()["events"]]
@@ -280,13 +280,13 @@ agents:
         for job in ("j", "again", "f"):
             proof = expect(h.run("verify", job, "--json"), 0).json()
             assert proof["redacted"] == [] and " the plan" in proof["proofs"]["replay"]["detail"], proof
-        says = next(e["seq"] for e in expect(h.run("events", "j", "--json"), 0).json()["events"]
-                    if e["payload"].get("result") == lookalike)
-        expect(h.run("redact", "j", f"{says}:result", "--keep-forks", "--reason", "x"), 0)
+        result_seq = next(e["seq"] for e in expect(h.run("events", "j", "--json"), 0).json()["events"]
+                          if e["payload"].get("result") == lookalike)
+        expect(h.run("redact", "j", f"{result_seq}:result", "--keep-forks", "--reason", "x"), 0)
         result = expect(h.run("retry", "j", "--job-id", "late"), 2)
         assert "has been erased from the log" in result.err, result
         gone = expect(h.run("verify", "j", "--json"), 0).json()["redacted"]
-        assert gone == [{"field": "blind", "seq": 1}, {"field": "result", "seq": says}], gone
+        assert gone == [{"field": "blind", "seq": 1}, {"field": "result", "seq": result_seq}], gone
 
 
 @test
@@ -310,7 +310,7 @@ def the_audit_log_records_operations_and_each_modification_is_detected():
         run_sql(h.store, "UPDATE jobs SET priority = 9 WHERE job_id = 'a'")
         expect(h.run("rebuild", "--check"), 6)
         expect(h.run("rebuild"), 0)
-        expect(h.run("rebuild"), 0)  # nothing to do, nothing to tell
+        expect(h.run("rebuild"), 0)  # nothing to do, nothing to record
         acts = [(e["act"], e["job"]) for e in expect(h.run("audit", "--json"), 0).json()["entries"]]
         assert acts == [("fork", "a"), ("rebuild", "")], acts
         expect(h.run("cancel", "f"), 0)

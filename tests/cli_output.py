@@ -82,9 +82,9 @@ def a_failed_write_of_output_exits_with_7_and_is_reported():
             result = expect(run_into(*words), 7)
             assert "No space left on device" in result.err and result.err.count("error:") == 1, result
         assert expect(h.run("run", "agents.yaml", "--job-id", "b"), 0).json() == {"n": 2}  # the job itself was done
-        expect(run_into("run", "agents.yaml", "fails", "--json"), 1)  # what is worse is said
+        expect(run_into("run", "agents.yaml", "fails", "--json"), 1)  # the more severe error is reported
         expect(run_into("job", "nobody", "--json"), 3)
-        reader, writer = os.pipe()  # whoever read has gone: as every program in a pipe, without a word
+        reader, writer = os.pipe()  # the reader is gone: end like every program in a pipe, without a message
         os.close(reader)
         try:
             done = subprocess.run([h.program, "events", "a"], cwd=h.path, env=h.env, stdin=subprocess.DEVNULL, stdout=writer,
@@ -92,7 +92,7 @@ def a_failed_write_of_output_exits_with_7_and_is_reported():
         finally:
             os.close(writer)
         assert done.returncode == 128 + signal.SIGPIPE and done.stderr == "", done
-        # A stdout that was never open is not taken for one of our own files.
+        # A closed stdout is not confused with another file of the process.
         done = subprocess.run(["sh", "-c", 'exec "$0" run agents.yaml echo --input \'{"n":3}\' >&-', h.program], cwd=h.path,
                               env=h.env, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
         assert done.returncode == 7, done
@@ -115,7 +115,7 @@ agents: { any: { plan: [ { id: s, tool: say, args: { n: "${ .input.n }" } } ], o
             result = [expect(h.run(*words, env={"COLUMNS": columns}), 0).out for columns in ("40", "300")]
             assert result[0] == result[1] and "…" not in result[0], (words, result)
         assert long in h.run("job", "j" * 60).out and "red" * 20 in h.run("jobs").out
-        # The arguments of a call that is to be approved, and of one whose outcome is unknown.
+        # The arguments of a call that waits for approval, and of one whose outcome is unknown.
         (h.path / "asks.yaml").write_text("""
 aetheris: 1
 tools:

@@ -285,7 +285,7 @@ def a_failing_disk_ends_the_run_and_the_next_run_resumes():
             assert done.stderr.count("tried again") <= 1, done.stderr
             if "[store_stopped]" in done.stderr:
                 ends.add("stopped")
-            # The disk is well again: what was begun ends, what was not is begun.
+            # The disk works again: the job is resumed, or started.
             expect(h.run("run", "agents.yaml", "sleeps", "--job-id", f"j{n}"), 0)
         assert {0, 7, "stopped"} <= ends, ends
 

@@ -38,7 +38,7 @@ def without_an_owner_read_commands_write_nothing_and_a_signal_runs_no_job():
     with home() as h:
         expect(h.run("run", "agents.yaml", "asks", "--job-id", "a", "--only"), 4)
 
-        def written():  # not the index of the write-ahead log, which readers share
+        def written():  # without the index of the write-ahead log, which readers share
             files = [h.store, h.store.with_name(h.store.name + "-wal")]
             return [file.read_bytes() if file.exists() else b"" for file in files]
 

@@ -72,13 +72,13 @@ def rebuild_restores_the_rows_of_every_kind_of_job():
         assert "6 rebuilt" in result.out, result
         after = rows_of(h.store)
         for table, rows in before.items():
-            if table not in ("audit", "meta"):  # that it was made anew is told there
+            if table not in ("audit", "meta"):  # they record the rebuild
                 assert after[table] == rows, (table, rows, after[table])
         assert len(after["audit"]) == 1, after["audit"]
         expect(h.run("rebuild", "--check"), 0)
 
         run_sql(h.store, "DELETE FROM checkpoints")
-        expect(h.run("rebuild", "--check"), 0)  # there need not be one
+        expect(h.run("rebuild", "--check"), 0)  # checkpoints are optional
         expect(h.run("rebuild"), 0)
         assert rows_of(h.store)["checkpoints"] == before["checkpoints"]
         for job in ("done", "failed", "waiting", "parked", "long", "live"):

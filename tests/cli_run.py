@@ -195,7 +195,7 @@ def a_job_is_not_claimed_with_an_agents_file_that_cannot_run_it():
             "  echo: { plan: [ { id: a, tool: other } ] }\n")
         result = expect(h.run("run", "less.yaml", "--job-id", "e", "--json"), 5)
         assert result.json()["code"] == "needs_version" and "echo" in result.json()["detail"], result
-        result = expect(h.run("run", "less.yaml"), 0)  # and it does not stand in the way of others
+        result = expect(h.run("run", "less.yaml"), 0)  # and it does not block other jobs
         body = expect(h.run("job", "e", "--json"), 0).json()
         assert body["status"] == "queued" and body["attempt"] == 0, body
         assert expect(h.run("run", "agents.yaml", "--job-id", "e"), 0).json() == {"n": 1}
@@ -285,7 +285,7 @@ agents:
         expect(h.run("run", "v.yaml", "--job-id", "strict"), 4)
         assert "until `version`" in expect(h.run("resume", "strict"), 5).err
         assert len(h.run("events", "strict", "--type", "job_parked", "--json").json()["events"]) == 1
-        # A plan that is not strict takes any version; a cancelled job needs none.
+        # A plan that is not strict accepts any version; a cancelled job needs none.
         file("two", "warn")
         expect(h.run("plan", "other", "v.yaml"), 0)
         expect(h.run("run", "v.yaml", "--job-id", "other"), 0)
@@ -301,7 +301,7 @@ agents:
         file("two", "strict")
         expect(h.run("run", "v.yaml", "--job-id", "swept"), 4)
         file("one", "strict")
-        expect(h.run("run", "v.yaml", "--job-id", "new"), 0)  # whoever starts takes what waited for its version
+        expect(h.run("run", "v.yaml", "--job-id", "new"), 0)  # a process that starts claims jobs that waited for its version
         until(lambda: h.run("job", "swept", "--json").json()["status"] in ("queued", "waiting", "completed"))
 
         file("one", "route")

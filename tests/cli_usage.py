@@ -240,7 +240,7 @@ def commands_that_cannot_work_are_not_suggested():
         expect(h.run("run", "agents.yaml", "echo", "--job-id", "e"), 0)
         result = expect(h.run("fork", "e", "--at", "0"), 2)
         assert "--at must be at least 1" in result.err and "missing" not in result.err, result
-        # The same refusal for whatever comes too late, also for the plan that it had.
+        # Each request to an ended job gets the same error, also the plan that it already had.
         for words in (("plan", "e", "agents.yaml"), ("pause", "e"), ("cancel", "e"), ("budget", "e", "--tokens", "4")):
             assert "[job_terminal]" in expect(h.run(*words), 5).err, words
         result = expect(h.run("budget", "e", "--note", "x"), 2)

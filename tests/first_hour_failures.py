@@ -313,7 +313,7 @@ def a_definitive_error_is_not_retried():
 
 @test
 def tools_with_side_effects_and_single_tries_are_not_retried_by_default():
-    # The at_most_once call of unknown outcome is not repeated: the job waits for an operator.
+    # An at_most_once call with an unknown outcome is not repeated: the job waits for an operator.
     for agent, code in (("once", 1), ("pay", 4), ("mark", 4)):
         with home() as h, Upstream(503, retry_after=0) as upstream:
             run_with_retries(h, agent, upstream, code)

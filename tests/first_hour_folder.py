@@ -52,7 +52,7 @@ def when_the_first_run_is_killed_the_second_takes_over():
         assert expect(h.end(third), 0).out == "held\n"
         events = expect(h.run("events", "s", "--json"), 0).json()["events"]
         assert [e["type"] for e in events].count("tool_invocation_started") == 1, events
-        # A call at most once is not repeated: its outcome is unknown, or its program finished and was heard.
+        # A call at most once is not repeated: its outcome is unknown, or its program finished and its result arrived.
         assert len(lines_of(h, "began.txt")) <= 4, lines_of(h, "began.txt")
         for job in ("r", "s", "t"):
             expect(h.run("verify", job), 0)
@@ -177,7 +177,7 @@ def a_mistyped_path_of_a_store_creates_nothing():
 def a_store_of_another_user_is_refused():
     with home() as h:
         if os.geteuid() != 0:
-            return  # only root can give a folder away
+            return  # only root can change the owner of a folder
         expect(h.run("run", "agents.yaml", "echo"), 0)
         below = h.path / "x"
         below.mkdir()
@@ -187,7 +187,7 @@ def a_store_of_another_user_is_refused():
                 done = subprocess.run([h.program, *words], cwd=folder, env=h.env, capture_output=True, text=True)
                 assert done.returncode == 2 and "belongs to another user (uid 12345)" in done.stderr, done
         os.chown(h.path / ".aetheris", 0, 0)
-        # A link of another user to our own store is not followed.
+        # A link of another user to this store is not followed.
         (below / ".aetheris").symlink_to(h.path / ".aetheris")
         os.lchown(below / ".aetheris", 12345, 12345)
         done = subprocess.run([h.program, "jobs"], cwd=below, env=h.env, capture_output=True, text=True)

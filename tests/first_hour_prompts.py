@@ -89,7 +89,7 @@ def a_transcript_shows_the_conversation_of_a_running_and_a_finished_job():
                             turn.format(2) + r"\[assistant\] The order exists\. I request the refund\.\n"
                             r'→ refund \{"amount":12,"order":"43"\}  \(at_most_once\)\n← refund \{"receipt":7\}  \d+ ms\n' +
                             turn.format(3) + r"\[assistant\] 12 EUR was refunded for order 43\.\n\n\[completed\] .*\n", body), body
-        # What was followed is the same, between the heads of its beginning and its end.
+        # The followed transcript has the same body, between its first and its last header.
         assert piped.read_text(encoding="utf-8").partition("\n")[2] == f"{body}\n{head}\n"
 
 

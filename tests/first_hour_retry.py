@@ -59,7 +59,7 @@ def a_job_that_was_retried_names_its_newest_retry_and_no_other_command():
         (h.path / "trip.yaml").write_text(BROKEN, encoding="utf-8")
         expect(h.run("retry", "x1", "trip.yaml", "--job-id", "x1-retry-1"), 1)
         fix(h)
-        # Another retry would make the calls again that the last one made.
+        # Another retry would repeat the calls of the last one.
         for more in ([], ["--job-id", "x3"]):
             result = expect(h.run("retry", "x1", "trip.yaml", *more), 5)
             assert "x1-retry-2 (completed)" in result.err and "[effects_repeated]" in result.err, result

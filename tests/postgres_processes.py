@@ -105,14 +105,14 @@ def a_revoked_key_is_refused_by_all_processes_within_a_second():
             assert server.get("/api/jobs", headers=headers)[0] == 200
             assert server.get("/api/jobs")[0] == 401
         expect(h.run("keys", "revoke", made["id"], env=env), 0)
-        time.sleep(1.0)  # what is promised, to the second
+        time.sleep(1.0)  # the guaranteed second
         assert [server.get("/api/jobs", headers=headers)[0] for server in servers] == [401, 401]
         for server in servers:
             expect(server.stop(), 0)
 
 
 class StreamingModel(http.server.BaseHTTPRequestHandler):
-    """A model that says a number every 50 ms, until it is enough."""
+    """A model that streams a number every 50 ms until it is stopped."""
 
     stop = threading.Event()
 
@@ -137,7 +137,7 @@ class StreamingModel(http.server.BaseHTTPRequestHandler):
 
 
 class StreamReader:
-    """A live stream of job `a`: when each piece of an answer came, and when it ended."""
+    """An event stream of job `a`: the times of its deltas, and of its end."""
 
     def __init__(self, server, key):
         self.connection = http.client.HTTPConnection(server.address, timeout=60)
@@ -156,7 +156,7 @@ class StreamReader:
 
 
 class PausableLink:
-    """A way to PostgreSQL on which nothing passes while it is not `open`."""
+    """A proxy to PostgreSQL that forwards nothing while it is not `open`."""
 
     def __init__(self):
         self.open = threading.Event()
@@ -189,7 +189,7 @@ class PausableLink:
 
 @contextlib.contextmanager
 def running_stream(link=None):
-    """A server that runs job `a`, whose model talks on and on; a key that is to be revoked, its id, and another key."""
+    """A server that runs job `a` with an endless model stream. Yields a key to revoke, its id, and another key."""
     with shared_store() as (h, env):
         model = http.server.ThreadingHTTPServer(("127.0.0.1", 0), StreamingModel)
         model.daemon_threads = True
@@ -225,10 +225,10 @@ def a_live_stream_ends_within_a_second_when_another_process_revokes_its_key():
         expect(h.run("keys", "revoke", key_id, env=env), 0)
         revoked = time.monotonic()
         until(lambda: reader.ended)
-        # A second is promised; the rest is for a busy machine. A question of the stream takes 15.
+        # The guarantee is one second; the rest is for a busy machine. The periodic check of a stream takes 15.
         assert reader.ended - revoked < 4, reader.ended - revoked
         assert reader.pieces[-1] - revoked < 4, reader.pieces[-1] - revoked
-        until(lambda: on.pieces[-1] > reader.ended)  # others hear on
+        until(lambda: on.pieces[-1] > reader.ended)  # other streams continue
 
 
 @test
@@ -243,9 +243,9 @@ def no_partial_output_is_streamed_while_the_store_is_unreachable():
         time.sleep(max(0, silent + 5 - time.monotonic()))
         late = [at - silent for at in reader.pieces if at - silent > 3]
         link.open.set()
-        assert not late, f"{len(late)} pieces, the last after {late[-1]} s"
+        assert not late, f"{len(late)} deltas, the last after {late[-1]} s"
         until(lambda: reader.ended)
-        assert reader.pieces[-1] - silent < 3, "it was told what was held back"
+        assert reader.pieces[-1] - silent < 3, "withheld deltas were streamed"
 
 
 @test
@@ -295,7 +295,7 @@ def a_tool_of_a_worker_can_neither_approve_its_payment_nor_create_a_key():
                 assert attacks.is_forbidden(answer), (attempt, name, answer)
         assert not (h.path / "paid.txt").exists()
         assert expect(h.run("keys", "list", "--json", env=env), 0).json()["keys"] == []
-        # The same request of the operator is taken.
+        # The same request of an operator is accepted.
         status, result = s.post("/api/approvals/" + decision, {"decision": "approve"})
         assert status < 300, result
         until(lambda: (h.path / "paid.txt").exists())
@@ -340,7 +340,7 @@ def processes_that_share_a_store_use_separate_running_files():
         for server in calm:
             expect(server.stop(), 0)
         expect(h.run("run", "agents.yaml", "calm", env=env), 0)
-        assert len(list((h.path / ".aetheris").glob("*.running.*"))) == 3, "each is used again"
+        assert len(list((h.path / ".aetheris").glob("*.running.*"))) == 3, "each file is reused"
 
 
 @test

@@ -50,7 +50,7 @@ TABLES = ("jobs", "heads", "commits", "labels", "checkpoints", "effects", "ledge
           "summaries")
 
 
-# Every column that follows from the log. Who holds a job, and its epoch, are sources.
+# Every column that is derived from the log. The lease holder and the epoch are not.
 DAMAGE = """
 UPDATE jobs SET agent = 'nobody', idempotency_key = '';
 UPDATE jobs SET request_hash = 'x', priority = 77 - priority, capabilities = '{no}', created_at = number, forked_from = 'x';
@@ -94,7 +94,7 @@ def rebuild_restores_the_rows_of_every_kind_of_job_also_while_a_server_runs():
         assert status in ([], [{"column": "status", "derived": "'completed'", "stored": "'running'", "table": "heads"}]), body
         refused = expect(h.run("rebuild", "--job", "done", env=env), 6)
         assert "another job of agent echo" in refused.out + refused.err, refused
-        assert rows_of(env) == damaged, "who compares writes nothing, and what is refused neither"
+        assert rows_of(env) == damaged, "neither a comparison nor a refused rebuild writes"
 
         result = expect(h.run("rebuild", env=env), 0)
         assert "5 rebuilt" in result.out, result
@@ -119,7 +119,7 @@ def rebuild_restores_the_rows_of_every_kind_of_job_also_while_a_server_runs():
         cut = rows_of(env)
         result = expect(h.run("rebuild", "--json", env=env), 6).json()
         assert not result["ok"], result
-        assert rows_of(env) == cut, "the rows that tell of a lost end stay"
+        assert rows_of(env) == cut, "the rows of a truncated log stay"
 
 
 @test
@@ -146,14 +146,14 @@ def a_changed_fairness_label_is_not_reported_as_a_difference_by_rebuild():
 
 
 def dump(env):
-    """The store as it stands, as the operations manual says; put back by `restored`."""
+    """Dumps the store as the operations manual describes; `restore` restores it."""
     path = f"/tmp/aetheris-{os.getpid()}-{next(NUMBERS)}.dump"
     running_server().program("pg_dump", "-Fc", "-n", "aetheris", "-f", path, env["AETHERIS_STORE"].rsplit("/", 1)[1])
     return path
 
 
 def forget_location(env):
-    """From now on the store takes the tables as they are for the ones that it was written in, as before a version that knows."""
+    """Removes the recorded location, as in a store of an older version."""
     sql(env, "DELETE FROM aetheris.meta WHERE key = 'place'")
 
 

@@ -80,8 +80,8 @@ def an_unreachable_server_exits_with_7():
         expect(h.run("jobs", env={"AETHERIS_URL": "127.0.0.1:1"}), 2)
 
 
-# What each command does when AETHERIS_URL names a server: asks it, refuses, since it needs the store itself, or has nothing to
-# do with either. serve and worker are what a URL leads to.
+# What each command does when AETHERIS_URL names a server: it uses the server, rejects the URL because it needs the store, or
+# needs neither. serve and worker are servers themselves.
 USES_SERVER = {"run": ["agents.yaml", "echo"], "jobs": [], "job": ["j"], "events": ["j"], "trace": ["j"], "transcript": ["j"], "replay": ["j"], "verify": ["j"],
        "signal": ["j", "k", "1"], "message": ["j", "c", "1"], "approvals": [], "requests": [], "approve": ["j.0123456789abcdef"],
        "reject": ["j.0123456789abcdef"], "pause": ["j"], "resume": ["j"], "budget": ["j", "--tokens", "5"], "cancel": ["j"],
@@ -117,7 +117,7 @@ def each_command_uses_the_server_or_rejects_the_url():
             assert result.json()["code"] == "usage" and "needs direct access to the store: unset AETHERIS_URL" in result.err, (name, result)
         for name, words in NEEDS_NEITHER.items():
             expect(h.run(name, *words, env=env), 0)
-        assert not h.store.exists(), "nothing was done on a store here"
+        assert not h.store.exists(), "no local store was used"
 
 
 @test
@@ -132,19 +132,19 @@ def a_store_and_a_server_url_are_mutually_exclusive():
             result = expect(s.h.run(name, "agents.yaml", env={**s.env, "AETHERIS_STORE": "sqlite:other.db"}), 2)
             assert "AETHERIS_URL" in result.err and "--store" in result.err, (name, result)
         assert not (s.h.path / "other.db").exists()
-        # Which of the two is meant is said: a server beside another one.
+        # --store is explicit: a server beside another one.
         second = s.h.start("serve", "agents.yaml", *other, "--listen", "127.0.0.1:0", "--json", env=s.env)
         url = json.loads(second.stdout.readline())["listening"]
         assert url != s.url
         second.send_signal(signal.SIGTERM)
         expect(s.h.end(second), 0)
-        # A store of the environment is the default of --store, no more: the server is asked, and the next command asks it too.
+        # AETHERIS_STORE is only the default of --store: the server is used, also by the next command.
         made = expect(s.h.run("run", "agents.yaml", "asks", "--job-id", "a", env={**s.env, "AETHERIS_STORE": "sqlite:other.db"}), 4)
         assert "aetheris signal a go-a" in made.err and "--store" not in made.err, made
 
 
 class ForeignServer(Scripted):
-    """Another program's server; the first segment of the path means nothing to it."""
+    """The server of another program."""
     answer = (404, "text/html", b"<h1>nothing here</h1>")
 
     def do_GET(self):
@@ -154,7 +154,7 @@ class ForeignServer(Scripted):
 
 
 class Endless(Scripted):
-    """Its health is well; every other answer has no end."""
+    """Answers health requests; every other answer is endless."""
     protocol_version = "HTTP/1.0"
     piece = b" " * (1 << 20)
     sent = 0
@@ -180,7 +180,7 @@ def a_response_above_256_mib_is_not_read_to_its_end():
 
 
 class Frozen(Scripted):
-    """Answers the health request that each command sends first. Then it is silent like a stopped process, or busy."""
+    """Answers the health request that each command sends first. Then it does not respond, like a stopped process, or it is busy."""
     frozen = True
     asked = 0
     looked = threading.Event()
@@ -210,7 +210,7 @@ def a_frozen_server_times_out_and_a_busy_one_is_waited_for():
             began = time.monotonic()
             result = expect(h.run(*command, env={"AETHERIS_URL": url}), 7)
             assert f"[{code}]" in result.err and "has stopped responding" in result.err, result
-            assert time.monotonic() - began < 60, "it has two minutes"
+            assert time.monotonic() - began < 60, "the limit is two minutes"
         Frozen.frozen, Frozen.asked = False, 0
         expect(h.run("jobs", env={"AETHERIS_URL": url}), 0)
         assert Frozen.looked.is_set()
@@ -225,9 +225,9 @@ def a_server_that_is_not_aetheris_is_reported_as_such():
             result = expect(h.run("jobs", env={"AETHERIS_URL": url}), 7)
             assert f"the server at {url} is not an aetheris server ({ForeignServer.answer[0]})" in result.err, result
         ForeignServer.answer = (404, "text/html", b"<h1>no</h1>")
-        assert "[unavailable]" in expect(h.run("cancel", "a", env={"AETHERIS_URL": url}), 7).err, "it was not done"
+        assert "[unavailable]" in expect(h.run("cancel", "a", env={"AETHERIS_URL": url}), 7).err, "it did not happen"
         ForeignServer.answer = (502, "text/html", b"<h1>bad gateway</h1>")
-        assert "[unknown_outcome]" in h.run("cancel", "a", env={"AETHERIS_URL": url}).err, "it may have been"
+        assert "[unknown_outcome]" in h.run("cancel", "a", env={"AETHERIS_URL": url}).err, "it may have happened"
         foreign.shutdown()
         for path in ("/api", "/api/", "/?a=b", "/#x"):
             result = expect(h.run("jobs", env={"AETHERIS_URL": url + path}), 2)

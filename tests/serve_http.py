@@ -36,7 +36,7 @@ def a_job_is_created_run_and_waited_for():
         status, same = s.post("/api/jobs", {"agent": "asks"}, headers={"Idempotency-Key": "k"})
         assert (status, same["id"]) == (200, again["id"])
         status, problem = s.post("/api/jobs", {"agent": "echo"}, headers={"Idempotency-Key": "k"})
-        assert status == 201, "keys are an agent's own"
+        assert status == 201, "keys are scoped to an agent"
         status, problem = s.post("/api/jobs", {"agent": "asks", "input": {"other": 1}},
                                  headers={"Idempotency-Key": "k"})
         assert (status, problem["code"]) == (409, "idempotency_conflict"), problem
@@ -81,7 +81,7 @@ def empty_and_out_of_range_values_are_rejected():
                 ("GET", "/api/jobs/a/events?type=nonsense", None, '"type"')):
             status, result = s.ask(method, path, body)
             assert (status, result["code"]) == (400, "input_invalid") and name in result["detail"], (path, result)
-        assert [job["id"] for job in s.get("/api/jobs")[1]["jobs"]] == ["a"], "none was made"
+        assert [job["id"] for job in s.get("/api/jobs")[1]["jobs"]] == ["a"], "no other job was created"
         assert s.get("/api/jobs/a/events?wait=5m&type=job_completed")[0] == 200
 
 
@@ -113,7 +113,7 @@ def an_event_stream_continues_after_last_event_id():
 
 
 def read_stream(s, path, last=None, at_most=64 << 10):
-    """The whole of a live stream that ends by itself: its status and text."""
+    """The status and text of an event stream that ends by itself."""
     connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
     headers = {"Accept": "text/event-stream", **({} if last is None else {"Last-Event-ID": str(last)})}
     connection.request("GET", path, headers=headers)
@@ -121,7 +121,7 @@ def read_stream(s, path, last=None, at_most=64 << 10):
     text = b""
     while piece := answer.read1(4096):
         text += piece
-        assert len(text) < at_most, f"it goes on for ever: {text[-200:]}"
+        assert len(text) < at_most, f"the stream does not end: {text[-200:]}"
     connection.close()
     return answer.status, text.decode()
 
@@ -136,7 +136,7 @@ def an_event_stream_of_an_ended_job_ends_at_any_position():
         last = events[-1]["seq"]
         status, text = read_stream(s, path)
         assert status == 200 and text.count("id: ") == last, text
-        assert read_stream(s, path, last) == (204, ""), "a browser asks again after every other answer"
+        assert read_stream(s, path, last) == (204, ""), "a browser reconnects after every other answer"
         assert read_stream(s, f"{path}?after={last}") == (204, "")
         assert read_stream(s, path, last + 100) == (204, "")
         assert read_stream(s, f"{path}?type=progress") == (204, "")
@@ -199,7 +199,7 @@ def a_job_keeps_the_agent_version_that_it_was_created_with():
         s.post("/api/jobs", {"agent": "late", "id": "two"})
         until(lambda: s.status("two") == "waiting")
         expect(s.stop(), 0)
-        # The agent is in no file: the next server knows it from the store.
+        # The agent is in no file: the next server reads it from the store.
         again = Server(s.h)
         listed = {agent["name"]: agent for agent in again.get("/api/agents")[1]["agents"]}
         assert listed["late"]["version"] == 2 and listed["late"]["runs_here"], listed["late"]
@@ -213,7 +213,7 @@ def a_job_keeps_the_agent_version_that_it_was_created_with():
         assert again.get("/api/jobs/one")[1]["plan_hash"] == made["plan_hash"]
         status, begun = again.post("/api/agents/late/message", {"message": "hi"})
         assert status == 202, begun
-        # A file that has changed is a new version of its agent, and counts at the start.
+        # A changed file is a new version of its agent from the next start on.
         expect(again.stop(), 0)
         text = (s.h.path / "agents.yaml").read_text()
         (s.h.path / "agents.yaml").write_text(text.replace('output: "${ .steps.say.said }"', 'output: "${ [.steps.say.said] }"'))
@@ -224,7 +224,7 @@ def a_job_keeps_the_agent_version_that_it_was_created_with():
         assert [e["by"] for e in acts if e["detail"]["name"] == "echo"] == ["serve", "serve"], acts
         expect(s.h.run("audit", "--verify"), 0)
         shown = expect(s.h.run("audit"), 0).out
-        assert "agent_registered" in shown and '"definition"' not in shown, "a table has no room for that"
+        assert "agent_registered" in shown and '"definition"' not in shown, "the table omits it"
 
 
 @test
@@ -285,7 +285,7 @@ def a_read_ends_when_its_client_disconnects():
         assert s.get("/api/jobs/c/verify")[1]["ok"]
         took = time.monotonic() - began
         host, port = s.address.rsplit(":", 1)
-        # As many as are read at once, and some that wait behind them.
+        # As many as are processed at once, and some that wait behind them.
         clients = [socket.create_connection((host, int(port)), timeout=PATIENCE) for _ in range(6)]
         for client in clients:
             client.sendall(f"GET /api/jobs/c/verify HTTP/1.1\r\nHost: {s.address}\r\n\r\n".encode())
@@ -383,7 +383,7 @@ def trace_context_is_accepted_recorded_and_passed_to_tools():
         span = trace["nodes"][0]["tries"][0]["span_id"]
         assert job["result"] == f"00-{TRACE}-{span}-01 congo=t61", job["result"]
         assert TRACE in h.run("trace", job["id"]).out
-        # What is malformed counts as absent, and a job that nobody asked for in a trace has one of its own.
+        # A malformed header counts as absent; a job without a trace context gets its own trace.
         for headers in ({}, {"traceparent": PARENT.upper()}, {"traceparent": "00-" + "0" * 32 + PARENT[35:]},
                         {"tracestate": "congo=t61"}):
             job, created, trace = made(**headers)
@@ -394,7 +394,7 @@ def trace_context_is_accepted_recorded_and_passed_to_tools():
         first = s.post("/api/jobs", {"agent": "shows"}, headers={"Idempotency-Key": "k", "traceparent": PARENT})
         again = s.post("/api/jobs", {"agent": "shows"}, headers={"Idempotency-Key": "k"})
         assert (first[0], again[0]) == (201, 200) and first[1]["id"] == again[1]["id"]
-        # Who answers is written down with the answer.
+        # The trace context of an answer is recorded with it.
         s.post("/api/jobs", {"agent": "asks", "id": "a"})
         until(lambda: s.status("a") == "waiting")
         s.post("/api/jobs/a/signal", {"correlation_key": "k", "payload": 1}, headers={"traceparent": PARENT})

@@ -56,7 +56,7 @@ def doctor_reports_a_stuck_job_while_a_server_runs():
     with home() as h:
         expect(h.run("run", "agents.yaml", "echo", "--job-id", "a", "--detach"), 0)
         s = Server(h, "--workers", "0")
-        assert expect(h.run("doctor"), 0).out.endswith("\nok\n"), "it has only just been made"
+        assert expect(h.run("doctor"), 0).out.endswith("\nok\n"), "the job is too new to be stuck"
         expect(s.stop(), 0)
         with sqlite3.connect(h.store) as store:
             store.execute("UPDATE heads SET updated_at = updated_at - 600000000")
@@ -124,7 +124,7 @@ def shutdown_finishes_calls_in_flight_and_answers_waiting_clients():
         expect(s.h.end(s.process), 0)
         again = Server(s.h)
         until(lambda: again.status("h") == "completed")
-        assert len((s.h.path / "began.txt").read_text().splitlines()) == 1, "the call was not made again"
+        assert len((s.h.path / "began.txt").read_text().splitlines()) == 1, "the call was not repeated"
 
 
 @test
@@ -194,7 +194,7 @@ def agents_tools_workers_and_metrics_are_reported():
 
 @contextlib.contextmanager
 def idle_clients(address, count):
-    """So many connections that say nothing; this process may need more descriptors for them."""
+    """That many connections that send nothing. Raises the descriptor limit of this process for them."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(count + 500, limits[1]), limits[1]))
     host, _, port = address.rpartition(":")
@@ -220,13 +220,13 @@ agents:
 
 @contextlib.contextmanager
 def serving_with(soft, hard):
-    """A server that is started with so many descriptors."""
+    """A server with these limits of descriptors."""
     with home() as h:
         (h.path / "programs.yaml").write_text(PROGRAMS)
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
         try:
-            # The hard limit of the child alone: nobody gets it back.
+            # The hard limit of the child alone: it cannot be raised again.
             s = Server(h, "programs.yaml", prefix=["prlimit", f"--nofile={soft}:{hard}"])
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -235,14 +235,14 @@ def serving_with(soft, hard):
 
 @test
 def idle_connections_do_not_block_jobs_or_other_clients():
-    # With the usual limit, which is raised; with one that cannot be; and with a small one.
+    # With the usual limit, which is raised; with one that cannot be raised; and with a small one.
     for soft, hard, clients in ((1024, 4096, 1100), (1024, 1024, 1100), (256, 256, 400)):
         with serving_with(soft, hard) as s, idle_clients(s.address, clients):
             assert s.get("/api/ready")[0] == 200
             for _ in range(5):
                 status, job = s.post("/api/jobs?wait=30s", {"agent": "limit"})
                 assert (status, job["status"]) == (201, "completed"), (soft, hard, job)
-                assert job["result"] == str(soft), "a program is not given what we took for ourselves"
+                assert job["result"] == str(soft), "a program keeps the original limit"
             result = expect(s.stop(), 0)
             assert "idle connections were closed" in result.err, result
             assert len([line for line in result.err.splitlines() if " job " not in line]) < 10, result
@@ -252,7 +252,7 @@ def idle_connections_do_not_block_jobs_or_other_clients():
 def a_program_that_cannot_start_for_lack_of_descriptors_is_retried():
     with serving_with(1024, 1024) as s:
         s.post("/api/jobs?wait=30s", {"agent": "limit"})
-        # So few that no program can be started; what is open stays so.
+        # So few that no program can be started; open descriptors stay open.
         open_now = len(os.listdir(f"/proc/{s.process.pid}/fd"))
         resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (open_now + 4, 1024))
         s.post("/api/jobs", {"agent": "limit", "id": "later"})

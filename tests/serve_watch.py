@@ -22,7 +22,7 @@ def test(function):
     return function
 
 
-def agent_that_says(agent, word, more=""):
+def agent_that_prints(agent, word, more=""):
     return f"""
 aetheris: 1
 tools: {{ say_{agent}: {{ command: [echo, "{word}"], effect: read }} }}
@@ -34,8 +34,8 @@ agents: {{ {agent}: {{ plan: [ {{ id: t, wait: {{ type: signal, key: go }} }}, {
 @test
 def watch_reloads_a_valid_file_and_keeps_the_last_version_of_an_invalid_one():
     with home() as h:
-        (h.path / "a.yaml").write_text(agent_that_says("one", "old"))
-        (h.path / "b.yaml").write_text(agent_that_says("two", "old"))
+        (h.path / "a.yaml").write_text(agent_that_prints("one", "old"))
+        (h.path / "b.yaml").write_text(agent_that_prints("two", "old"))
         expect(h.run("serve", "--watch", "--listen", "127.0.0.1:0"), 2)
         s = Server(h, "--watch", "a.yaml", "b.yaml")
         seen = StderrLines(s.process)
@@ -56,37 +56,37 @@ def watch_reloads_a_valid_file_and_keeps_the_last_version_of_an_invalid_one():
         s.post("/api/jobs", {"agent": "one", "id": "before"})
         until(lambda: s.status("before") == "waiting")
         assert version("one") == 1
-        # A broken edit: its faults are printed, and the server serves on.
-        (h.path / "a.yaml").write_text(agent_that_says("one", "new", "toolz: {}\n"))
+        # An invalid edit: its errors are printed, and the server continues.
+        (h.path / "a.yaml").write_text(agent_that_prints("one", "new", "toolz: {}\n"))
         until(lambda: seen.has("error: a.yaml not reloaded; the last valid version stays in use"))
         line = (h.path / "a.yaml").read_text().splitlines().index("toolz: {}") + 1
         assert seen.has(f"a.yaml:{line}:1: toolz: unknown key `toolz`"), seen.lines
         assert version("one") == 1
         assert result("one", "broken") == "old"
-        # A sound edit: new jobs take it, jobs that run keep theirs.
-        (h.path / "a.yaml").write_text(agent_that_says("one", "new"))
+        # A valid edit: new jobs use it, running jobs keep their version.
+        (h.path / "a.yaml").write_text(agent_that_prints("one", "new"))
         until(lambda: seen.has("reloaded a.yaml: agent one version 1 → 2"))
         assert result("one", "after") == "new" and finish("before") == "old"
         # An editor that replaces the file; the other file.
-        (h.path / ".b.tmp").write_text(agent_that_says("two", "new"))
+        (h.path / ".b.tmp").write_text(agent_that_prints("two", "new"))
         os.rename(h.path / ".b.tmp", h.path / "b.yaml")
         until(lambda: seen.has("reloaded b.yaml: agent two version 1 → 2"))
         assert result("two", "renamed") == "new" and version("one") == 2
-        # Nothing of an agent has changed.
-        (h.path / "b.yaml").write_text(agent_that_says("two", "new", "# a remark\n"))
+        # No agent has changed.
+        (h.path / "b.yaml").write_text(agent_that_prints("two", "new", "# a remark\n"))
         until(lambda: seen.has("reloaded b.yaml: no agent changed"))
-        # Missing for a moment, and back as it was: no change.
+        # Missing for a moment, then unchanged: no reload.
         before = len([line for line in seen.lines if "reload" in line])
         (h.path / "a.yaml").rename(h.path / "away")
         (h.path / "away").rename(h.path / "a.yaml")
         # A new agent.
-        (h.path / "b.yaml").write_text(agent_that_says("two", "new", "").replace(
+        (h.path / "b.yaml").write_text(agent_that_prints("two", "new", "").replace(
             "agents: {", "agents: { three: { plan: [ { id: s, tool: say_two, args: {} } ] }, "))
         until(lambda: seen.has("reloaded b.yaml: agent three version 1"))
         assert len([line for line in seen.lines if "reload" in line]) == before + 1, seen.lines
-        # One file is edited while the other one cannot be read: that is reported once, and then made up for.
+        # One file is edited while the other one cannot be read: that is reported once, and reloaded later.
         (h.path / "a.yaml").rename(h.path / "away")
-        (h.path / "b.yaml").write_text(agent_that_says("two", "newest"))
+        (h.path / "b.yaml").write_text(agent_that_prints("two", "newest"))
         until(lambda: seen.has("cannot read a.yaml"))
         (h.path / "away").rename(h.path / "a.yaml")
         until(lambda: seen.has("reloaded b.yaml: agent three version 1 → 2, agent two version 2 → 3"))
@@ -98,12 +98,12 @@ def watch_reloads_a_valid_file_and_keeps_the_last_version_of_an_invalid_one():
 @test
 def watch_logs_a_reload_as_json_and_without_watch_nothing_is_reloaded():
     with home() as h:
-        (h.path / "a.yaml").write_text(agent_that_says("one", "old"))
+        (h.path / "a.yaml").write_text(agent_that_prints("one", "old"))
         s = Server(h, "--watch", "a.yaml", "--log", "json")
         seen = StderrLines(s.process)
         (h.path / "a.yaml").write_text("aetheris: 1\nagents: 7\n")
         until(lambda: seen.has("reload_failed"))
-        (h.path / "a.yaml").write_text(agent_that_says("one", "new"))
+        (h.path / "a.yaml").write_text(agent_that_prints("one", "new"))
         until(lambda: seen.has('"event":"reloaded"'))
         s.stop()
         lines = {line["event"]: line for line in map(json.loads, seen.lines)}
@@ -117,16 +117,16 @@ def watch_logs_a_reload_as_json_and_without_watch_nothing_is_reloaded():
         line = [line for line in seen.lines if "not reloaded" in line][0]
         assert " error a.yaml:2:9: agents: " in line and "; a.yaml:3:1: toolz: " in line, seen.lines
         s.stop()
-        (h.path / "a.yaml").write_text(agent_that_says("one", "new"))
+        (h.path / "a.yaml").write_text(agent_that_prints("one", "new"))
         s = Server(h, "a.yaml")
-        (h.path / "a.yaml").write_text(agent_that_says("one", "newer"))
+        (h.path / "a.yaml").write_text(agent_that_prints("one", "newer"))
         result = expect(h.run("run", "a.yaml", "one", "--detach"), 5)
         assert "restart it" in result.err and "serve --watch" in result.err, result
         assert "reload" not in expect(s.stop(), 0).err
 
 
 class CountingServer(Scripted):
-    """The downstream: it counts what it gets, by path and job, and takes its time."""
+    """The downstream: a slow service that counts its requests by job and node."""
     lock = threading.Lock()
     got = {}
 
@@ -177,7 +177,7 @@ def watch_loses_no_call_and_sends_none_twice():
         client = threading.Thread(target=ask_for_jobs)
         client.start()
         for number in range(2, 8):
-            # Every second time it is broken first.
+            # Every second edit is invalid first.
             if number % 2:
                 (h.path / "a.yaml").write_text(text.replace("VERSION", f"v{number}").replace("plan:", "plans:"))
                 faults = len([line for line in seen.lines if "not reloaded" in line])
@@ -200,7 +200,7 @@ def watch_loses_no_call_and_sends_none_twice():
                 assert CountingServer.got[(job, node)] == [f"/{version}"], (job, node, CountingServer.got[(job, node)])
             versions.add(version)
         assert versions == {f"v{number}" for number in range(1, 8)}, versions
-        assert len(CountingServer.got) == 2 * len(jobs), "nothing else was sent"
+        assert len(CountingServer.got) == 2 * len(jobs), "no other request was sent"
         expect(h.run("verify", jobs[0], env=s.env), 0)
         expect(s.stop(), 0)
         downstream.shutdown()
@@ -215,7 +215,7 @@ def is_alive(pid):
         return False
 
 
-# An MCP server that notes its SIGTERM.
+# An MCP server that records SIGTERM in a file.
 NOTES_SIGTERM = """
 import os, pathlib, runpy, signal, sys
 def stop(*_):
@@ -256,7 +256,7 @@ def watch_keeps_one_mcp_server_after_many_edits_and_kills_those_that_do_not_stop
         assert len(servers()) == 11
         until(lambda: sum(map(is_alive, servers())) == 1)
         stopped = {int(pid) for pid in (h.path / "stopped").read_text().split()}
-        assert len(stopped) == 10 and stopped < servers(), "each was asked to stop, and did not"
+        assert len(stopped) == 10 and stopped < servers(), "each received SIGTERM and did not stop"
         expect(s.stop(), 0)
 
 
@@ -267,7 +267,7 @@ def watch_restarts_a_changed_mcp_server_for_new_calls_only():
         def file(era):
             command = [sys.executable, "-B", program, "--journal", str(h.path / "journal"), "--era", era]
             go = {"id": "w", "wait": {"type": "signal", "key": "go"}}
-            # Of another server, whose calls are short.
+            # Another server, whose calls are short.
             other = [sys.executable, "-B", str(h.path / "other.py"), "--journal", str(h.path / "other"), "--era", era]
             agents = {"hangs": {"plan": [{"id": "c", "tool": "s.hang", "args": {}}]},
                       "short": {"plan": [{"id": "c", "tool": "o.echo", "args": {"text": "short"}}]},
@@ -298,13 +298,13 @@ def watch_restarts_a_changed_mcp_server_for_new_calls_only():
         new = calls("now")[0]["pid"]
         assert new != old
         until(lambda: not is_alive(idle))
-        assert (h.path / "stopped").read_text() == f"{idle}\n", "it was asked to stop"
+        assert (h.path / "stopped").read_text() == f"{idle}\n", "it received SIGTERM"
         assert is_alive(old) and s.status("open") == "running", "its call is open"
         (h.path / "go").touch()
         until(lambda: s.status("open") == "completed")
         assert len(calls("hang")) == 1
         until(lambda: not is_alive(old))
-        # An older job has the server as it was.
+        # An older job uses the server of its own version.
         s.post("/api/jobs/waits/signal", {"correlation_key": "go", "payload": 1})
         until(lambda: s.status("waits") in ("completed", "failed", "parked"))
         assert s.status("waits") == "completed", s.get("/api/jobs/waits")
@@ -318,12 +318,12 @@ def watch_restarts_a_changed_mcp_server_for_new_calls_only():
 @test
 def watch_prints_the_warnings_of_a_file_again():
     with home() as h:
-        (h.path / "a.yaml").write_text(agent_that_says("one", "old"))
+        (h.path / "a.yaml").write_text(agent_that_prints("one", "old"))
         (h.path / "p.yaml").write_text("aetheris: 1\npolicies: [ { tools: [nothing_of_it], action: deny } ]\n")
         s = Server(h, "--watch", "a.yaml", "--policies", "p.yaml")
         seen = StderrLines(s.process)
         until(lambda: seen.has("nothing_of_it"))
-        (h.path / "a.yaml").write_text(agent_that_says("one", "new"))
+        (h.path / "a.yaml").write_text(agent_that_prints("one", "new"))
         until(lambda: len([line for line in seen.lines if "nothing_of_it" in line]) == 2)
         warnings = [line for line in seen.lines if "nothing_of_it" in line]
         assert warnings[0].startswith("warning: p.yaml:") and warnings[0] == warnings[1], warnings

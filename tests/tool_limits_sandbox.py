@@ -56,7 +56,7 @@ def a_sandboxed_tool_cannot_open_the_store():
         for path in (*paths, str(s.h.path / "agents.yaml")):
             assert result[path].startswith("refused"), result
         assert result[str(s.h.path / "attack.py")].startswith("read"), result
-    with serving_as_user() as s:  # without a sandbox it can: docs/security.md says so
+    with serving_as_user() as s:  # without a sandbox it can, as docs/security.md states
         path = str(s.h.path / ".aetheris/aetheris.db")
         assert attack(s, {"open_files": [path]})["open_files"][path].startswith("read")
 
@@ -151,7 +151,7 @@ agents:
 
 @contextlib.contextmanager
 def serving_mcp(agents, tools):
-    """A server whose agents file has the MCP server of the tests, with these tools besides its own."""
+    """A server whose agents file has the MCP server of the tests with these additional tools."""
     with user_home(agents=agents) as h:
         folder = h.path / "said"
         folder.mkdir()
@@ -298,7 +298,7 @@ agents:
                 assert [n["path"] for n in notes if "can write the store" in n["message"]] == ["tools"], notes
             result = expect(Server(h, "a.yaml").stop(), 0)
             assert ("warning: a.yaml: tools: the programs of" in result.err) == (named is not None), result
-        # An approval of one file is one that programs of another could get around.
+        # Programs of one file could bypass an approval of another file.
         (h.path / "a.yaml").write_text(agents % ("", ""))
         (h.path / "b.yaml").write_text("aetheris: 1\ntools: { ask: { native: echo, approval: required } }\n"
                                        "agents: { b: { plan: [ { id: a, tool: ask } ] } }\n")

@@ -35,7 +35,7 @@ def a_tool_can_neither_approve_its_payment_nor_create_a_key_on_the_socket():
             assert is_forbidden(answer), (name, answer)
         assert not (s.h.path / "paid.txt").exists()
         assert no_key_was_created(s)
-        # The same request of the operator is taken.
+        # The same request of an operator is accepted.
         expect(s.h.run("approve", decision, "--store", f"sqlite:{s.h.store}"), 0)
         until(lambda: (s.h.path / "paid.txt").exists())
 
@@ -57,7 +57,7 @@ def a_tool_cannot_create_a_key_over_tcp_in_a_store_without_keys():
         assert no_key_was_created(s)
         status, made = s.post("/api/keys", {"role": "admin"})
         assert status == 201, made
-        # Whoever has a key is let in with it, also a tool.
+        # A request with a key is accepted, also from a tool.
         result = attack_with_key(s, made["key"])
         assert result[0] == 401, result
 
@@ -88,7 +88,7 @@ def a_socket_that_no_process_has_open_is_treated_as_that_of_a_tool():
         expect_refused_over_tcp(s, {"in_flight": [s.address]})
 
 
-# Asks from a thread with files of its own, of a process whose main thread goes on or ends.
+# Sends a request from a thread with its own file table, in a process whose main thread continues or exits.
 THREAD = """
 import ctypes, http.client, os, sys, threading
 libc = ctypes.CDLL(None)

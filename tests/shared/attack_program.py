@@ -50,7 +50,7 @@ CLONE_FILES = 0x400
 EXIT_OF_A_THREAD = {"x86_64": 60}.get(os.uname().machine, 93)
 
 def in_a_hidden_thread(address):
-    """Asks by a socket that only one thread has open."""
+    """Sends requests from a socket that only one thread has open."""
     found = {}
     def work():
         found["unshared"] = LIBC.unshare(CLONE_FILES)
@@ -61,7 +61,7 @@ def in_a_hidden_thread(address):
     return found
 
 def after_the_main_thread(address, out):
-    """Asks from a process whose main thread has ended."""
+    """Sends requests from a process whose main thread has exited."""
     if os.fork() == 0:
         main = os.getpid()
         def work():
@@ -82,10 +82,10 @@ def after_the_main_thread(address, out):
     return json.load(open(out))
 
 def in_flight(address):
-    """Asks by a socket that is in a message of this process to itself, and in no process."""
+    """Sends a request from a socket that is in a message of this process to itself, and open in no process."""
     host, port = address.split(":")
     here, there = socket.socketpair()
-    stop_server()  # the kernel connects, and the server looks when the socket is in the message
+    stop_server()  # the kernel connects, and the server checks when the socket is in the message
     with socket.create_connection((host, int(port)), 20) as asks:
         here.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [asks.fileno()]))])
     os.kill(SERVER, signal.SIGCONT)
@@ -161,7 +161,7 @@ def variables():
     return sorted(os.environ)
 
 def detached(path, out):
-    """Asks from a process that left its session, its parents and its environment."""
+    """Sends a request from a process without its session, its parents and its environment."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -190,7 +190,7 @@ def kill_supervisor():
     return found
 
 def survive(path, out, here):
-    """Ends its supervisor, and asks from what is left."""
+    """Kills its supervisor, then sends a request."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -211,7 +211,7 @@ def survive(path, out, here):
     time.sleep(60)
 
 def outlive(path, address, out):
-    """Ends its supervisor while its server is stopped, and asks another server from what is left."""
+    """Kills its supervisor while its server is stopped, then sends requests to another server."""
     if os.fork() == 0:
         os.setsid()
         stop_server()

@@ -1,6 +1,4 @@
-"""What tests of agents with the real program have in common: a folder, a till that counts what it was asked to do, and the
-scripted model server.
-"""
+"""The base of tests of agents: a folder, a till (an HTTP service that counts its payments) and the scripted model server."""
 import collections
 import functools
 import http.server
@@ -23,12 +21,12 @@ PATIENCE = 120
 
 
 class Till(http.server.ThreadingHTTPServer):
-    """Tells of orders, and pays what is posted to it: a repeated key is answered as the first time, and pays nothing."""
+    """Returns orders and executes payments. A repeated key gets the first answer and pays nothing."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), TillRequest)
         self.lock = threading.Lock()
-        self.answers = {}  # path: what is said there instead of an order
+        self.answers = {}  # path: the answer there instead of an order
         self.receipt = lambda body: {"ok": True, "of": body}
         self.on_payment = lambda: None  # called with each effect
         self.url = f"http://127.0.0.1:{self.server_port}"
@@ -43,11 +41,11 @@ class Till(http.server.ThreadingHTTPServer):
 
     @property
     def effects(self):
-        """How many, by path."""
+        """The number of effects, by path."""
         return collections.Counter(path for path, _ in self.paid)
 
     def handle_error(self, *_):
-        pass  # whoever asked was killed
+        pass  # the client was killed
 
     def close(self):
         self.shutdown()
@@ -87,7 +85,7 @@ class TillRequest(http.server.BaseHTTPRequestHandler):
 
 
 class Desk:
-    """The folder, the till and a model server that plays `scenarios`. No text of `secrets` is ever shown."""
+    """The folder, the till and a model server that plays `scenarios`. No command may print a text of `secrets`."""
     program = BIN
 
     def __init__(self, secrets, *scenarios):
@@ -130,7 +128,7 @@ class Desk:
         return json.loads(self.run("approvals", "--json", code=0).stdout)["approvals"]
 
     def events(self, job="t"):
-        """None when there is no such job."""
+        """The events of a job; [] if it does not exist."""
         result = self.run("events", job, "--json")
         return json.loads(result.stdout)["events"] if result.returncode == 0 else []
 
@@ -142,7 +140,7 @@ class Desk:
 
 
 def failpoint_hits(done):
-    """The failpoints that a traced run came by, each once."""
+    """The failpoints that a traced run reached, each once."""
     return list(dict.fromkeys(re.findall(r"failpoint (\S+@\d+)", done.stderr)))
 
 
@@ -151,12 +149,12 @@ def exit_at(point):
 
 
 def job_name(*words):
-    """A job's name, of a failpoint among others."""
+    """A job id made of words, such as a failpoint."""
     return "-".join(map(str, words)).replace("@", "-").replace(".", "-")
 
 
 def run_tests(area, tests, desk):
-    """Each of them with a desk of its own. Gives the exit code."""
+    """Runs each test with its own desk. Returns the exit code."""
     def at_desk(test):
         @functools.wraps(test)
         def run():

@@ -18,9 +18,7 @@ import traceback
 
 from shared.program import TESTING_BIN
 
-PATIENCE = 60.0  # seconds, for anything that must happen some time
-
-
+PATIENCE = 60.0  # seconds, for anything that must happen eventually
 AGENTS = r"""
 aetheris: 1
 tools:
@@ -31,7 +29,7 @@ tools:
     command: ["sh", "-c", "if [ \"$AETHERIS_TRY\" = 1 ]; then exit 75; fi; echo fine"]
     effect: read
     retry: { max_attempts: 2, initial_backoff: 10ms, retry_on: [exit_75] }
-  # Says that it began, then waits until a file called `go` stands in its folder.
+  # Records that it began, then waits until the file `go` exists in its folder.
   hold:
     command: ["sh", "-c", "echo began >> began.txt; while [ ! -e go ]; do sleep 0.02; done; echo held"]
     effect: read
@@ -74,6 +72,8 @@ agents:
 
 
 class Result:
+    """The exit code and output of a command."""
+
     def __init__(self, code, out, err):
         self.code, self.out, self.err = code, out, err
 
@@ -85,7 +85,7 @@ class Result:
 
 
 class Home:
-    """A folder with an agents file; commands run in it."""
+    """A folder with an agents file, in which commands run."""
 
     def __init__(self, program):
         self.program = program
@@ -118,7 +118,7 @@ class Home:
         return Result(process.returncode, out, err)
 
     def wait_for_hold(self, times=1):
-        """Waits until `hold` has begun so many times."""
+        """Waits until `hold` has begun that many times."""
         def enough():
             file = self.path / "began.txt"
             return file.exists() and len(file.read_text().splitlines()) >= times
@@ -135,7 +135,7 @@ class Home:
 def until(condition, patience=PATIENCE):
     give_up = time.monotonic() + patience
     while not (value := condition()):
-        assert time.monotonic() < give_up, "it did not happen in time"
+        assert time.monotonic() < give_up, "the condition was not met in time"
         time.sleep(0.02)
     return value
 
@@ -156,7 +156,7 @@ def home(program=TESTING_BIN):
 
 
 def on_terminal(h, *words, env=None):
-    """What a command prints on a terminal."""
+    """The output of a command on a terminal."""
     master, slave = pty.openpty()
     process = subprocess.Popen([h.program, *words], cwd=h.path, stdin=slave, stdout=slave, stderr=slave,
                                env={**h.env, "TERM": "xterm-256color", **(env or {})})
@@ -176,7 +176,7 @@ def on_terminal(h, *words, env=None):
 
 
 def run_printed(h, command):
-    """The command as a shell takes it, with our program for `aetheris`."""
+    """Runs a printed command like a shell, with the program under test as `aetheris`."""
     words = shlex.split(command)
     assert words[0] == "aetheris", command
     return h.run(*words[1:])
@@ -192,7 +192,7 @@ class Skip(Exception):
 
 
 def run_tests(area, tests, words):
-    """Those whose name contains the words, one after the other. Gives the exit code."""
+    """Runs the tests whose name contains the words, in order. Returns the exit code."""
     failed = 0
     for function in tests:
         name = f"{area}/" + function.__name__.replace("_", " ")

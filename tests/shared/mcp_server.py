@@ -1,9 +1,9 @@
-"""A small MCP server for tests, in both eras and over both transports, that remembers what it did.
+"""A small MCP server for tests, for both protocol eras and transports, with a journal of its calls.
 
   mcp_server.py --journal FILE [--era legacy|modern] [--http] [--tools FILE]
 
-Every call is a line of JSON in the journal, fsynced before anything else. Over HTTP its URL is the first line of stdout.
-`--tools` names a JSON file {name: {…}} whose members replace those of its tools, and which is read for every listing.
+Every call is one line of JSON in the journal, fsynced before the call runs. Over HTTP the first line of stdout is its URL.
+`--tools` names a JSON file {name: {…}} whose members replace those of its tools. The file is read for every listing.
 """
 import argparse
 import base64
@@ -72,7 +72,7 @@ class Server:
         return [{"name": name, **{**TOOLS.get(name, {}), **changed.get(name, {})}} for name in sorted({**TOOLS, **changed})
                 if changed.get(name, {}) is not None]
 
-    # `tell` sends a notification, `ask` a request and gives its answer.
+    # `tell` sends a notification, `ask` sends a request and returns its answer.
     def answer(self, method, params, tell, ask):
         if self.modern:
             meta = params.get("_meta", {})
@@ -164,7 +164,7 @@ class Server:
         return {"error": {"code": -32602, "message": "unknown tool"}}
 
     def leak(self, args, params, tell):
-        """Says its secret in all ways that it has: words, values, a failure, an error, how far it is, and on stderr."""
+        """Returns its secret in every possible way: text, values, a failure, an error, progress, and on stderr."""
         secret = os.environ.get("TOKEN") or self.options.token
         reply = " ".join(spellings(secret)) + f" {json.dumps(dict(os.environ)) if not self.options.http else secret}"
         print(reply, file=sys.stderr, flush=True)
@@ -200,7 +200,7 @@ def asks(state, **questions):
 
 
 def send(arguments, responses):
-    """Asks whether an address is right, and gives back the one that was answered."""
+    """Asks whether an address is right, and returns the answered one."""
     if "who" not in responses:
         return asks({}, who={"mode": "form", "message": f"Is {arguments['to']} right?", "requestedSchema": {
             "type": "object", "required": ["to"], "properties": {"to": {"type": "string"}}}})
@@ -208,7 +208,7 @@ def send(arguments, responses):
 
 
 def book(responses, sealed):
-    """Books seats: asks how many, then to sign at an address. It keeps nothing: what it knows comes back with the answers."""
+    """Books seats: asks for their number, then for a signature at a URL. It keeps no state: the client returns it with the answers."""
     known = json.loads(base64.b64decode(sealed)) if sealed else {}
     for answer in responses.values():
         if answer["action"] != "accept":

@@ -13,7 +13,7 @@ NUMBERS = itertools.count(1)
 
 
 class Postgres:
-    """A server of our own; `database` makes a new one in it and gives its address."""
+    """A private server; `database` creates a new database in it and returns its URL."""
 
     def __init__(self):
         self.process = subprocess.Popen([ROOT / "scripts/postgres"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What a deletion of old jobs must keep true, of a store of either kind: used by upkeep.py and postgres_store.py."""
+"""Checks of `prune` for stores of either kind, used by upkeep.py and postgres_store.py."""
 import sys
 
 from shared.home import expect
@@ -11,7 +11,7 @@ ENDED, WAITING = 200, 12
 
 
 def create_jobs(h, env):
-    """200 jobs that ended, and some that wait, made and run by one server between them."""
+    """Creates 200 jobs that end and, between them, some that wait, with one server."""
     from shared.server import Server
     from shared.home import until
     server = Server(h, env=env)
@@ -35,7 +35,7 @@ def logs(h, env, names):
 
 
 def check_prune_survives_kills(h, env):
-    """A prune that dies after the archive, before and after a deletion; asked again it does what is left."""
+    """A prune is killed after archiving and before and after a deletion; when it is repeated it completes."""
     env = env or {}
     create_jobs(h, env)
     waiting = [f"w{i}" for i in range(WAITING)]
@@ -52,11 +52,11 @@ def check_prune_survives_kills(h, env):
         now = jobs(h, env)
         archived = {file.name[:-5] for file in (h.path / "kept").glob("*.json")}
         gone = {f"e{i}" for i in range(ENDED)} - set(now)
-        assert gone <= archived, "a job that is deleted is in the archive"
+        assert gone <= archived, "every deleted job is in the archive"
         assert set(waiting) <= set(now) and len(now) <= left + WAITING, now
         left = len(now) - WAITING
     assert 0 < left < ENDED, left
-    # A file that is there already and is another one.
+    # A file of that name exists, with other content.
     stays = sorted(name for name in jobs(h, env) if name.startswith("e"))[0]
     existing = h.path / f"other/{stays}.json"
     existing.parent.mkdir()
@@ -66,7 +66,7 @@ def check_prune_survives_kills(h, env):
     done = expect(h.run("prune", "--older-than", "0s", "--archive", "kept", "--json", env=env), 0).json()
     assert (done["jobs"], done["left_jobs"]) == (left, 0), done
     assert sorted(jobs(h, env)) == sorted(waiting)
-    assert logs(h, env, waiting) == {name: before[name] for name in waiting}, "those that wait are as they were"
+    assert logs(h, env, waiting) == {name: before[name] for name in waiting}, "waiting jobs are unchanged"
     for i in range(ENDED):
         text = (h.path / f"kept/e{i}.json").read_text()
         verify(read_json(text)["events"])
@@ -82,7 +82,7 @@ def check_prune_survives_kills(h, env):
         expect(h.run("signal", name, f"go-{name}", '"go"', env=env), 0)
         expect(h.run("run", "agents.yaml", "--job-id", name, "--only", env=env), 0)
         expect(h.run("verify", name, env=env), 0)
-    # An id and a key of one that is gone make a new job.
+    # The id and the key of a deleted job create a new job.
     result = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 78}', "--job-id", "e5",
                         "--idempotency-key", "k5", env=env), 0)
     assert result.json() == {"n": 78}, result

@@ -11,7 +11,7 @@ from shared.home import PATIENCE, home
 
 
 class Server:
-    """`aetheris serve` in a home; `ask` is one request."""
+    """`aetheris serve` in a home; `ask` sends one request."""
 
     def __init__(self, h, *words, env=None, prefix=()):
         self.h = h
@@ -54,10 +54,10 @@ def serving(*words, env=None):
 
 
 class Scripted(http.server.BaseHTTPRequestHandler):
-    """A server of a test: do_GET answers, to POST as well."""
+    """The handler of a test's own server: do_GET answers GET and POST."""
 
     def begin(self, status=200, kind="application/json", size=None):
-        """Takes the request in and sends the headers of the answer; without a size its end is the end of the connection."""
+        """Reads the request and sends the headers of the answer. Without a size the end of the connection ends the body."""
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.send_response(status)
         self.send_header("Content-Type", kind)
@@ -74,7 +74,7 @@ class Scripted(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def test_server(handler):
-    """A server of this test; gives its URL."""
+    """Runs a server of the test. Yields its URL."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -83,7 +83,7 @@ def test_server(handler):
 
 
 class StderrLines:
-    """What a server prints on stderr, read as it comes."""
+    """The lines that a server prints on stderr, read as they arrive."""
 
     def __init__(self, process):
         self.lines = []

@@ -33,7 +33,7 @@ def lines_of(h, name):
 
 
 def printed_command(stderr):
-    """The retry command of a failure's own stderr, as words after `aetheris`."""
+    """The retry command that a failure printed on stderr, as words after `aetheris`."""
     words = shlex.split(re.search(r"aetheris retry .*", stderr)[0])
     assert words[0] == "aetheris", words
     return words[1:]
