@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What we show of agents is what happens: examples/agents, each run as its first lines say, and every command of
-docs/agents-in-ten-minutes.md, with the scripted model server, real MCP servers and the shop.
+"""The examples and pages about agents work as shown: examples/agents, each run as its first lines describe, and every command
+of docs/agents-in-ten-minutes.md, with the scripted model server, real MCP servers and the shop.
 
-Judged by what stands outside of us: the folder, the file of the memory server, the journals of the shop and the model server.
-Prints `ok NAME` or `not ok NAME` per test. The MCP servers and their Node come from tests/oracles.
+Results are checked outside of the program: in the folder, the file of the memory server, and the journals of the shop and
+the model server. Prints `ok NAME` or `not ok NAME` for each test. tests/oracles provides Node and the MCP servers.
   agents_shown.py [WORDS]   only tests whose name contains WORDS
 """
 import collections
@@ -34,14 +34,14 @@ def test(function):
 
 
 def unsanitized():
-    """The program to weigh: the release build, if it was built of these sources; a sanitizer keeps more than it is asked for."""
+    """The program for memory measurements: the release build, if it is newer than the sources; a sanitizer uses more memory."""
     release = ROOT / "build/release/aetheris"
     newest = max(path.stat().st_mtime for path in (ROOT / "src").rglob("*.[ch]*"))
     return release if release.exists() and release.stat().st_mtime > newest else pathlib.Path(BIN)
 
 
 class Place:
-    """A folder as the examples want it: `examples` in it, programs on the PATH, a model server and a shop."""
+    """A folder that the examples expect: `examples` in it, programs on the PATH, a model server and a shop."""
 
     def __init__(self, begin=True):
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-shown-")).resolve()
@@ -61,7 +61,7 @@ class Place:
             self.env["SHOP_URL"] = f"http://{shop}"
 
     def begin(self, *words):
-        """Starts a server; the last word of its first line is where it listens."""
+        """Starts a server. The last word of its first line is its address."""
         process = subprocess.Popen(words, cwd=self.path, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         self.started.append(process)
         return process.stdout.readline().split()[-1]
@@ -91,7 +91,7 @@ class Place:
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def expect_verified(self, job, turns):
-        """A finished job proves well, counted its tokens and what they cost, and asked the model once for each turn."""
+        """A finished job verifies, has counted tokens and cost, and called the model once per turn."""
         self.aetheris("verify", job)
         usage = json.loads(self.aetheris("job", job, "--json"))["usage"]
         assert usage["model_calls"] == turns and usage["total_tokens"] > 0 and usage["cost_micros"] > 0, usage
@@ -112,7 +112,7 @@ def the_research_example_reads_remembers_and_reports():
         assert "# Report" in (place.path / "papers/report.md").read_text()
         kept = place.lines("memory.jsonl")
         assert [line["name"] for line in kept] == ["finding"] and "Bees dance." in kept[0]["observations"][0], kept
-        assert (place.path / "examples/agents/research.lock.json").read_bytes() == pinned, "its lock file is not that of its servers"
+        assert (place.path / "examples/agents/research.lock.json").read_bytes() == pinned, "the lock file does not match its servers"
         assert len(place.lines("model.journal")) == 5
         place.expect_verified("papers", 5)
 
@@ -125,7 +125,7 @@ def the_coding_example_makes_the_tests_pass():
         assert len(head) == 3, head
         subprocess.run(["sh", "-ec", "\n".join(head)], cwd=place.path, check=True)
         work = place.path / "work"
-        assert subprocess.run(["sh", "test.sh"], cwd=work, capture_output=True).returncode == 1, "there is nothing to mend"
+        assert subprocess.run(["sh", "test.sh"], cwd=work, capture_output=True).returncode == 1, "the tests pass before the run"
         result = json.loads(place.run("coding", "fix-sum", "Make test.sh pass.", MODEL="coding", FOLDER=str(work)))
         assert result["result"]["text"] == "The tests pass now.", result
         assert subprocess.run(["sh", "test.sh"], cwd=work, capture_output=True).returncode == 0, "the tests still fail"
@@ -136,11 +136,11 @@ def refund(place, answer):
     place.run("refund_agent", "refund-43", "Refund order 43, please.", code=4, MODEL="refund")
     asked = json.loads(place.aetheris("approvals", "--json"))["approvals"]
     assert [(a["tool"], a["arguments"]) for a in asked] == [("refund", {"order": "43", "amount": 29})], asked
-    assert not [line for line in place.lines("shop.journal") if line["kind"] == "effect"], "paid before anybody agreed"
+    assert not [line for line in place.lines("shop.journal") if line["kind"] == "effect"], "paid before the approval"
     place.aetheris(answer, asked[0]["id"])
     result = json.loads(place.run("refund_agent", "refund-43", MODEL="refund"))["result"]
     paid = [line["route"] for line in place.lines("shop.journal") if line["kind"] == "effect"]
-    assert len(place.lines("model.journal")) == 3, "an answer that was recorded was asked for again"
+    assert len(place.lines("model.journal")) == 3, "a recorded answer was requested again"
     place.expect_verified("refund-43", 3)
     return result["text"], paid
 
@@ -166,7 +166,7 @@ def every_example_documents_how_to_run_it_with_a_scripted_and_a_real_model():
         head = file.read_text().split("\naetheris: 1")[0]
         assert all(line.startswith("#") for line in head.strip().splitlines()), file
         for words in ("server.mjs", "https://api.openai.com/v1", "MODEL_KEY=sk-", f"aetheris run examples/agents/{file.name}"):
-            assert words in head, f"{file.name} does not say {words}"
+            assert words in head, f"{file.name} does not contain {words}"
 
 
 @test
@@ -211,7 +211,7 @@ def a_hundred_loops_with_stalled_models_use_little_memory_and_no_threads():
         assert many["Threads"] == few["Threads"], (few["Threads"], many["Threads"])
         each = (int(many["VmRSS"][0]) - int(few["VmRSS"][0])) / 100
         sanitized = b"__asan_init" in pathlib.Path(f"/proc/{server_pid}/exe").read_bytes()
-        print(f"# {each:.1f} KiB for each job" + (", with a sanitizer: not judged, there is no release build" if sanitized else ""))
+        print(f"# {each:.1f} KiB for each job" + (", with a sanitizer: not checked, there is no release build" if sanitized else ""))
         assert sanitized or each < 64, f"{each} KiB for each job"
 
 
@@ -252,7 +252,7 @@ def every_command_of_agents_in_ten_minutes_prints_what_the_page_shows():
                               stdin=subprocess.DEVNULL)
     printed = collections.Counter(normalized(line) for line in done.stdout.splitlines())
     missing = sorted((collections.Counter(map(normalized, expected)) - printed).elements())
-    assert not missing, f"the page says, and nothing printed:\n{chr(10).join(missing)}\n---- what was printed\n{done.stdout}"
+    assert not missing, f"the page shows, and was not printed:\n{chr(10).join(missing)}\n---- output\n{done.stdout}"
 
 
 if __name__ == "__main__":

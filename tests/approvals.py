@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Approvals and policies, on the real program, with the scripted model server and a till that counts what it was asked to do.
+"""Approvals and policies, with the scripted model server and a till that counts its payments.
 
-A refund that a model asks for is approved, rejected, made with other arguments, denied by a policy, or left until it
-expires; the approver sees what would be sent; whoever answers to what somebody has edited is told so; killed at
-every failpoint hit around a question and its answer, the till is asked for what was approved, once, or for nothing.
+A refund requested by a model is approved, rejected, edited, denied by a policy, or expires. The approver sees the request
+that would be sent. An answer to an edited question reports the edit. A process killed at every failpoint around a question
+and its answer makes the approved call once, or not at all.
 
   approvals.py [WORDS]   only tests whose name contains WORDS
 """
@@ -51,7 +51,7 @@ agents:
 
 
 class Desk(shared.Desk):
-    """Its model says what it is told of a call that somebody has edited."""
+    """Its model repeats what it receives about an edited call."""
 
     def __init__(self):
         super().__init__([KEY, TOKEN])
@@ -74,7 +74,7 @@ class Desk(shared.Desk):
                 if e["type"] == "decision_recorded" and e["payload"]["kind"] == "approval"]
 
     def hash_of(self, arguments, job="t"):
-        """The arguments_hash, made with the job's blind."""
+        """The arguments_hash, computed with the blind of the job."""
         return ids.blinded(self.events(job)[0]["payload"]["blind"], ids.canonical(arguments))
 
 
@@ -233,8 +233,8 @@ def an_unanswered_approval_expires_and_the_call_is_not_made(desk):
     desk.expires("300ms")
     result = desk.job(code=4)
     one, = json.loads(desk.run("job", "t", "--json", code=0).stdout)["waits"]
-    time.sleep(0.4)  # nobody runs the job: its expiry is noted by nobody yet
-    assert desk.approvals() == [], "it is asked no more"
+    time.sleep(0.4)  # no process runs the job, so no process has recorded the expiry
+    assert desk.approvals() == [], "the question is no longer listed"
     seen = json.loads(desk.run("job", "t", "--json", code=0).stdout)
     for wait in (seen["waits"][0], seen["waiting"]):
         assert (wait["expired"], wait["command"], wait["commands"]) == (True, None, []), wait
@@ -270,7 +270,7 @@ def an_approved_call_is_made_once_when_killed_at_every_failpoint(desk):
         assert all(found), found
         for act, points in enumerate(found):
             if act == 0 and name != "edit":
-                continue  # until somebody answers all three are the same
+                continue  # before the answer, all three cases are the same
             for point in points:
                 desk.till.reset()
                 job, exit_env = job_name(name, act, point), exit_at(point)
@@ -279,7 +279,7 @@ def an_approved_call_is_made_once_when_killed_at_every_failpoint(desk):
                 desk.job(job=job)
                 mine = [a for a in desk.approvals() if a["job_id"] == job]
                 assert len(mine) == 1 and desk.till.paid == [], (job, mine, desk.till.paid)
-                if act == 1:  # whoever heard nothing says it again
+                if act == 1:  # a client without a response repeats its answer
                     desk.run(verb, mine[0]["id"], *more, **exit_env)
                 desk.run(verb, mine[0]["id"], *more, code=0)
                 if act == 2:

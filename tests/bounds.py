@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What one job, one damaged row or one busy moment may do to the process: with the built program, no more than fail itself.
+"""The effect of one job, one damaged row or one busy moment on a process: at most that job fails.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   bounds.py [WORDS]   only tests whose name contains WORDS
 """
 import json
@@ -23,7 +23,7 @@ from bad_requests import INNER  # noqa: E402
 from shared import desk as shared  # noqa: E402
 
 TESTS = []
-TOWER = "reduce range(60) as $i (1; [., .])"  # 2^60 leaves in 60 arrays that share
+TOWER = "reduce range(60) as $i (1; [., .])"  # 2^60 leaves in 60 shared arrays
 TOWERS = (TOWER, "reduce range(28) as $i (1; [., .])", "reduce range(60) as $i (1; {a: ., b: .})",
           'reduce range(60) as $i ("a"; . + .)')
 
@@ -56,13 +56,13 @@ def agents(h):
     tools = {"e": {"native": "echo", "effect": "read"}}
     quick = {"plan": [{"id": "a", "tool": "e", "args": {"said": 7}}], "output": "${ .steps.a.said }"}
     waits = {"plan": [{"id": "w", "wait": {"type": "signal", "key": "k"}}]}
-    models = {"m": {"provider": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}}  # never asked
+    models = {"m": {"provider": "openai", "base_url": "http://127.0.0.1:9/v1", "model": "m"}}  # never called
     file = {"aetheris": 1, "tools": tools, "models": models, "agents": plans() | {"calm": quick, "waits": waits}}
     (h.path / "agents.yaml").write_text(json.dumps(file))
 
 
 class HealthProbe:
-    """Asks for the health of a server until it is closed; `slowest` is the longest answer in seconds."""
+    """Requests the health of a server until it is closed; `slowest` is the longest response time in seconds."""
 
     def __init__(self, server):
         self.server, self.slowest, self.asked, self.over = server, 0.0, 0, threading.Event()
@@ -139,7 +139,7 @@ def a_second_signal_ends_a_process_whose_loop_is_busy():
     with home() as h:
         agents(h)
         server = Server(h)
-        # Stopped, it is as busy as a process can be: both signals arrive before its loop runs again.
+        # A stopped process acts like a busy one: both signals arrive before its loop runs again.
         os.kill(server.process.pid, signal.SIGSTOP)
         until(lambda: state_of(server.process.pid) == "T")
         os.kill(server.process.pid, signal.SIGINT)
@@ -172,7 +172,7 @@ def a_plan_with_the_maximum_number_of_nodes_does_not_block_other_requests():
         assert server.post("/api/jobs", {"agent": "wide", "id": "wide"})[0] == 201
         began, beside = time.monotonic(), 0
         watch = HealthProbe(server)
-        # The list, which reads rows: what is asked of the job itself reads all of it.
+        # The list reads rows; a request for the job itself reads its whole log.
         while not server.get("/api/jobs?agent=wide&status=completed")[1]["jobs"]:
             assert server.post("/api/jobs?wait=30s", {"agent": "calm"})[1]["status"] == "completed"
             beside += 1
@@ -261,7 +261,7 @@ def errors_of_invalid_input_contain_no_secret_and_no_internals():
         (h.path / "agents.yaml").write_text(AGENTS)
         texts = []
         generator = random.Random(14)
-        for _ in range(60):  # a file in which something is missing, doubled or another character
+        for _ in range(60):  # a file with a part removed, repeated, or replaced by another character
             at, long = generator.randrange(len(AGENTS)), generator.randrange(1, 12)
             text = generator.choice((AGENTS[:at] + AGENTS[at + long:], AGENTS[:at] + AGENTS[at:at + long] * 2 + AGENTS[at + long:],
                                   AGENTS[:at] + generator.choice("\0\t'\"{}[]$:&*\u00e4\u200b") + AGENTS[at:]))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Budgets, on the real program: a job parks before the call that it has no room for, and goes on when somebody raises it;
-also when it is killed at any moment of either. The models are those of examples/model-server.
+"""Budgets: a job parks before the call that exceeds its budget, and resumes when an approver raises it; also when the process is
+killed at any point of either. The models are those of examples/model-server.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   budgets.py [WORDS]   only tests whose name contains WORDS
 """
 import json
@@ -80,7 +80,7 @@ def test(function):
 
 
 class Models:
-    """The model server, its journal in the home; `env` leads to it."""
+    """The model server, with its journal in the home; `h.env` has its URL."""
 
     def __init__(self, h):
         (h.path / "led.yaml").write_text(LED)
@@ -129,11 +129,11 @@ def a_job_parks_before_the_call_that_exceeds_its_budget_and_resumes_when_raised(
         assert re.search(r"budget +tool_calls 2 of 2 · until 20", expect(h.run("job", "j"), 0).out)
         stuck = expect(h.run("jobs", "--stuck", "--json"), 0).json()["jobs"]
         assert [(one["id"], one["stuck"]["until"]) for one in stuck] == [("j", "budget")], stuck
-        # Nobody else's act ends it, and it starts nothing meanwhile.
+        # No other request ends the park, and no call starts meanwhile.
         assert "not_paused" in expect(h.run("resume", "j"), 5).err
         expect(h.run("run", "budget.yaml", "three", "--job-id", "j"), 4)
         assert writes(h) == 2
-        # What would not do is refused.
+        # An insufficient raise is rejected.
         assert "raised" in expect(h.run("budget", "j", "--tool-calls", "1"), 2).err
         assert "not limited" in expect(h.run("budget", "j", "--tokens", "5"), 2).err
         expect(h.run("budget", "j"), 2)
@@ -259,7 +259,7 @@ def all_exceeded_limits_are_reported_together_and_raised_by_one_command():
             assert f"tokens: 0 of 60 used, and the next call needs {lacking[0]['asked']}" in seen, seen
             assert "cost: 0 of 0.000001 used" in seen and "model_calls: 0 of 0 used, and the next call needs 1" in seen, seen
             assert job["parked"]["command"] + "\n" in seen, seen
-        # One of them alone does not do: whoever raises it is told of all, and of the command.
+        # Raising one limit is not enough: the error lists all of them and the command.
         refused = expect(h.run("budget", "b", "--cost", "5"), 2).err
         assert "exceeds tokens, cost, model_calls: `" + job["parked"]["command"] + "` allows it" in refused, refused
         expect(h.run("run", "led.yaml", "both", "--job-id", "p", "--input", TURNS), 4)
@@ -325,7 +325,7 @@ def a_fork_keeps_the_budget_of_its_origin():
         expect(h.run("run", "budget.yaml", "three", "--job-id", "f"), 4)
         fork = expect(h.run("job", "f", "--json"), 0).json()["budget"]
         assert fork["limits"] == parked["limits"] and fork["spent"] == parked["spent"], (fork, parked)
-        assert writes(h) == 2, "it was to do what its origin had no room for"
+        assert writes(h) == 2, "the fork made the call that exceeded the budget of its origin"
         expect(h.run("budget", "f", "--tool-calls", "3"), 0)
         expect(h.run("run", "budget.yaml", "three", "--job-id", "f"), 0)
         assert writes(h) == 3

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Secrets stay secret: each place that may hold one gets a canary of its own, everything repeats what it was given, and
-afterwards no canary, nor a piece of one, stands anywhere in what we keep or say.
+"""Secrets stay secret: every place that can hold a secret gets its own canary, every service echoes it, and afterwards no
+canary, nor a part of one, is in any file, response or output.
 
-Canaries go in as the keys of models of both providers (streamed, whole, as arguments of calls, as refusals, in streams that break, that
-are cut and that end in an error), as headers of http tools and of an MCP server, and as variables of programs and of an MCP server. Each
-repeats it plain, in base64, in hex, percent-encoded and as a JSON string, also with characters by their numbers; as its answer, its failure,
-how far it is, its own description, and on stderr. Looked through byte by byte: the database and its log, the lock file, the audit log, archives, stdout and stderr of every
-command, events, traces, approvals with what they would send, metrics, the API's answers, a live stream, and the log of the server.
+Canaries are: the keys of models of both providers (streamed, whole, as arguments of calls, as refusals, in streams that break,
+are cut or end in an error), headers of http tools and of an MCP server, and variables of programs and of an MCP server. Each
+service echoes its canary plain, in base64, in hex, percent-encoded and as a JSON string, also with escaped characters: as
+result, failure, progress, description and on stderr. These are searched byte by byte: the database and its write-ahead log,
+the lock file, the audit log, archives, stdout and stderr of every command, events, traces, approvals with the request to be
+sent, metrics, responses of the API, an event stream, and the log of the server.
 
-That the search finds what is there is a test, too: what is said with a canary that is no secret stands in all these places.
-Prints `ok NAME` or `not ok NAME` per test.
+The search itself is tested, too: a canary that is not a secret must be found in all these places.
+Prints `ok NAME` or `not ok NAME` for each test.
   canaries.py [WORDS]   only tests whose name contains WORDS
 """
 import base64
@@ -35,7 +36,7 @@ from shared.mcp_server import spellings  # noqa: E402
 HERE = pathlib.Path(__file__).resolve().parent
 SECRETS = ("OPENAI", "ANTHROPIC", "HEADER", "PROGRAM", "SERVER_PROGRAM", "SERVER_URL")
 TESTS = []
-PIECE = 12  # characters; so many of a canary, in a row, are found
+PIECE = 12  # a run of that many characters of a canary is found
 AGENTS = """\
 aetheris: 1
 tools:
@@ -88,8 +89,8 @@ print(said)
 print(said, file=sys.stderr)
 sys.exit(int(sys.argv[2]))
 """
-INPUT = {"name": "secret:HEADER"}  # a text that reads like a secret is a text
-# How a model answers: its name says it. `whole` ones are not asked for a stream.
+INPUT = {"name": "secret:HEADER"}  # a text that looks like a secret reference is a text
+# The behaviours of models, by name. `whole` ones do not stream.
 MODEL_BEHAVIOURS = ("says", "calls", "breaks", "cut", "errs", "refuses", "whole_says", "whole_calls", "whole_refuses")
 
 
@@ -107,7 +108,7 @@ CANARIES = {name: canary(name) for name in (*SECRETS, "LOUD")}
 
 
 def pieces(text):
-    """Each run of PIECE of its characters, in all spellings."""
+    """Each run of PIECE characters, in all encodings."""
     raw, found = text.encode(), set()
     for part in re.findall(rb"[A-Za-z0-9]+", raw):
         found |= {part[i:i + PIECE] for i in range(len(part) - PIECE + 1)}
@@ -122,7 +123,7 @@ PIECES = {name: pieces(text) for name, text in CANARIES.items()}
 
 
 class EchoServer(http.server.BaseHTTPRequestHandler):
-    """Repeats the credentials that it is given, or `instead`; `seen` has those that came. The end of a stream waits for `gate`."""
+    """Echoes the credentials of a request, or `instead`; `seen` has those received. The end of a stream waits for `gate`."""
 
     protocol_version = "HTTP/1.1"
     instead, seen, failed, gate = None, set(), set(), threading.Event()
@@ -171,7 +172,7 @@ class EchoServer(http.server.BaseHTTPRequestHandler):
         self.send_header("connection", "close")
         self.end_headers()
         self.close_connection = True
-        if way == "breaks":  # so little that all of it stands within what is shown of an answer that cannot be read
+        if way == "breaks":  # short enough to be shown whole in the error for an unreadable answer
             both = f"{echoed} {spellings(echoed)[-1]}"
             step = -(-len(both) // 4)
             self.wfile.write("".join(self.piece(messages, both[at:at + step]) for at in range(0, len(both), step)).encode() + b"data: {garbage\n\n")
@@ -181,7 +182,7 @@ class EchoServer(http.server.BaseHTTPRequestHandler):
             if number == len(events) - 1:
                 EchoServer.gate.wait(60)
             if number == 40 and first and way == "cut":
-                # Not an end in order: the connection is reset.
+                # No clean end: the connection is reset.
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 return os.close(self.connection.detach())
             if number == 40 and first:
@@ -255,7 +256,7 @@ class EchoServer(http.server.BaseHTTPRequestHandler):
 
 
 class Setup:
-    """A folder with everything that holds a canary, the world that repeats them, and what was found so far: (name, where)."""
+    """A folder with everything that holds a canary, the services that echo them, and `found`: (name, where)."""
 
     def __init__(self, h, loud):
         self.h, self.found, self.texts = h, set(), []
@@ -309,14 +310,14 @@ class Setup:
         return done.out
 
     def search_files(self):
-        """Everything in the folder but what the world wrote itself."""
+        """Searches the files of the folder, without those of the echoing services."""
         for file in self.h.path.rglob("*"):
             if file.is_file() and not file.name.startswith("world."):
                 self.search(f"file {file.name}", file.read_bytes())
 
 
 def run_by_commands(loud=False):
-    """Everything is run and looked at by commands. Gives the place, with all that was found."""
+    """Runs and reads everything with commands. Returns the setup with all findings."""
     with home() as h:
         place = Setup(h, loud)
         try:
@@ -340,7 +341,7 @@ def run_by_commands(loud=False):
 
 
 def run_by_server(loud=False):
-    """The same job, asked of the server: with somebody who hears it live, and what would be sent shown to whoever approves."""
+    """The same job at a server, with an event stream, and the request to be sent shown for approval."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with home() as h:
         place = Setup(h, loud)
@@ -362,7 +363,7 @@ def run_by_server(loud=False):
             received = []
             reader = threading.Thread(target=lambda: received.extend(live))
             reader.start()
-            # Who reads too slowly misses pieces of calls that have ended: none ends before these were read.
+            # A slow reader misses deltas of ended calls, so no call may end before these are read.
             until(lambda: repeats(b"\n".join(joined_deltas(b"".join(received))), loud))
             EchoServer.gate.set()
             asked = until(lambda: json.loads(ask("/api/approvals"))["approvals"])[0]
@@ -389,7 +390,7 @@ def run_by_server(loud=False):
 
 
 def joined_deltas(live):
-    """What each try of a model's call said: calls run at once, and their pieces come mixed."""
+    """The joined deltas of each try of a model call; calls run concurrently, so their deltas are interleaved."""
     texts = collections.defaultdict(dict)
     for data in re.findall(rb"event: said\ndata: (.*)", live):
         piece = json.loads(data)
@@ -398,7 +399,7 @@ def joined_deltas(live):
 
 
 def repeats(echoed, loud):
-    """Whether models of both providers repeated their key in what they said."""
+    """Whether models of both providers echoed their key."""
     if loud:
         return any(piece in echoed for piece in PIECES["LOUD"])
     return all(f"[secret {name}]".encode() in echoed for name in ("OPENAI", "ANTHROPIC"))
@@ -413,9 +414,9 @@ def no_secret_is_stored_or_printed_by_a_command():
     place = run_by_commands()
     expect_no_canary(place)
     given = {CANARIES[name] for name in ("OPENAI", "ANTHROPIC", "HEADER")}
-    assert given <= place.given, f"the world was not given what it should repeat: {place.given}"
+    assert given <= place.given, f"the services did not receive the secrets: {place.given}"
     for name in SECRETS:
-        assert f"[secret {name}]" in place.events, f"nothing repeated {name}: this test looks at nothing"
+        assert f"[secret {name}]" in place.events, f"nothing echoed {name}: the test checks nothing"
     events = json.loads(place.events)["events"]
     errors = {e["payload"].get("error", {}).get("code") for e in events if e["type"] == "tool_invocation_finished"}
     assert {"http_400", "http_500", "http_502", "reset"} <= errors, errors
@@ -434,7 +435,7 @@ def a_canary_that_is_not_a_secret_is_found_in_files_and_command_output():
     missed = {"approvals", "approvals --json", "run again", "job j", "job j --json", "events j", "events j --json", "trace j",
               "trace j --json", "replay j --json", "file aetheris.db", "file agents.lock.json"} - {
                   where for name, where in run_by_commands(loud=True).found if name == "LOUD"}
-    assert not missed, f"a canary stands there, and was not found: {missed}"
+    assert not missed, f"a canary is there and was not found: {missed}"
 
 
 @test
@@ -442,7 +443,7 @@ def a_canary_that_is_not_a_secret_is_found_in_files_and_server_responses():
     place = run_by_server(loud=True)
     missed = {"/api/approvals", "/api/jobs/j", "/api/jobs/j/events?limit=1000", "/api/jobs/j/trace", "live stream",
               "MCP", "file aetheris.db"} - {where for name, where in place.found if name == "LOUD"}
-    assert not missed, f"a canary stands there, and was not found: {missed}"
+    assert not missed, f"a canary is there and was not found: {missed}"
     assert repeats(b"\n".join(joined_deltas(place.live)), True), "no deltas hold a canary"
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The short share of the chaos runs (tests/chaos, docs/chaos.md): both stores, one seed, a few faults each; then the judge itself.
+"""A short chaos run (tests/chaos, docs/chaos.md) for both stores, with one seed and a few faults each; then the test of the checker.
 
-Prints `ok NAME` or `not ok NAME` per run and per planted defect. AETHERIS_BIN names the program.
+Prints `ok NAME` or `not ok NAME` for each run and each planted defect. AETHERIS_BIN names the program.
 """
 import pathlib
 import re

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What `aetheris check` finds before anything runs, on the real program: conditions over arguments that no tool takes, grants that
-nothing has, keys that are not there; and what `run` and `serve` make of them.
+"""What `aetheris check` reports before anything runs: conditions on arguments that no tool accepts, names that do not exist,
+missing secrets; and how `run` and `serve` handle them.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   checks.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
@@ -93,12 +93,12 @@ def a_condition_on_a_missing_argument_allows_no_call():
             expect(h.run("verify", "j"), 0)
             write_agents(h, "(.args.amuont // 0) > 500", "deny")
             expect(h.run("run", "agents.yaml", "--job-id", "said", "--input", '{"amount": 900}'), 0)
-            assert (h.path / "charged.txt").exists(), "what else to take was said"
+            assert (h.path / "charged.txt").exists(), "the condition has a default for a missing argument"
 
 
 @contextlib.contextmanager
 def model_that_calls(arguments):
-    """Asks for one call of `charge` with these bytes as its arguments, and says so then. Gives its url and what it was told."""
+    """A model that calls `charge` once with these bytes as arguments, then ends. Yields its URL and the results that it received."""
     received = []
 
     class Model(http.server.BaseHTTPRequestHandler):
@@ -134,7 +134,7 @@ def model_that_calls(arguments):
 
 
 def charge_of_a_model(arguments, when, action="deny"):
-    """Whether `charge` was called, and what the model was told."""
+    """Whether `charge` was called, and the result that the model received."""
     with home() as h, model_that_calls(arguments) as (url, received):
         (h.path / "agents.yaml").write_text(TALKS.replace("WHEN", when).replace("ACTION", action))
         expect(h.run("check", "agents.yaml", env={"MODELS": url, "MODEL_KEY": "any-long-key"}), 0)
@@ -151,10 +151,10 @@ def a_model_argument_of_another_type_than_the_condition_allows_no_call():
                            (".args.left == 5", '{"left": "5"}'), (".args.left < 10", '{"left": [5]}')):
             paid, received = charge_of_a_model(sent, when, action)
             assert not paid and "expression_failed" in received and "; convert one of them" in received, (action, when, sent, received)
-    assert charge_of_a_model('{"left": 50}', ".args.left < 10")[0], "it can tell"
+    assert charge_of_a_model('{"left": 50}', ".args.left < 10")[0], "the types match"
     paid, received = charge_of_a_model('{"left": 5}', ".args.left < 10")
     assert not paid and "denied" in received, received
-    assert charge_of_a_model('{"to": ["x"]}', '.args.to == \\"x\\"')[0], "a list is plainly no text"
+    assert charge_of_a_model('{"to": ["x"]}', '.args.to == \\"x\\"')[0], "a list never equals a text"
 
 
 @test
@@ -212,10 +212,10 @@ def a_missing_secret_is_reported_before_a_job_is_created():
             result = expect(h.run("run", "agents.yaml", agent, "--job-id", agent), 1)
             assert f"the secret {key} is missing" in result.err and "secret_missing" in result.err, result
         expect(h.run("run", "agents.yaml", "plain", "--job-id", "plain"), 0)
-        assert [j["id"] for j in expect(h.run("jobs", "--json"), 0).json()["jobs"]] == ["plain"], "others were made"
+        assert [j["id"] for j in expect(h.run("jobs", "--json"), 0).json()["jobs"]] == ["plain"], "other jobs were created"
         env = {"WIRE_TOKEN": "long-enough"}
         expect(h.run("run", "agents.yaml", "wires", "--job-id", "wires", env=env), 0)
-        expect(h.run("run", "agents.yaml", "wires", "--job-id", "wires"), 0)  # it has ended: nothing is called
+        expect(h.run("run", "agents.yaml", "wires", "--job-id", "wires"), 0)  # it has ended: no call is made
 
 
 @test

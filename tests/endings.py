@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How jobs end that have a call in doubt, on the real program: the process dies during a job's only call, the job is cancelled
-or its deadline passes, and what the call did is undone before the job ends. And what is shown of calls whose outcome stayed
-unknown: at the end of `run`, in `job`, in `jobs --in-doubt`, and after `resolve` on a job that has ended.
+"""How jobs with an unknown outcome end: the process dies during the only call of a job, the job is cancelled or its deadline
+passes, and the effect is compensated before the job ends. And where unknown outcomes are shown: at the end of `run`, in `job`,
+in `jobs --in-doubt`, and after `resolve` on an ended job.
 
-A downstream of our own keeps a journal of what arrived and what took effect.
+A downstream service records what arrived and what took effect.
 """
 
 import calendar
@@ -60,7 +60,7 @@ UNDO = 'compensate: { tool: undo, args: { id: "${ .result.id }" } }'
 
 
 class Downstream(http.server.ThreadingHTTPServer):
-    """What arrived at /pay by key, and which payments were undone."""
+    """Records the keys of requests to /pay, and the payments that were compensated."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Customer)
@@ -130,7 +130,7 @@ class Shop:
         return json.loads(self.run("job", job, "--json").stdout)
 
     def die_in_call(self, agent, job):
-        """The request has arrived and taken effect, and nothing of that is recorded."""
+        """The request has arrived and taken effect; the log does not show it."""
         self.downstream.reset()
         self.run("run", "agents.yaml", agent, "--job-id", job, "--only", code=137, AETHERIS_FAILPOINTS="tool.after=exit")
         assert len(self.downstream.paid) == 1, self.downstream.paid
@@ -179,7 +179,7 @@ def a_cancelled_job_parks_for_its_unknown_call_and_ends_after_one_resolve(shop):
             wait_until(body["in_doubt"][0]["resolvable_at"])
         shop.run("resolve", job, key_of(body), resolution, *answer)
         shop.resume(job, 1)
-        assert len(shop.downstream.paid) == 1, "nothing is sent again"
+        assert len(shop.downstream.paid) == 1, "the call was not sent again"
         if resolution == "fail":
             assert shop.job(job)["status"] == "cancelled"
             assert len(shop.job(job)["in_doubt"]) == 1

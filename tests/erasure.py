@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""After `redact --all` nothing of a job's values is readable but what the answer lists, in any form.
+"""After `redact --all` no value of a job is readable in any form, except what the answer lists as kept.
 
-Jobs of every shape run on a SQLite store and on a PostgreSQL server: branches, a map, waits, a note, a failed call, a
-large value, a loop, a model's answer, a plan that a model makes, recorded values, a compensation, an edited approval,
-a question of a tool, a budget that is raised, a call in doubt that is resolved after the end, a fork and its origin.
-Their values hold a mark. Then the files of the store (its write-ahead log too; of PostgreSQL the data directory
-without the server's), every view, the audit log, a backup and an archive are searched for the mark, and for the
-SHA-256 of what can be guessed: inputs, arguments, messages, the creating request. This is done with the store's owner
-stopped, and with an owner that runs other jobs meanwhile. Texts that are no values hold another mark: each of them
-must be listed as kept.
+Jobs of every kind run on a SQLite store and on a PostgreSQL server: branches, a map, waits, a note, a failed call, a large
+value, a loop, a model answer, a model-generated plan, recorded values, a compensation, an edited approval, a question of a
+tool, a raised budget, an unknown outcome that is resolved after the end, a fork and its origin. Their values contain a mark.
+Then the files of the store (with its write-ahead log; of PostgreSQL the data directory without the WAL), every view, the audit
+log, a backup and an archive are searched for the mark, and for the SHA-256 of everything that can be guessed: inputs,
+arguments, messages, the creating request. This runs without an owner, and with an owner that runs other jobs meanwhile. Texts
+that are not values contain another mark; each must be listed as kept.
 
   erasure.py [WORDS]   only tests whose name contains WORDS
 """
@@ -141,7 +140,7 @@ def canonical(value):
 
 
 class Desk(shared.Desk):
-    """A store of its own, in files."""
+    """Its store is a SQLite file."""
     program = TESTING_BIN
 
     def __init__(self):
@@ -170,7 +169,7 @@ class Desk(shared.Desk):
         self.run("approve", approval["id"], *words, code=0)
 
     def contents(self):
-        """Every byte of the store that holds something, and of a backup of it."""
+        """All bytes of the store and of a backup."""
         seen = b"".join(path.read_bytes() for path in sorted(self.path.glob("a.db*")) if path.is_file())
         return seen + self.backup()
 
@@ -182,13 +181,13 @@ class Desk(shared.Desk):
 
 
 class Shared(Desk):
-    """Its store is a database of a server of our own."""
+    """Its store is a database of a private server."""
 
     def __init__(self):
         self.server = Postgres()
         super().__init__()
         self.env["AETHERIS_STORE"] = self.server.database()
-        self.start("other", {"text": ""}, "first", "--only", code=0)  # the tables are made
+        self.start("other", {"text": ""}, "first", "--only", code=0)  # creates the tables
         # Large values are not compressed: in compressed ones the mark would not be found.
         for table, column in (("commits", "body"), ("blobs", "bytes"), ("effects", "record"), ("inbox", "act"),
                               ("checkpoints", "body"), ("ledger", "record")):
@@ -198,12 +197,12 @@ class Shared(Desk):
         return self.server.program("psql", self.env["AETHERIS_STORE"].rsplit("/", 1)[1], "-Atc", text).strip()
 
     def contents(self):
-        """Every file of the server but its write-ahead log, which the answer lists; and a dump."""
+        """Every file of the server without its WAL, which the answer lists; and a dump."""
         self.sql("CHECKPOINT")
         place, seen = pathlib.Path(self.sql("SHOW data_directory")), []
         for path in sorted(place.rglob("*")):
             if path.is_file() and place / "pg_wal" not in path.parents:
-                with contextlib.suppress(FileNotFoundError):  # it has been dropped meanwhile
+                with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
                     seen.append(path.read_bytes())
         return b"".join(seen) + self.backup()
 
@@ -216,7 +215,7 @@ class Shared(Desk):
 
 
 class WithOwner:
-    """With a process that owns or shares the store, and runs other jobs all the time."""
+    """With a process that owns or shares the store and continuously runs other jobs."""
 
     def __init__(self):
         super().__init__()
@@ -265,7 +264,7 @@ class SharedWithOwner(WithOwner, Shared):
 
 
 def guesses(desk, job):
-    """Texts whose hashes would confirm a guess, from the log before it was redacted."""
+    """Texts whose hashes would confirm a guess, from the log before its redaction."""
     texts = [MARK.encode(), canonical(MARK)]
     for event in desk.events(job):
         payload = event["payload"]
@@ -279,7 +278,7 @@ def guesses(desk, job):
         if event["type"] == "job_created":
             texts.append(canonical({"agent": payload["agent"], "input": payload["input"],
                                     "labels": payload.get("labels", {})}))
-    # What is the same in every job, and holds no mark, is no guess of a value.
+    # Texts without the mark are the same in every job and reveal no value.
     return [text for text in texts if MARK.encode() in text]
 
 
@@ -333,7 +332,7 @@ def listed(kept):
 
 
 def expect_listed(desk, job, kept):
-    """Each text of the log that is still there is in the list, with its event. Gives their names."""
+    """Each text that the log still contains is listed with its event. Returns their names."""
     kept, found = listed(kept), set()
     for event in desk.events(job):
         for name, value in event["payload"].items():
@@ -345,7 +344,7 @@ def expect_listed(desk, job, kept):
 
 
 def ended(desk):
-    """{job: texts} of jobs of every shape, all of which have ended."""
+    """{job: texts} of ended jobs of every kind."""
     desk.begin("shapes", "shapes")
     desk.begin("asks", "asks", code=4)
     desk.run("signal", "asks", "go", json.dumps({"mail": MARK}), code=0)
@@ -362,7 +361,7 @@ def ended(desk):
     RECORDED.clear()
     note_recorded(desk, "values")
     desk.begin("undone", "undone", code=1)
-    assert [event["type"] for event in desk.events("undone")].count("command_committed") == 2, "it is undone"
+    assert [event["type"] for event in desk.events("undone")].count("command_committed") == 2, "it is compensated"
     desk.begin("edited", "edited", code=4)
     desk.approve("--arguments", json.dumps({"to": "edited-" + MARK}))
     desk.resume("edited", "edited", 0)
@@ -398,7 +397,7 @@ def no_value_of_an_ended_job_is_readable_after_redaction(desk):
         assert again["redacted"] == [] and again["kept"] == body["kept"], again
         beside = {"copies of values"} if isinstance(desk, Shared) else set()  # the server's log, and nothing else
         assert {one["what"] for one in body["kept"] if one["what"] == "copies of values"} == beside, body["kept"]
-    seen = desk.contents()  # at once: the owner has had no time to rest
+    seen = desk.contents()  # immediately: the owner has had no idle time
     expect_none_in(seen, [text for texts in before.values() for text in texts], "right after the answers")
     for job, texts in before.items():
         expect_none_shown(desk, job, texts)
@@ -415,7 +414,7 @@ def no_value_of_an_ended_job_is_readable_after_redaction(desk):
 def a_request_that_waited_in_the_inbox_leaves_no_value(desk):
     desk.post("/api/jobs", {"agent": "held", "id": "held", "input": {}})
     until(lambda: (desk.path / "began").exists())
-    desk.run("signal", "held", "go", json.dumps({"mail": MARK}), code=0)  # a worker holds the job
+    desk.run("signal", "held", "go", json.dumps({"mail": MARK}), code=0)  # a worker has leased the job
     (desk.path / "go").touch()
     desk.resume("held", "held", 0)
     texts = guesses(desk, "held")
@@ -512,13 +511,13 @@ def redacting_a_fork_alone_lists_the_jobs_that_keep_its_blind(desk):
     body = desk.json("redact", "two", "--all", "--reason", "x")
     holders = {one["where"] for one in body["kept"] if one["what"] == "blind"}
     assert holders == {"job one", "job three"}, body["kept"]
-    # What the list is for: with the blind of the origin a guess is confirmed by a hash that the fork keeps.
+    # Why the list matters: with the blind of the origin, a hash that the fork keeps confirms a guess.
     sent = next(e["payload"] for e in desk.events("two") if e["type"] == "tool_invocation_started")
     assert sent["arguments_hash"] == blinded(blind, canonical({"to": MARK})), sent
     body = desk.json("redact", "one", "--all", "--tree", "--reason", "x")
     assert [fork["job_id"] for fork in body["forks"]] == ["three"], body
     assert not [one for one in body["kept"] if one["what"] == "blind"], body["kept"]
-    assert blind.encode() not in desk.contents(), "no job has it any more"
+    assert blind.encode() not in desk.contents(), "no job has the blind"
     for job in ("one", "two", "three"):
         expect_gone(desk, job, texts)
 
@@ -531,7 +530,7 @@ def values_that_a_fork_imported_from_a_loop_are_erased_or_listed(desk):
     desk.resume("loop", "two", 0)
     texts += guesses(desk, "two")
     imported, = [event["payload"] for event in desk.events("two") if event["type"] == "fork_imported"]
-    assert KEPT in json.dumps(imported["commands"]), "the name of a tool that was refused is taken over"
+    assert KEPT in json.dumps(imported["commands"]), "the name of a rejected tool is imported"
     body = desk.json("redact", "one", "--all", "--tree", "--reason", "x")
     fork, = body["forks"]
     assert "fork_imported.commands" in expect_listed(desk, "two", fork["kept"]), fork["kept"]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Waits that have expired: of every type they refuse their answer and are shown so, also before a process records the expiry.
+"""Expired waits: each type rejects its answer and is shown as expired, also before a process records the expiry.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   expiry.py [WORDS]   only tests whose name contains WORDS
 """
 import os

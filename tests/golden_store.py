@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Store files of every version, opened for ever: each job in them is proved, folds to what it was, and goes on.
+"""Store files of every released version can be opened: each job in them verifies, folds to its recorded state and continues.
 
-  golden_store.py                  for every testdata/golden/*/store.db, what testdata/golden/*/store.json says
-  golden_store.py --write VERSION  a new pair, by this program; files that are there are never written again
+  golden_store.py                  compares every testdata/golden/*/store.db with testdata/golden/*/store.json
+  golden_store.py --write VERSION  writes a new pair with this program; existing files are never overwritten
 """
 
 import json
@@ -56,7 +56,7 @@ def aetheris(store, *arguments, code=0):
 
 
 def state_of_jobs(store):
-    """What each job of a store comes to, by commands that only look."""
+    """The state of each job of a store, from commands that only read."""
     jobs = {}
     for job in json.loads(aetheris(store, "jobs", "--json"))["jobs"]:
         proof = json.loads(aetheris(store, "verify", job["id"], "--json"))
@@ -69,7 +69,7 @@ def state_of_jobs(store):
 
 
 def missing(then, now, path=""):
-    """Everything that was there is there still. Where not: its path."""
+    """The path of the first value of `then` that `now` lacks; "" if there is none."""
     if isinstance(then, dict) and isinstance(now, dict):
         return next(filter(None, (missing(v, now.get(k), f"{path}.{k}") for k, v in then.items())), "")
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
@@ -79,7 +79,7 @@ def missing(then, now, path=""):
 
 def write(version):
     folder = GOLDEN / version
-    assert not (folder / "store.json").exists(), f"{folder} is written already, and stays as it is"
+    assert not (folder / "store.json").exists(), f"{folder} exists and is never overwritten"
     folder.mkdir(parents=True, exist_ok=True)
     store = folder / "store.db"
     if not store.exists():
@@ -102,7 +102,7 @@ def write(version):
             aetheris(work, "cancel", "cancelled", "--reason", "over")
             aetheris(work, *run, "fails", "--job-id", "fails", code=1)
             aetheris(work, *run, "greets", "--detach", "--job-id", "queued", "--input", '{"n":9,"list":[]}')
-            # A call in doubt that is settled after the end; a job without its values.
+            # An unknown outcome that is resolved after the end; a job with redacted values.
             for job in ("noted", "erased"):
                 aetheris(work, *run, "doubts", "--job-id", job, "--input", '{"to":"ada@x.org"}')
                 doubt, = json.loads(aetheris(work, "job", job, "--json"))["in_doubt"]
@@ -126,7 +126,7 @@ def check(folder):
         store = pathlib.Path(temp) / "store.db"
         shutil.copy(folder / "store.db", store)
         (store.parent / "agents.yaml").write_text(AGENTS)
-        # An owner brings the file up to date; what was in it is the same, and goes on.
+        # An owner migrates the file; the jobs keep their state and continue.
         aetheris(store, "run", "agents.yaml", "greets", "--detach", "--job-id", "newcomer", "--input", '{"n":1,"list":[]}')
         wrong = missing(then, state_of_jobs(store))
         assert not wrong, f"after an owner has opened it: {wrong}"
