@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Servers that mean harm, and the other jobs of the process that calls them.
+"""Hostile servers, and the other jobs of the process that calls them.
 
-One process recovers jobs whose tools call a server that answers a gibibyte, trickles, never answers, sends headers without
-end, points elsewhere, breaks off or lies about JSON, and jobs whose calls are answered well. The server holds the good
-calls back until every bad one has arrived, and keeps the bad ones open until the last good one is answered: if one call
-could hold up another job, nothing here would ever end. What the process needs in memory is compared with what it needs
-without any bad server.
+One process recovers jobs whose tools call a server that returns a gibibyte, trickles, never answers, sends endless headers,
+redirects, disconnects or returns invalid JSON, and jobs whose calls are answered normally. The server holds the normal calls
+back until every hostile one has arrived, and keeps the hostile ones open until the last normal one is answered: if one call could
+block another job, this test would never end. The memory of the process is compared with that of a run without hostile servers.
 """
 import json
 import os
@@ -24,10 +23,10 @@ from shared.sanitizer import sanitizer
 PATIENCE = 120.0
 GIBIBYTE = 1 << 30
 GOOD_JOBS = 3
-GOOD_CALLS = 8          # of each good job, one after the other
+GOOD_CALLS = 8          # of each good job, in sequence
 MEMORY_MORE_MAX = 64    # MiB, for a gibibyte and five other bad answers at once
 
-# What the job that makes the call fails with.
+# The error code of the job that makes the call.
 BAD = {
     "flood": "tool_output_invalid",
     "trickle": "reset",
@@ -72,7 +71,7 @@ class Server:
                     request += part
                 getattr(self, request.split(b" ")[1][1:].decode())(peer)
             except OSError:
-                return  # the caller hung up
+                return  # the caller disconnected
 
     def arrives(self, name):
         with self.lock:
@@ -161,7 +160,7 @@ def aetheris(folder, *words):
 
 
 def recover(folder, bad):
-    """Leaves the jobs in a store of their own, lets one process recover them all; its peak in MiB, and the server."""
+    """Creates the jobs in a new store and recovers all in one process. Returns its peak in MiB, and the server."""
     server = Server(bad)
     try:
         (folder / "agents.yaml").write_text(agents_file(server.port))
@@ -174,7 +173,7 @@ def recover(folder, bad):
                                    stderr=(folder / "err").open("wb"))
         stopper = threading.Timer(PATIENCE, process.kill)
         stopper.start()
-        _, status, usage = os.wait4(process.pid, 0)  # what this one process needed
+        _, status, usage = os.wait4(process.pid, 0)  # the resources of this process alone
         stopper.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0, (process.returncode, (folder / "err").read_text(), server.arrived, server.good_calls)

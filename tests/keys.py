@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Keys, end to end: the built program as a server, asked with keys of every role, with none, and with bad ones.
+"""API keys: requests to a server with keys of every role, without a key, and with invalid keys.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   keys.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
@@ -44,7 +44,7 @@ def create_key(h, role, *more, env=None):
 
 @contextlib.contextmanager
 def serving(*words, roles=("admin",), env=None, files=None):
-    """A server whose store has a key of each role before it begins; `files` are in its folder, by name."""
+    """A server whose store has a key of each role before it starts; `files`: additional files of its folder, by name."""
     with home() as h:
         for name, text in (files or {}).items():
             (h.path / name).write_text(text)
@@ -59,7 +59,7 @@ def code(answer):
 
 
 def ask_from(s, number, method, path, body=None, headers=None):
-    """One request from 127.0.0.NUMBER: limits of addresses are not what is looked at."""
+    """One request from 127.0.0.NUMBER, so that limits per address do not apply."""
     connection = http.client.HTTPConnection(s.address, timeout=PATIENCE, source_address=(f"127.0.0.{number}", 0))
     connection.request(method, path, None if body is None else json.dumps(body), headers or {})
     answer = connection.getresponse()
@@ -76,7 +76,7 @@ def operations(document):
                 yield method.upper(), re.sub(r"{\w+}", "nobody", path), operation
 
 
-# ---------------------------------------------------------------- who may ask
+# ---------------------------------------------------------------- authentication
 
 @test
 def every_route_accepts_exactly_the_roles_of_its_contract():
@@ -127,7 +127,7 @@ def an_unauthenticated_request_is_answered_with_401_and_www_authenticate():
         assert answer.status == 401 and answer.headers["WWW-Authenticate"] == "Bearer", answer.headers
         assert answer.headers["Content-Type"] == "application/problem+json"
         assert json.loads(answer.read())["code"] == "unauthorized"
-        # The connection goes on.
+        # The connection stays usable.
         connection.request("GET", "/api/jobs", headers=bearer(s.keys["admin"]))
         answer = connection.getresponse()
         assert answer.status == 200 and answer.headers["Cache-Control"] == "no-store"
@@ -148,15 +148,15 @@ def the_first_key_restricts_a_running_server_and_revoking_the_last_does_not_reop
         s = Server(h)
         assert s.get("/api/jobs")[0] == 200
         key, key_id = create_key(h, "viewer")
-        assert s.get("/api/jobs")[0] == 401, "it was told by its own socket: at once"
+        assert s.get("/api/jobs")[0] == 401, "the server is notified through its socket, immediately"
         assert s.get("/api/jobs", headers=bearer(key))[0] == 200
         expect(h.run("keys", "revoke", key_id), 0)
         assert s.get("/api/jobs", headers=bearer(key))[0] == 401
         assert s.get("/api/jobs")[0] == 401
-        expect(h.run("jobs"), 0)  # our own user's socket asks for no key
+        expect(h.run("jobs"), 0)  # the socket of the server's user requires no key
         expect(s.stop(), 0)
         again = Server(h)
-        assert again.get("/api/jobs")[0] == 401, "nor does the next process"
+        assert again.get("/api/jobs")[0] == 401, "a restart does not reopen it either"
         assert "all API keys have expired" in again.process.stderr.readline()
 
 
@@ -169,7 +169,7 @@ def a_revoked_key_is_rejected_immediately():
             assert s.get("/api/jobs", headers=bearer(key))[0] == 200
             status, body = s.ask("DELETE", "/api/keys/" + key_id, headers=admin)
             assert status == 200 and body["live"] is False, body
-            assert s.get("/api/jobs", headers=bearer(key))[0] == 401, "who revokes it knows at once"
+            assert s.get("/api/jobs", headers=bearer(key))[0] == 401, "the revoking server applies it immediately"
 
 
 @test
@@ -179,8 +179,8 @@ def a_request_that_ends_its_own_access_receives_its_response():
         status, made = s.post("/api/keys", {"role": "admin"})
         assert status == 201 and made["role"] == "admin", (status, made)
         admin = bearer(made["key"])
-        assert s.get("/api/jobs")[0] == 401, "the first key shuts the door"
-        assert s.get("/api/jobs", headers=admin)[0] == 200, "and opens it"
+        assert s.get("/api/jobs")[0] == 401, "the first key restricts access"
+        assert s.get("/api/jobs", headers=admin)[0] == 200, "and grants it"
         status, gone = s.ask("DELETE", "/api/keys/" + made["id"], headers=admin)
         assert status == 200 and gone["live"] is False, (status, gone)
         assert s.get("/api/jobs", headers=admin)[0] == 401
@@ -201,7 +201,7 @@ def a_waiting_job_creation_gets_no_result_after_its_key_is_revoked():
         s.h.release_hold()
         waiting.join(PATIENCE)
         assert code(received["answer"]) == (504, "unknown_outcome"), received
-        until(lambda: s.get("/api/jobs/a", headers=admin)[1]["status"] == "completed")  # it was made
+        until(lambda: s.get("/api/jobs/a", headers=admin)[1]["status"] == "completed")  # the job was created
 
 
 @test
@@ -243,7 +243,7 @@ def a_waiting_request_gets_no_result_after_its_key_is_revoked():
 
 
 def expect_within_a_second(begun):
-    """Within the second that docs/security.md promises, and what a busy machine needs."""
+    """Within the second of docs/security.md, plus a margin for a busy machine."""
     took = time.monotonic() - begun
     assert took < 4, took
 
@@ -262,7 +262,7 @@ def streams_and_waiting_requests_end_within_a_second_of_their_key():
             for connection, credential, after in ((ours, key, 0), (other, s.keys["admin"], 0)):
                 connection.request("GET", f"/api/jobs/a/events?after={after}",
                                    headers={"Accept": "text/event-stream", **bearer(credential)})
-            # One that has told nothing yet, one that waits for a page, and one that has made a job.
+            # A stream without events yet, a request that waits for a page, and one that created a job.
             received = {}
 
             def ask(name, *words, **more):
@@ -292,7 +292,7 @@ def streams_and_waiting_requests_end_within_a_second_of_their_key():
             expect_within_a_second(begun)
             assert code(received["page"][0]) == (401, "unauthorized"), received
             assert code(received["made"][0]) == (504, "unknown_outcome"), received
-            # Others hear on.
+            # Other streams continue.
             others = other.getresponse()
             while b"job_waiting" not in others.readline():
                 pass
@@ -321,7 +321,7 @@ def an_unreadable_tls_file_is_reported_with_its_purpose():
             assert f"cannot read {what} " in result.err, result
 
 
-# ---------------------------------------------------------------- who it was
+# ---------------------------------------------------------------- recorded names
 
 @test
 def records_name_the_key_and_not_the_name_in_the_request():
@@ -469,7 +469,7 @@ def a_server_prints_store_agents_and_whether_keys_are_required():
             create_key(h, "viewer")
 
 
-# ---------------------------------------------------------------- where others can connect
+# ---------------------------------------------------------------- access from other machines
 
 @test
 def remote_access_requires_a_key_and_tls_or_insecure_http():
@@ -581,10 +581,10 @@ def waiting_requests_are_limited_per_key_and_released():
         until(lambda: "aetheris_requests_waiting 256" in s.get("/metrics", headers=bearer(s.keys["admin"]))[1])
         status, problem = s.get(f"{path}60s", headers=bearer(s.keys["viewer"]))
         assert (status, problem["code"]) == (429, "rate_limited"), problem
-        assert s.get(f"{path}1s", headers=bearer(s.keys["admin"]))[0] == 200, "another key has places of its own"
+        assert s.get(f"{path}1s", headers=bearer(s.keys["admin"]))[0] == 200, "limits are per key"
         connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
         connection.request("GET", "/api/jobs/a/events", headers={"Accept": "text/event-stream", **bearer(s.keys["viewer"])})
-        assert connection.getresponse().status == 200, "streams have places of their own"
+        assert connection.getresponse().status == 200, "streams have their own limit"
         connection.close()
         for one in waiting:
             one.close()
@@ -628,18 +628,18 @@ def the_api_works_over_tls():
         assert expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 2}', env=env), 0).json() == {"n": 2}
         follow = h.start("events", job["id"], "-f", "--json", env=env)
         assert "job_completed" in expect(h.end(follow), 0).out
-        # Somebody else's certificate: nothing is sent, the key least of all.
+        # Another certificate: nothing is sent, in particular no key.
         other, _ = certificate(h, "other")
         result = expect(h.run("jobs", env={**env, "AETHERIS_CA_FILE": other}), 7)
         assert key not in result.err, result
         expect(h.run("jobs", env={**env, "AETHERIS_CA_FILE": "/nowhere"}), 2)
         expect(h.run("jobs", env={**env, "AETHERIS_URL": s.url.replace("https", "http")}), 7)
-        # Who speaks in the clear, or not at all, holds nobody up.
+        # A client without TLS, or one that sends nothing, blocks no other.
         for words in (b"GET /api/jobs HTTP/1.1\r\n\r\n", b""):
             with socket.create_connection(("127.0.0.1", int(s.address.split(":")[1]))) as plain:
                 plain.sendall(words)
                 assert https(s, crt, "GET", "/api/jobs", None, headers)[0] == 200
-        # Other machines may come now, with a key.
+        # With TLS, other machines can connect with a key.
         expect(s.stop(), 0)
         process = h.start("serve", "agents.yaml", "--listen", "0.0.0.0:0", "--tls-cert", crt, "--tls-key", key_file, "--json")
         url = json.loads(process.stdout.readline())["listening"]
@@ -690,7 +690,7 @@ def certificate_errors_are_reported_with_their_file():
         os.chmod(key_file, 0o644)
         result = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0", "--tls-cert", crt, "--tls-key", key_file), 2)
         assert key_file in result.err and "chmod 600" in result.err, result
-        assert not h.store.exists(), "nothing was begun"
+        assert not h.store.exists(), "no store was created"
 
 
 if __name__ == "__main__":

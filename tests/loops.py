@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Loops, on the real program, with the scripted model server and a till that counts what it was asked to do.
+"""Loops, with the scripted model server and a till that counts its payments.
 
-A payment that a model asks for is approved or rejected by a person, and made once; text that a tool brings in cannot make a
-model call what its loop does not grant; killed at every failpoint hit, with two calls in one answer, nothing is
-paid twice, no recorded answer is asked for again, and the end is the same; a trace shows each call that a model asked for and each
-that another plan let go; a loop whose model server goes down in the middle
-goes on in a retry where it stood; a turn costs the same in the store, however many came before it.
+A payment requested by a model is approved or rejected, and made once. Text in a tool result cannot make a model call a tool that
+its loop does not grant. A process killed at every failpoint, with two calls in one answer, pays nothing twice, requests no
+recorded answer again, and ends the same. A trace shows each requested call, and each call that a new plan dropped. A loop whose
+model server fails resumes in a retry at that turn. Each turn uses the same space, however many came before it.
 
   loops.py [WORDS]   only tests whose name contains WORDS
 """
@@ -63,9 +62,9 @@ TWO = {"about": "Two calls at once, then one of them again.", "turns": [
     {"when": {"turn": 2}, "call": {"tool": "pay", "args": {"sum": 5}}},
     {"say": "Paid in turn ${/turn}: ${/results/pay/of}."}]}
 
-# Five calls in one answer, of which one may be made: one of a tool that is not granted, one with an argument of another type, one
-# whose arguments are no JSON, and one of which a policy cannot be judged.
-LURED = {"about": "What a model may be talked into.", "turns": [
+# Five calls in one answer, of which one is allowed. The others: a tool that is not granted, an argument of another type, arguments
+# that are not JSON, and a call whose policy cannot be evaluated.
+LURED = {"about": "Calls that an injected text requests.", "turns": [
     {"when": {"turn": 1}, "call": [{"tool": "wipe\x1b[2J", "args": {"all": True}}, {"tool": "note", "args": {}},
                                    {"tool": "count", "args": {"n": "one"}}, {"tool": "count", "args_text": "{no"},
                                    {"tool": "say", "args": {"sum": 1}}]},
@@ -197,7 +196,7 @@ def a_retry_resumes_at_the_turn_in_which_the_model_server_failed(desk):
     assert json.loads(desk.run("job", "t", "--json", code=0).stdout)["status"] == "failed"
     desk.open_models("--listen", desk.env["MODELS"].removeprefix("http://"))
     before = list(desk.till.asked)
-    assert desk.run("retry", "t", "--job-id", "t2", code=0).stdout == "t2\n", "nothing is repeated, and nobody has to agree"
+    assert desk.run("retry", "t", "--job-id", "t2", code=0).stdout == "t2\n", "nothing is repeated, so no consent is required"
     desk.run("verify", "t2", code=0)
     result = desk.run("run", "agents.yaml", "--only", "--job-id", "t2", code=0)
     assert result.stdout == baseline.stdout, result.stdout

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tools of MCP servers, end to end: the built program against servers that remember what they did, and against real ones.
+"""Tools of MCP servers: against test servers that record their calls, and against official servers.
 
-Prints `ok NAME` or `not ok NAME` per test. The real servers and their Node come from tests/oracles.
+Prints `ok NAME` or `not ok NAME` for each test. tests/oracles provides Node and the official servers.
   mcp.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
@@ -64,7 +64,7 @@ ALL_TOOLS = {"echo": ("s.echo", {"text": "hello"}), "sum": ("s.sum", {"a": 1, "b
 
 
 def check_outcomes(h, era, asked):
-    """Every outcome of a call, as SPEC §6 says it."""
+    """Every outcome of a call (docs/specification.md)."""
     assert expect(h.run("run", "agents.yaml", "echo"), 0).out.strip() == "hello"
     assert json.loads(expect(h.run("run", "agents.yaml", "sum"), 0).out) == {"sum": 3}
     assert expect(h.run("run", "agents.yaml", "slow"), 0).out.strip() == "done"
@@ -84,7 +84,7 @@ def check_outcomes(h, era, asked):
     key = calls(h, "pay")[0]["key"]
     assert paid["result"] == f"paid {key}" and key.startswith(f"aetheris:{paid['id']}:"), paid
     assert calls(h, "pay")[0]["try"] == 1 and "aetheris/invocation-id" in calls(h, "pay")[0]["meta"]
-    assert len(calls(h, "break")) == 1, "what is in doubt is not called again"
+    assert len(calls(h, "break")) == 1, "a call with an unknown outcome is not repeated"
 
 
 def check_over_stdio(era):
@@ -134,7 +134,7 @@ def a_secret_is_passed_to_the_server_and_redacted_from_results():
         missing = h.run("run", "agents.yaml", "--json")
         assert expect(missing, 1).json()["code"] == "secret_missing", missing
         jobs = expect(h.run("jobs", "--json"), 0).json()["jobs"]
-        assert [j["status"] for j in jobs] == ["completed"], "nothing was begun"
+        assert [j["status"] for j in jobs] == ["completed"], "no job was created"
     with home() as h, behind_http(h, "legacy", "--token", "very-secret-thing") as url:
         write_agents(h, {"url": url, "headers": {"Authorization": "Bearer secret:MY_TOKEN"}}, ALL_TOOLS)
         expect(h.run("run", "agents.yaml", "echo", env=env), 0)
@@ -199,7 +199,7 @@ def a_call_that_times_out_has_an_unknown_outcome():
 
 
 def check_unreadable_response(h, mcp, wanted="no message"):
-    """A call is answered with what cannot be read: it is in doubt at once, with the reason, and not made again."""
+    """The response to a call cannot be read: its outcome is unknown immediately, with the reason, and it is not repeated."""
     write_agents(h, mcp, {"garble": ("s.garble", {}), "echo": ALL_TOOLS["echo"]}, timeout="10m")
     expect(h.run("check", "agents.yaml"), 0)
     began = time.monotonic()
@@ -238,8 +238,8 @@ def a_changed_tool_is_not_called_until_it_is_accepted():
         assert result["error"]["code"] == "tool_changed" and "--accept" in result["error"]["message"], result
         assert "warning: " in run.err and "s.echo is not called: its MCP server describes the tool differently" in run.err, run
         assert len(calls(h, "echo")) == 1, "it was not called"
-        expect(h.run("run", "agents.yaml", "pay"), 0)  # the others go on
-        assert (h.path / "agents.lock.json").read_text() == before, "nothing is accepted by itself"
+        expect(h.run("run", "agents.yaml", "pay"), 0)  # other tools still work
+        assert (h.path / "agents.lock.json").read_text() == before, "nothing is accepted automatically"
         write_agents(h, {"command": command(h)}, {"added": ("s.added", {})})
         assert "s.added" in expect(h.run("check", "agents.yaml"), 2).out, "a new tool is not offered"
         write_agents(h, {"command": command(h)}, {"echo": ("s.echo", {"text": "x"})})
@@ -248,7 +248,7 @@ def a_changed_tool_is_not_called_until_it_is_accepted():
         assert "added new, echo changed, fail gone" in result.err and "nothing was pinned" in result.err, result
         for line in (words, 's.added: new: "New here"', "s.fail: gone"):
             assert "\n  " + line in result.err, result
-        assert (h.path / "agents.lock.json").read_text() == before, "who looks pins nothing"
+        assert (h.path / "agents.lock.json").read_text() == before, "--diff pins nothing"
         expect(h.run("check", "agents.yaml", "--diff", "--accept"), 2)
         result = expect(h.run("check", "agents.yaml", "--accept"), 0)
         assert "added new, echo changed, fail gone" in result.err and words in result.err, result
@@ -284,8 +284,8 @@ def annotations_are_shown_and_have_no_effect_unless_trusted():
               tools={"die": {"retry": {"max_attempts": 2, "retry_on": ["reset"]}}})
         expect(h.run("check", "agents.yaml", "--accept"), 0)
         assert expect(h.run("run", "agents.yaml"), 0).out.strip() == "lives"
-        assert len(calls(h, "die")) == 2, "what only reads may be called again"
-        # What the file says counts more.
+        assert len(calls(h, "die")) == 2, "a read may be repeated"
+        # The agents file takes precedence.
         (h.path / "died").unlink()
         write_agents(h, {"command": command(h)}, {"die": ("s.die", {})}, trust_annotations=True, effect="at_most_once")
         expect(h.run("run", "agents.yaml"), 4)
@@ -300,7 +300,7 @@ def the_agents_file_sets_policies_per_tool():
                      "pay": {"approval": "required"}})
         assert expect(h.run("run", "agents.yaml", "die"), 0).out.strip() == "lives"
         expect(h.run("run", "agents.yaml", "pay"), 4)
-        assert not calls(h, "pay"), "it waits for a person"
+        assert not calls(h, "pay"), "it waits for approval"
         write_agents(h, {"command": command(h)}, {"pay": ("s.pay", {})}, tools={"payy": {"effect": "read"}})
         result = expect(h.run("check", "agents.yaml", "--json"), 2).json()
         assert result["faults"][0]["suggestion"] == "pay" and result["faults"][0]["path"] == "tools.s.tools.payy", result
@@ -340,7 +340,7 @@ def a_tool_that_supports_task_calls_only_is_not_offered_and_check_reports_why():
         assert fault["message"].startswith("`s.pay` supports MCP task calls only") and fault["path"] == "agents.pay.plan[0].tool", fault
 
 
-# ---------------------------------------------------------------- servers that others made
+# ---------------------------------------------------------------- official servers
 
 
 def real(name, *words):

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
-"""Tools that ask a person in the middle of a call, end to end: the built program against a server that keeps nothing, so that
-all it knows of an earlier try has to come back to it; and against servers of the old era, real ones too, which ask while their
-call is open.
+"""MCP tools that ask a user during a call: against a stateless test server, whose state must be returned with each try; and against
+servers of the legacy protocol, test servers and official ones, which ask while their call is open.
 
-Prints `ok NAME` or `not ok NAME` per test.
+Prints `ok NAME` or `not ok NAME` for each test.
   mcp_asks.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
@@ -45,7 +44,7 @@ def run_book(h, job="j1"):
 
 
 def pending_question(h):
-    """What is asked now: exactly one question."""
+    """The pending question; there must be exactly one."""
     [one] = expect(h.run("approvals", "--json"), 0).json()["approvals"]
     assert one["kind"] == "question" and one["tool"] == "s.book", one
     return one
@@ -60,7 +59,7 @@ def expect_verified(h, job="j1"):
 
 
 def check_whole_conversation(h):
-    """From the first question to the result, each part of it in a process of its own."""
+    """From the first question to the result, each step in its own process."""
     waiting_job = expect(run_book(h), 4).json()
     assert waiting_job["status"] == "waiting" and waiting_job["in_doubt"] == [], waiting_job
     assert waiting_job["waiting"]["correlation_key"].startswith("input/"), waiting_job
@@ -70,7 +69,7 @@ def check_whole_conversation(h):
     assert "How many seats?" in shown and "\x1b" not in shown and "--arguments" in shown, shown
     for wrong in ({"n": 0}, {"n": "many"}, {}):
         assert expect(fill_in(h, wrong), 2).json()["code"] == "input_invalid"
-    assert pending_question(h)["id"] == first["id"], "a wrong answer leaves the question as it is"
+    assert pending_question(h)["id"] == first["id"], "an invalid answer leaves the question open"
     expect(fill_in(h, {"n": 3}), 0)
 
     expect(run_book(h), 4)
@@ -177,7 +176,7 @@ def kill_9_during_the_call_with_the_answers_leaves_its_outcome_unknown():
         key = unknown["in_doubt"][0]["idempotency_key"]
         assert expect(h.run("resolve", "j1", key, "not_happened", "--json"), 5).json()["code"] == "not_settled"
         until(lambda: h.run("resolve", "j1", key, "not_happened").code == 0)
-        assert expect(run_book(h), 0).json()["result"] == "booked 2", "the answers were not asked for again"
+        assert expect(run_book(h), 0).json()["result"] == "booked 2", "the questions were not repeated"
         assert calls(h, "book")[3]["responses"] == calls(h, "book")[2]["responses"]
         expect_verified(h)
 
@@ -223,7 +222,7 @@ def write_elicitation_agent(h, **entry):
 
 
 def waiting_job(server):
-    """A new job, when its tool has asked."""
+    """A new job whose tool has asked its question."""
     job = server.post("/api/jobs", {"agent": "ask", "input": {}})[1]["id"]
     until(lambda: server.status(job) == "waiting")
     return job
@@ -252,7 +251,7 @@ def an_official_legacy_server_is_answered_within_its_open_call():
         write_elicitation_agent(h)
         server = Server(h)
         job = waiting_job(server)
-        assert expect(h.run("approve", open_question(h, job), "--json"), 2).json()["code"] == "input_invalid", "it wants a name"
+        assert expect(h.run("approve", open_question(h, job), "--json"), 2).json()["code"] == "input_invalid", "a name is required"
         expect(h.run("approve", open_question(h, job), "--arguments", '{"name": "Ada", "integer": 7}'), 0)
         result = json.dumps(expect_end(h, server, job)["result"])
         assert "Name: Ada" in result and "Favorite Integer: 7" in result, result
@@ -264,8 +263,8 @@ def an_official_legacy_server_is_answered_within_its_open_call():
 
 
 def kill_while_question_is_open(h, **entry):
-    """The job, and the server after the one that was killed, which has been given the answer."""
-    write_elicitation_agent(h, **{"timeout": "3s", "grace": "1s", **entry})  # what is lost settles soon after it
+    """The job, and the server that replaced the killed one and received the answer."""
+    write_elicitation_agent(h, **{"timeout": "3s", "grace": "1s", **entry})  # so that a lost call settles soon
     server = Server(h)
     job = waiting_job(server)
     server.process.send_signal(signal.SIGKILL)
@@ -285,7 +284,7 @@ def kill_9_while_a_question_is_open_leaves_a_legacy_call_with_unknown_outcome():
         until(lambda: h.run("resolve", job, unknown["idempotency_key"], "not_happened").code == 0)
         until(lambda: server.status(job) == "waiting")
         expect(h.run("approve", open_question(h, job), "--arguments", '{"name": "Grace"}'), 0)
-        assert "Name: Grace" in json.dumps(expect_end(h, server, job)["result"]), "asked anew, in a call of its own"
+        assert "Name: Grace" in json.dumps(expect_end(h, server, job)["result"]), "the question was asked again, in a new call"
         assert outcomes(h, job) == ["input_required", "unknown", "input_required", "success"]
         expect(server.stop(), 0)
 
@@ -308,7 +307,7 @@ def several_open_http_calls_wait_concurrently_and_none_is_repeated():
         expect(h.run("check", "agents.yaml"), 0)
         server = Server(h)
         jobs = [waiting_job(server) for _ in range(3)]
-        time.sleep(3)  # longer than a call may take: a person's time is not the call's
+        time.sleep(3)  # longer than the timeout of a call: waiting for a user does not count
         for job, verb in zip(jobs, ("approve", "reject", "approve")):
             expect(h.run(verb, open_question(h, job)), 0)
         assert [expect_end(h, server, job)["result"] for job in jobs] == ["accept", "decline", "accept"]
@@ -317,8 +316,8 @@ def several_open_http_calls_wait_concurrently_and_none_is_repeated():
 
 
 class ConnectionBlocker:
-    """In front of a server. What is connected stays so; while it is shut, new connections are refused, and while it is jammed
-    nobody takes them in."""
+    """A proxy in front of a server. Open connections stay open. While it is closed, new connections are refused; while it is
+    blocked, they are not accepted."""
 
     def __init__(self, url):
         self.upstream = urllib.parse.urlsplit(url)
@@ -367,7 +366,7 @@ class ConnectionBlocker:
 
 
 def check_delivery(closing):
-    """The answer cannot get to the server, then it can. It is told once, in the call that was kept."""
+    """The answer cannot reach the server, then it can. It is delivered once, in the open call."""
     with home() as h, behind_http(h, "legacy") as url:
         blocker = ConnectionBlocker(url)
         write_agents(h, {"url": blocker.url()}, {"ask": ("s.ask", {})}, timeout="2s")
@@ -419,7 +418,7 @@ def a_server_that_answers_an_abandoned_call_can_ask_again():
 
 @contextlib.contextmanager
 def server_with_get_stream():
-    """A server of the official SDK that asks on the stream of GET, which belongs to no call."""
+    """A server of the official SDK that asks on the GET stream, which belongs to no call."""
     program = pathlib.Path(oracles.__file__).parent / "asking_server.mjs"
     process = subprocess.Popen([oracles.node(), program, oracles.modules()], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     try:
@@ -444,7 +443,7 @@ def check_get_stream(tool):
             assert outcomes(h, job) == ["input_required", "success"]
         began = time.monotonic()
         expect(server.stop(), 0)
-        assert time.monotonic() - began < 5, "an open stream holds nothing up"
+        assert time.monotonic() - began < 5, "an open stream delays shutdown"
 
 
 @test

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Our MCP server, end to end: the built program over HTTP and over stdio, in both eras, through crashes; and the official client.
+"""Our MCP server over HTTP and stdio, in all protocol revisions, through crashes; and with the official client.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   mcp_server.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
@@ -37,7 +37,7 @@ def test(function):
 
 
 class Schemas:
-    """What the specification says of a result, by revision; where its files are."""
+    """The schemas of the specification, by revision, if their files exist."""
 
     def __init__(self):
         self.files = {}
@@ -63,7 +63,7 @@ RESULTS = {"initialize": "InitializeResult", "server/discover": "DiscoverResult"
 
 
 class Client:
-    """What both transports share. `revision` decides the era."""
+    """The common part of both transports. `revision` selects the protocol era."""
 
     def __init__(self, revision, capabilities=None):
         self.revision, self.capabilities, self.last = revision, capabilities or {}, 0
@@ -179,7 +179,7 @@ def serving():
 
 
 def check_protocol(client):
-    """All that both eras and both transports have alike."""
+    """Checks everything that all revisions and transports have in common."""
     client.begin()
     names = {tool["name"] for tool in client.result("tools/list")["tools"]}
     assert {"echo", "asks", "aetheris_job", "aetheris_answer", "aetheris_signal", "aetheris_cancel"} <= names, names
@@ -214,7 +214,7 @@ def every_protocol_revision_works_over_stdio():
         for revision in ("2024-11-05", "2025-06-18", LEGACY, MODERN):
             client = Stdio(h, "agents.yaml", revision=revision)
             check_protocol(client)
-            # Other commands find it, as they find any owner of the store.
+            # Other commands find the process as the owner of the store.
             assert len(expect(h.run("jobs", "--json"), 0).json()["jobs"]) >= 3
             code, out, err = client.close()
             assert (code, out) == (0, ""), (code, out, err)
@@ -275,7 +275,7 @@ def a_cancelled_request_is_not_answered_and_its_job_continues():
         assert client.result("ping") == {}
         h.release_hold()
         until(lambda: expect(h.run("jobs", "--status", "completed", "--json"), 0).json()["jobs"])
-        assert client.result("ping") == {}, "and nothing of the other one stands before it"
+        assert client.result("ping") == {}, "and no response of the cancelled request precedes it"
         assert client.close()[:2] == (0, "")
 
 
@@ -365,7 +365,7 @@ def a_task_survives_a_restart_of_the_server():
         client = Http(server, MODERN, TASKS)
         found = client.result("tasks/get", {"taskId": task["taskId"]})
         assert found["status"] == "working" and found["createdAt"] == task["createdAt"], found
-        assert client.call("holds", meta=once)["taskId"] == task["taskId"], "called again, it is the same"
+        assert client.call("holds", meta=once)["taskId"] == task["taskId"], "a repeated call returns the same task"
         h.release_hold()
         ended = until(lambda: (seen := client.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "completed" and seen)
         assert ended["result"]["content"][0]["text"] == "held", ended
@@ -388,7 +388,7 @@ def questions_are_answered_through_the_client():
         client.result("tasks/update", {"taskId": task["taskId"],
                                        "inputResponses": {key: {"action": "accept", "content": {"decision": "approve"}}}})
         until(lambda: client.result("tasks/get", {"taskId": task["taskId"]})["status"] == "completed")
-        # Without tasks the same is a result that asks, and the call again with what was answered.
+        # Without tasks the result contains the question, and the call is repeated with the answer.
         client = Http(server, MODERN, ELICITATION)
         asked = client.call("person")
         assert asked["resultType"] == "input_required", asked
@@ -421,7 +421,7 @@ def a_client_without_elicitation_gets_the_approval_as_text():
                 assert wait["correlation_key"] == approval["correlation_key"], wait
             else:
                 assert revision < "2025-06-18", asked
-            # What it was told is what answers it.
+            # The command in the text answers the question.
             result = json.loads(re.search(r"aetheris_answer (\{.*\})", text)[1].replace('"approve" or "reject"', '"approve"'))
             assert not client.call("aetheris_answer", result)["isError"]
             assert json.loads(client.call("aetheris_job", {"job_id": job, "wait_seconds": 30})["content"][0]["text"]) == {"n": 5}
@@ -449,7 +449,7 @@ def the_official_client_works_over_stdio():
 
 
 def official_client_calls(server, *calls):
-    """What the official client of 2025 is answered to these calls."""
+    """The responses that the official client of 2025 gets to these calls."""
     words = [oracles.node(), ROOT / "tests/oracles/mcp_calls.mjs", oracles.modules(), server.url + "/mcp"]
     steps = json.dumps([{"name": name, "arguments": arguments} for name, arguments in calls])
     done = subprocess.run(words, input=steps, capture_output=True, text=True, timeout=PATIENCE)
@@ -458,7 +458,7 @@ def official_client_calls(server, *calls):
 
 
 def as_on_the_page(text):
-    """What differs from run to run, as the page writes it."""
+    """Replaces what differs between runs by the placeholders of the page."""
     job = re.match(r"The job (\S+) ", text)[1]
     text = re.sub(r"JOB\.[0-9a-f]{16}", "QUESTION", text.replace(job, "JOB"))
     return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text).replace(r" \u001b[31mred", "")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Both providers' languages, on the real program and a scripted server that holds requests to what providers document.
+"""The protocols of both providers, against a scripted server that validates requests like the providers.
 
-Plans ask over Chat Completions and over Messages; the server's journal says who asked, how often and when. Prints `ok NAME`
-or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Plans use Chat Completions and Messages; the journal of the server has every request with its time.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   model_providers.py [WORDS]   only tests whose name contains WORDS
 """
 import json
@@ -123,7 +123,7 @@ class Desk:
         self.server.stdout.close()
         shown = b"".join(path.read_bytes() for path in self.path.rglob("*") if path.is_file())
         shutil.rmtree(self.path, ignore_errors=True)
-        assert KEY.encode() not in shown, "the key stands in a file"
+        assert KEY.encode() not in shown, "a file contains the key"
 
     def write(self, cached="0.25"):
         text = AGENTS.format(provider=self.provider, cached=cached, weather=WEATHER)
@@ -153,7 +153,7 @@ def committed(events):
 
 
 def price_of(usage, cached="0.25"):
-    """The cost in millionths, rounded once, a half up: in integers, as a person would check it."""
+    """The cost in millionths, rounded once, half up, with integers."""
     read = usage.get("cached_tokens", 0)
     parts = (usage["input_tokens"] - read) * 2_500_000 + read * int(float(cached) * 1e6) + usage["output_tokens"] * 10_000_000
     return (parts + 500_000) // 1_000_000
@@ -168,7 +168,7 @@ def a_plan_uses_the_providers_protocol_and_records_one_format(desk):
     assert len({a["headers"]["idempotency-key"] for a in asked}) == 2, asked
     if desk.provider == "anthropic":
         assert {a["headers"]["anthropic-version"] for a in asked} == {"2023-06-01"}, asked
-    assert desk.ask("talk", "rain").stdout == result and len(desk.asked()) == 2, "the same job asks nobody again"
+    assert desk.ask("talk", "rain").stdout == result and len(desk.asked()) == 2, "the same job makes no further call"
     job, events = desk.job()
     for one in committed(events):
         assert one["llm_provider"] == desk.provider and one["llm_model"] == "talk", one
@@ -192,20 +192,20 @@ def images_of_a_plan_are_accepted_by_the_provider(desk):
 def an_answer_that_violates_its_schema_is_repaired_once_or_fails(desk):
     answer = json.loads(desk.ask("facts", "at once, please").stdout)
     assert answer["json"] == {"city": "Oslo", "degrees": 21} and json.loads(answer["text"]) == answer["json"], answer
-    assert len(desk.asked()) == 1, "a good answer is not asked for again"
+    assert len(desk.asked()) == 1, "a valid answer is not requested again"
     for number, (prompt, why) in enumerate((("the weather", "is invalid JSON"), ("a wrong shape", "breaks the schema"))):
         name = f"mended-{number}"
         before = len(desk.asked())
         answer = json.loads(desk.ask("facts", prompt, name).stdout)
         assert answer["json"] == {"city": "Oslo", "degrees": 21}, answer
         desk.ask("facts", prompt, name)
-        assert len(desk.asked()) == before + 2, "it was asked a third time"
+        assert len(desk.asked()) == before + 2, "there was a third call"
         job, events = desk.job(name)
         answers = [e["payload"]["result"] for e in events if e["type"] == "tool_invocation_finished"]
         assert answers[0]["invalid"].startswith(why) and "invalid" not in answers[1], answers
         choices = [e["payload"]["payload"] for e in events if e["type"] == "decision_recorded"]
         assert choices[0]["repair"] == answers[0]["invalid"] and "repair" not in choices[1], choices
-        assert [one["turn"] for one in desk.asked()[-2:]] == [1, 2], "the second question goes on with the first"
+        assert [one["turn"] for one in desk.asked()[-2:]] == [1, 2], "the second call continues the conversation of the first"
         costs = [one["usage"]["cost_micros"] for one in committed(events)]
         assert len(costs) == 2 and job["usage"]["cost_micros"] == sum(costs), (job["usage"], costs)
     for number, (agent, prompt, why, times) in enumerate((("facts", "never", "is invalid JSON", 2), ("strictly", "the weather", "is invalid JSON", 1),
@@ -215,11 +215,11 @@ def an_answer_that_violates_its_schema_is_repaired_once_or_fails(desk):
         done = desk.ask(agent, prompt, name, code=1)
         assert "tool_output_invalid" in done.stderr and why in done.stderr, done.stderr
         desk.ask(agent, prompt, name, code=1)
-        assert len(desk.asked()) == before + times, "it was asked again"
+        assert len(desk.asked()) == before + times, "the call was repeated"
         job, events = desk.job(name)
         assert job["error"]["code"] == "tool_output_invalid", job
         cost = sum(one["usage"]["cost_micros"] for one in committed(events))
-        assert job["usage"]["cost_micros"] == cost > 0, (job["usage"], "an answer that cannot be used was paid for")
+        assert job["usage"]["cost_micros"] == cost > 0, (job["usage"], "an unusable answer has a cost")
 
 
 @both
@@ -277,7 +277,7 @@ def answers_are_priced_by_the_plan_and_not_by_a_later_file(desk):
     assert f"cost {sum(costs) / 1e6:.6f}".rstrip("0") in trace, trace
     desk.write(cached="2.25")
     again, _ = desk.job()
-    assert again["usage"] == job["usage"], "another price changed what was paid"
+    assert again["usage"] == job["usage"], "a new price changed the cost of past calls"
     desk.ask("free", "rain", "f")
     free, _ = desk.job("f")
     assert free["usage"]["cost_micros"] == 0 and free["usage"]["unpriced_calls"] == 1, free["usage"]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""examples/model-server: its judgement of requests, its scenarios, its failures, and the official SDKs as its clients.
+"""examples/model-server: its validation of requests, its scenarios, its failures, and the official SDKs as its clients.
 
-Prints `ok NAME` or `not ok NAME` per test. The SDKs and their Node come from tests/oracles (installed by its __init__.py).
+Prints `ok NAME` or `not ok NAME` for each test. tests/oracles installs Node and the SDKs.
   model_server.py [WORDS]   only tests whose name contains WORDS
 """
 import asyncio
@@ -126,7 +126,7 @@ def schema(**rest):
 CLOSED = {"type": "object", "additionalProperties": False}
 LONG = "n" * 65
 
-# What is wrong with a request of Chat Completions: what differs from a good one, the parameter, some words of the answer.
+# Invalid requests of Chat Completions: the difference from a valid one, the parameter, part of the error.
 CHAT_FAULTS = [
     ({"model": None}, None, "Invalid type for 'model'"),
     ({"messages": None}, "messages", "expected an array of objects, but got null"),
@@ -184,7 +184,7 @@ CHAT_FAULTS = [
     ({"response_format": schema(**CLOSED, properties={"a": {}}, required=["a"])}, "response_format", "must have a 'type' key"),
 ]
 
-# The same for Messages: what differs, some words of the answer.
+# The same for Messages: the difference, part of the error.
 MESSAGES_FAULTS = [
     ({"max_tokens": ...}, "max_tokens: Field required"),
     ({"model": ...}, "model: Field required"),
@@ -305,7 +305,7 @@ def bodies_headers_keys_and_paths_are_validated():
 
 
 def loop(server, model, prompt, world, names, turns_max=10):
-    """Asks until nothing is called any more: the calls, the last words."""
+    """Calls the model until it calls no tool. Returns the tool calls and the last text."""
     messages, made = user(prompt), []
     for _ in range(turns_max):
         tools = [function(name) for name in names]
@@ -461,7 +461,7 @@ def a_request_is_in_the_journal_before_it_is_answered():
             client.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 raise AssertionError(client.recv(1))
-        assert "away" in server.ask(CHAT, json.loads(body))["choices"][0]["message"]["content"], "whoever hung up is not served"
+        assert "away" in server.ask(CHAT, json.loads(body))["choices"][0]["message"]["content"], "a client that disconnected is not served"
 
 
 @test
@@ -503,7 +503,7 @@ def two_thousand_slow_streams_are_served_concurrently():
 
     try:
         with tempfile.TemporaryDirectory() as folder:
-            # Ten seconds each: time enough to open all before the first is done.
+            # Ten seconds each: enough time to open all before the first one ends.
             file = pathlib.Path(folder) / "storm.json"
             file.write_text(json.dumps({"turns": [{"say": "0123456789" * 2, "piece": 1, "pace_ms": 500}]}))
             with Server("--scenario", str(file)) as server:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Models, on the real program and a real HTTP server that counts who asked: the shop's model.
+"""Models, against a real HTTP server that counts its requests: the model of the example shop.
 
-A process that is killed while a model is asked asks once more, under the same key; an answer that is recorded is never
-asked for again, wherever the process died after it; and a conversation's messages stand once in the store. What is told of
-one that does not answer names it, its node, what was said, how often it was tried and what to do next.
+A process that is killed during a model call repeats it under the same key. A recorded answer is never requested again, wherever
+the process dies after it. The messages of a conversation are stored once. A failure reports the model, its node, the error, the
+number of tries and the next command.
 """
 
 import http.client
@@ -22,7 +22,7 @@ import time
 from shared.program import BIN, ROOT
 
 ROUTE = "POST /v1/chat/completions"
-LONG = "a line that is long enough to be worth a place of its own in the store, for all who repeat it"
+LONG = "a line that is long enough to be stored as a blob of its own, for all messages that repeat it"
 AGENTS = f"""\
 aetheris: 1
 tools:
@@ -56,7 +56,7 @@ KEY = "sk-very-secret-123"
 PATIENCE = 60
 
 
-# Answers by path, of servers that are no providers, or broken ones; `page` to `[DONE]` is what a stream says.
+# The answers of servers that are not providers, or of broken ones, by name.
 GOOD = 'data: {"choices":[{"index":0,"delta":{"content":"All of it."},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 HALF = 'data: {"choices":[{"index":0,"delta":{"content":"Half of it"}}]}\n\n'
 INVALID_ANSWERS = {
@@ -72,8 +72,7 @@ INVALID_ANSWERS = {
 
 
 class FakeProvider(http.server.ThreadingHTTPServer):
-    """Gives the answers that its list names, one after the other and then the last one for ever: "good", a status, "close", or
-    one of STRANGE."""
+    """Returns the listed answers in order, then always the last one: "good", a status, "close", or one of INVALID_ANSWERS."""
 
     def __init__(self, *answers):
         super().__init__(("127.0.0.1", 0), FakeProviderRequest)
@@ -149,7 +148,7 @@ class Desk:
         connection.close()
 
     def asked(self):
-        """Who asked the model, in order: (key, invocation, try)."""
+        """The calls of the model, in order: (key, invocation, try)."""
         lines = (self.path / "shop.journal").read_text().splitlines()
         arrivals = [json.loads(line) for line in lines]
         return [(a["idempotency_key"], a["invocation_id"], a["try"]) for a in arrivals
@@ -175,7 +174,7 @@ def a_job_calls_the_model_and_records_the_answers(desk):
     assert result == "4 messages: Go on.\n", result
     job, events = desk.expect_verified()
     assert len(desk.asked()) == 2
-    assert expect_exit(desk.talk()).stdout == result and len(desk.asked()) == 2, "the same job asks nobody again"
+    assert expect_exit(desk.talk()).stdout == result and len(desk.asked()) == 2, "the same job makes no further call"
     committed = [e["payload"] for e in events if e["type"] == "command_committed"][:2]
     assert [c["llm_model"] for c in committed] == ["small-2026-11-01"] * 2
     assert [c.get("llm_temperature") for c in committed] == [None, 0.5]
@@ -221,7 +220,7 @@ def after_a_kill_during_a_call_the_model_is_called_again_under_the_same_key(desk
 
 
 def a_recorded_answer_is_never_requested_again(desk):
-    """Dies at every boundary there is, in both durabilities."""
+    """The process dies at every boundary, in both durabilities."""
     for durability in ("fused", "split"):
         for point in ("append.before", "append.after", "tool.before", "tool.after", "effect.after_put"):
             for n in range(1, 40):
@@ -239,13 +238,13 @@ def a_recorded_answer_is_never_requested_again(desk):
                 asked_then = len(desk.asked()) - before
                 expect_exit(desk.talk("--durability", durability))
                 asked = desk.asked()[before:]
-                # Of two questions those that were not recorded are asked; one may have been under way.
+                # Of two calls those without a recorded answer are made again; one may have been in flight.
                 assert len(asked) <= 3, (here, asked)
                 assert len(asked) - asked_then <= max(0, 2 - recorded), (here, recorded, asked_then, asked)
                 assert len({a[0] for a in asked}) == 2, (here, asked)
                 desk.expect_verified()
             else:
-                raise AssertionError(f"{durability} {point} never came to an end")
+                raise AssertionError(f"{durability} {point} never ended")
 
 
 def transient_provider_errors_are_retried_and_permanent_ones_reported(desk):
@@ -283,7 +282,7 @@ agents:
 
 
 def call_fake_provider(desk, agent, *answers, code=1):
-    """What was said on stderr, the job, and which tries the server saw, of a job that asks such a server."""
+    """Runs a job that calls such a server. Returns its stderr, the job, and the tries that the server received."""
     shutil.rmtree(desk.path / ".aetheris", ignore_errors=True)
     (desk.path / "agents.yaml").write_text(PROVIDER_AGENTS)
     provider = FakeProvider(*answers)
@@ -322,7 +321,7 @@ def a_model_failure_reports_its_location_cause_and_the_next_command(desk):
             assert again in shown and ("retry t FILE" in shown) == (answer == 400), shown
             assert f"the server answered {answer}" in shown, shown
     call_fake_provider(desk, "anyway", 503, code=0)
-    assert cases[0][3] in " ".join(expect_exit(desk.run("trace", "t")).stdout.replace("│", "").split()), "told in full, and once"
+    assert cases[0][3] in " ".join(expect_exit(desk.run("trace", "t")).stdout.replace("│", "").split()), "shown in full, and once"
     result = json.loads(expect_exit(desk.run("job", "t", "--json")).stdout)["result"]
     assert result == {"code": "http_503", "message": cases[0][3]}, result
 

@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
-"""--notify of services: each question is notified once, over restarts and by several processes.
+"""--notify of services: each question is notified once, across restarts and by several processes. A failing program is retried.
 
-A program that fails is started again.
-
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   notifications.py [WORDS]   only tests whose name contains WORDS
 """
 import json
@@ -34,11 +32,11 @@ agents:
     plan: [ { id: a, tool: echo, args: { n: 1 } }, { id: b, tool: echo, needs: [a], args: { n: 2 } } ]
   signals: { plan: [ { id: w, wait: { type: signal, key: k } } ] }
 """
-# Keeps what it is told, one line each; fails while a file called `broken` is there.
+# Records each notification as a line; fails while the file `broken` exists.
 PROGRAM = """#!/bin/sh
 read -r line
 if [ -e "{folder}/broken" ]; then echo "$line" >> "{folder}/failed.txt"; exit 3; fi
-echo "$line" >> "{folder}/told.txt"
+echo "$line" >> "{folder}/notified.txt"
 """
 
 
@@ -49,19 +47,19 @@ def test(function):
 
 def prepare(h):
     (h.path / "asks.yaml").write_text(AGENTS)
-    program = h.path / "tell"
+    program = h.path / "notify"
     program.write_text(PROGRAM.format(folder=h.path))
     program.chmod(0o755)
     return str(program)
 
 
-def lines(h, name="told.txt"):
+def lines(h, name="notified.txt"):
     file = h.path / name
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def recorded_notifications(h, env=None):
-    """What the audit log says was notified."""
+    """The notified questions in the audit log."""
     entries = expect(h.run("audit", "--limit", "1000", "--json", env=env), 0).json()["entries"]
     return [entry["detail"]["question"] for entry in entries if entry["act"] == "notified"]
 
@@ -181,7 +179,7 @@ def workers_on_one_postgres_store_notify_each_question_once():
                 assert creator.post("/api/jobs", {"agent": job[:-1], "id": job})[0] == 201
             until(lambda: {one["job"] for one in lines(h)} == asked)
             until(lambda: len(recorded_notifications(h, env)) == len(asked))
-            # One that begins later looks through all jobs that have not ended.
+            # A worker that starts later checks all jobs that have not ended.
             workers.append(h.start("worker", "asks.yaml", "--notify", program, env=env))
             assert "uses store" in workers[-1].stdout.readline()  # before that, SIGTERM ends a process at once
             assert creator.post("/api/jobs", {"agent": "asks", "id": "later"})[0] == 201

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""docs/openapi.json: a sound OpenAPI 3.1 document, what the program serves, and what the program really answers.
+"""docs/openapi.json is a valid OpenAPI 3.1 document, the program serves it, and the responses of the program match it.
 
-Every operation is asked on a SQLite store, and what it answers must fit what the document says of that status. An object whose
-fields the document names has no others.
+Every operation is called on a SQLite store, and its response must match the document for that status. An object whose fields the
+document names may have no others.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   openapi.py [WORDS]   only tests whose name contains WORDS
 """
 import json
@@ -24,7 +24,7 @@ DOCUMENT = json.loads((ROOT / "docs/openapi.json").read_text())
 METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
 TESTS = []
 
-# What OpenAPI 3.1 asks of the parts that the document has. `schema`: a JSON Schema, looked at by itself.
+# The requirements of OpenAPI 3.1 for the parts that the document has. Each `schema` is validated separately.
 SHAPE = {
     "$defs": {
         "ref": {"type": "object", "required": ["$ref"], "properties": {"$ref": {"type": "string", "pattern": "^#/components/"}}},
@@ -95,7 +95,7 @@ def operations():
 
 
 def parts(value, where=()):
-    """(place, value) of every value within."""
+    """(path, value) of every nested value."""
     yield where, value
     if isinstance(value, (dict, list)):
         for name, inner in (value.items() if isinstance(value, dict) else enumerate(value)):
@@ -138,7 +138,7 @@ def every_reference_resolves():
             try:
                 resolved(value)
             except KeyError:
-                raise AssertionError(f"{where}: {value} leads nowhere") from None
+                raise AssertionError(f"{where}: {value} does not resolve") from None
 
 
 @test
@@ -173,7 +173,7 @@ def the_program_serves_the_document():
 
 
 def closed(schema):
-    """The schema, with no fields but those it names, where it names any."""
+    """The schema, with additional fields forbidden where it names fields."""
     if isinstance(schema, list):
         return [closed(one) for one in schema]
     if not isinstance(schema, dict):
@@ -185,7 +185,7 @@ def closed(schema):
 
 
 class CheckedClient:
-    """Asks a server, and holds each answer to the document."""
+    """Calls a server and validates each response against the document."""
 
     def __init__(self, server):
         self.server, self.faults, self.done = server, [], set()
@@ -215,7 +215,7 @@ class CheckedClient:
         raise AssertionError(f"the document has no {method} {path}")
 
     def job(self, agent, name, **more):
-        """Made, and at rest."""
+        """Creates a job and waits until it ends or blocks."""
         return self(201, "post", "/api/jobs?wait=30s", {"agent": agent, "id": name, **more})
 
     def ended(self, name, kind="job_completed"):
@@ -236,7 +236,7 @@ def every_operation_answers_as_documented():
         ask(400, "put", "/api/agents/late", {"plan": [{"id": "say", "tool": "nobody"}]})
         ask(200, "get", "/api/agents/late?version=1")
         ask(404, "get", "/api/agents/nobody")
-        # A person, a call that asks one, a signal, a message.
+        # A wait for a user, a signal, a message.
         ask(201, "put", "/api/agents/person", {"plan": [
             {"id": "sure", "wait": {"type": "human", "key": "sure"}}, {"id": "word", "wait": {"type": "signal", "key": "word"}},
             {"id": "note", "wait": {"type": "message", "channel": "note"}}]})
@@ -282,7 +282,7 @@ def every_operation_answers_as_documented():
         ask(200, "get", "/api/approvals?job=p")
         ask(200, "post", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
         ask(400, "post", "/mcp", {"jsonrpc": "2.0", "id": 1})
-        # A budget that is lowered, used up, raised.
+        # A budget that is lowered, exhausted and raised.
         say = {"tool": "echo", "args": {"v": 1}}
         ask(201, "put", "/api/agents/little", {"budget": {"tool_calls": 1, "wall": "1h", "soft": 50}, "plan": [{"id": "say", **say}]})
         ask.job("little", "b", budget={"tool_calls": 0, "wall": "30m"})
@@ -294,7 +294,7 @@ def every_operation_answers_as_documented():
         ask(200, "post", "/api/jobs/b/budget", {"tool_calls": 5, "note": "x"})
         ask.ended("b")
         ask(409, "post", "/api/jobs/b/budget", {"tool_calls": 9})
-        # Held by this process, then by nobody.
+        # Leased by this process, then by none.
         ask(201, "post", "/api/jobs", {"agent": "holds", "id": "h"})
         until(lambda: server.status("h") == "running")
         ask(202, "post", "/api/jobs/h/pause", {"reason": "x"})
@@ -322,7 +322,7 @@ def every_operation_answers_as_documented():
         ask(200, "post", "/api/prune", {"older_than": "0s", "agent": "echo"})
         ask(200, "get", "/api/audit")
         ask(200, "get", "/api/audit/verify")
-        # The gate closes behind the first key.
+        # The first key restricts access.
         key = expect(h.run("keys", "create", "--role", "admin", "--json"), 0).json()["key"]
         until(lambda: server.get("/api/jobs")[0] == 401)
         ask(401, "get", "/api/jobs")
@@ -334,7 +334,7 @@ def every_operation_answers_as_documented():
         ask(200, "get", "/api/audit", None, admin)
         expect(server.stop(), 0)
         missing = {operation["operationId"] for _, _, operation, _ in operations()} - ask.done
-        assert not missing, f"never asked: {sorted(missing)}"
+        assert not missing, f"never called: {sorted(missing)}"
         assert not ask.faults, "\n".join(dict.fromkeys(ask.faults))
 
 

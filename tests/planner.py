@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A planner, on the real program, with the scripted model server and a till that counts what it was asked to do.
+"""A planner, with the scripted model server and a till that counts its payments.
 
-A model's plan is checked, recorded and carried out; one that calls what there is not is mended once, or fails the job;
-what a policy denies or the agent does not grant is not done; killed at every failpoint hit, the model's recorded answer is
-not asked for again, the plan is the same, and nothing is paid twice.
+A model-generated plan is checked, recorded and executed. A plan with an unknown tool is repaired once, or fails the job. A call
+that a policy denies or the agent does not grant is not made. A process killed at every failpoint requests no recorded answer
+again, keeps the plan, and pays nothing twice.
 
   planner.py [WORDS]   only tests whose name contains WORDS
 """
@@ -18,7 +18,7 @@ KEY = "sk-of-planners-1"
 
 
 class Desk(shared.Desk):
-    """With the example as its agents file."""
+    """Its agents file is the example."""
 
     def __init__(self):
         super().__init__([KEY], SCENARIOS / "planner.json")
@@ -60,7 +60,7 @@ def a_model_generated_plan_is_recorded_and_executed(desk):
     assert [n["id"] for n in second["task_graph"]["nodes"]] == ["planner", "order", "pay"], second
     desk.run("replay", "t", code=0)
     desk.job("Refund order 43, please.", code=0)
-    assert desk.asked() == 1, "a recorded plan was asked for again"
+    assert desk.asked() == 1, "a recorded plan was requested again"
     desk.expect_verified()
 
 
@@ -85,7 +85,7 @@ def a_planned_call_that_is_denied_or_not_granted_is_not_made(desk):
     asked = desk.asked()
     done = desk.job("Refund order 43, please.", "ungranted", code=1)
     assert "plan_invalid" in done.stderr and "`refund`, which may not be called" in done.stderr, done.stderr
-    assert desk.asked() == asked + 2 and len(desk.plans("ungranted")) == 1, "its model is told why, before anything is done"
+    assert desk.asked() == asked + 2 and len(desk.plans("ungranted")) == 1, "the model receives the reason before any call"
     assert desk.till.effects == {}, desk.till.effects
     desk.expect_verified("ungranted", "failed")
 
@@ -107,7 +107,7 @@ def a_planner_killed_at_every_failpoint_makes_one_plan_and_pays_once(desk):
                 then = desk.asked()
                 lived = desk.job(words, job, code=0, durability=durability)
                 assert lived.stdout == baseline.stdout, (point, lived.stdout)
-                assert desk.asked() - then <= 2 - known, (point, "a recorded answer was asked for again")
+                assert desk.asked() - then <= 2 - known, (point, "a recorded answer was requested again")
             assert desk.till.effects["/refunds"] - paid == 1, (point, desk.till.effects)
             assert desk.asked() - asked <= 3, point
             assert [p["plan_hash"] for p in desk.plans(job)[1:]] == [plan], point

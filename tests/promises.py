@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Two promises on the real program, each looked at from outside.
+"""Two guarantees, checked from outside of the process.
 
-A write whose durability failed is never followed by its call: with every commit failing, the tool's program is not run.
-`replay` and `verify` only read: they open no network connection and leave the store's bytes as they were (SQLite may make its empty WAL) (the engine
-itself can have neither clock, file nor socket: `./dev check` holds it to that).
+A write whose durability failed is never followed by its call: with every commit failing, the program of the tool is not run.
+`replay` and `verify` only read: they open no network connection and do not change the bytes of the store (SQLite may create its
+empty WAL). The engine itself has no clock, file or socket: `./dev check` verifies that.
 """
 
 import hashlib

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Time, random numbers and ids of a job, on the real program: one value of a step, whatever dies.
+"""Recorded time, random numbers and ids: one value per step, wherever the process dies.
 
-A plan sends its values to a till, a loop gives them to its model. Both are killed at every failpoint hit, and with SIGKILL in the
-middle of a call; the values that stood in the log before are those that are sent after. `redact --all` erases them, and the job
-can still be looked at. `check` refuses what is about calls.
+A plan sends its values to a till, a loop returns them to its model. Both are killed at every failpoint, and with SIGKILL during
+a call; the values recorded before are those sent afterwards. `redact --all` erases them, and the job can still be read. `check`
+rejects call settings of these tools.
 
   recorded_values.py [WORDS]   only tests whose name contains WORDS
 """

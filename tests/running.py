@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What calls do while they run, with the built program: functions that never return, reports, silence, recoveries.
+"""Running calls: functions that never return, progress reports, missing heartbeats, recoveries.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   running.py [WORDS]   only tests whose name contains WORDS
 """
 import json
@@ -24,7 +24,7 @@ tools:
   looks:  { native: nap, timeout: 500ms, effect: read }
   silent: { native: nap, timeout: 60s, heartbeat_timeout: 300ms, effect: read }
   long:   { native: nap, timeout: 60s, effect: read }
-  # Reports, then waits until a file called `go` stands in its folder.
+  # Reports, then waits until the file `go` exists in its folder.
   reports:
     command: ["sh", "-c", "echo '{\"percent\":50}' >&$AETHERIS_PROGRESS_FD; echo began >> began.txt; while [ ! -e go ]; do sleep 0.02; done; echo '{\"percent\":100}' >&3; echo done"]
     effect: read
@@ -90,7 +90,7 @@ def a_function_that_never_returns_times_out_and_delays_no_other_node():
         assert node(h, "j", "say")["status"] == node(h, "j", "more")["status"] == "done"
         of_say = [e["seq"] for e in events(h, "j") if e["payload"].get("node_id") == "more"]
         cut = of_type(events(h, "j"), "tool_invocation_finished")[-1]
-        assert cut["payload"]["outcome"] == "timeout" and max(of_say) < cut["seq"], "it was held up"
+        assert cut["payload"]["outcome"] == "timeout" and max(of_say) < cut["seq"], "it was delayed"
         expect(h.run("verify", "j"), 0)
 
 
@@ -155,7 +155,7 @@ def progress_of_a_program_is_shown_while_it_runs():
         h.release_hold()
         result = expect(h.end(process), 0)
         assert result.out == "done\n", result
-        tried = node(h, "j", "r")["tries"][-1]  # on a busy machine a first one may not have been sent
+        tried = node(h, "j", "r")["tries"][-1]  # on a busy machine the first try may not have been sent
         assert tried["progress"]["report"] == {"percent": 100}, tried
         assert [e["payload"]["detail"]["report"]["percent"] for e in of_type(events(h, "j"), "progress")] == [50, 100]
         expect(h.run("verify", "j"), 0)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What clients can make the server keep in memory: bodies that it has not read, answers that are not read.
+"""The memory that clients can make the server use: bodies that it has not read, responses that are not read.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   server_memory.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
@@ -19,7 +19,7 @@ from keys import bearer, serving  # noqa: E402
 from shared.sanitizer import sanitizer  # noqa: E402
 
 TESTS = []
-# The sanitizer's allocator holds freed memory back unless it is told to return it: this test weighs what the server keeps.
+# The allocator of the sanitizer keeps freed memory unless configured otherwise; this test measures the memory of the server.
 QUIET = sanitizer("quarantine_size_mb=1:thread_local_quarantine_size_kb=64:allocator_release_to_os_interval_ms=100")
 MIB = 1 << 20
 BODY = 4 * MIB
@@ -39,7 +39,7 @@ def memory(process):
 
 
 def falls_to(process, most):
-    """Is it, within a few seconds, at most so much?"""
+    """Whether the memory falls to at most `most` within a few seconds."""
     try:
         until(lambda: memory(process) <= most, patience=10)
     except AssertionError:
@@ -58,14 +58,14 @@ class Client:
             self.socket.sendall(data)
 
     def push(self, data):
-        """As much of it as goes out now, without waiting for the server."""
+        """Sends what the socket accepts now, without waiting for the server."""
         self.socket.setblocking(False)
         with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
             return self.socket.send(data)
         return 0
 
     def head(self):
-        """Of the first answer; "" = the server closed the connection without one."""
+        """The head of the first response; "" = the server closed the connection without one."""
         self.socket.settimeout(PATIENCE)
         with contextlib.suppress(ConnectionResetError):
             while b"\r\n\r\n" not in self.seen:
@@ -150,7 +150,7 @@ def slow_bodies_stay_within_the_shared_limit_and_small_requests_still_pass():
     with serving(env=QUIET) as s:
         assert s.get("/api/health")[0] == 200
         before = memory(s.process)
-        part = b" " * (BODY - 100)  # one that never ends
+        part = b" " * (BODY - 100)  # a body that never ends
         clients = [Client(s) for _ in range(60)]
         left = {}
         for client in clients:
@@ -196,11 +196,11 @@ agents:
     output: "${ .steps.each }"
 """
 ANSWERS_MAX = 64 * MIB
-MEMORY_MAX = 224 * MIB  # of the process, with what is used to make the answers
+MEMORY_MAX = 224 * MIB  # of the process, including what it needs to build responses
 
 
 def large_job(s, agent="large"):
-    """A job whose trace has several MiB, and of agent `all` its result too; gives its id."""
+    """A job whose trace has several MiB, and for agent `all` also its result. Returns its id."""
     items = ["x" * 20_000 + str(i) for i in range(150)]
     status, job = s.post("/api/jobs?wait=60s", {"agent": agent, "input": {"items": items}},
                          headers=bearer(s.keys["admin"]))
@@ -209,7 +209,7 @@ def large_job(s, agent="large"):
 
 
 def health_latency(s):
-    """Health is answered, while others are busy."""
+    """The seconds until health is answered, while others are busy."""
     began = time.monotonic()
     assert s.get("/api/health")[0] == 200
     return time.monotonic() - began
@@ -273,14 +273,14 @@ def unread_event_streams_stay_within_the_memory_limit_and_a_read_one_completes()
         end = time.monotonic() + 5
         while time.monotonic() < end:
             assert health_latency(s) < 20
-            time.sleep(0.05)  # health has a rate, too
+            time.sleep(0.05)  # health has a rate limit, too
             assert memory(s.process) - before <= MEMORY_MAX, (memory(s.process) - before) / MIB
         for client in clients[1:]:
             client.close()
         clients[0].socket.settimeout(PATIENCE)
         while b"job_completed" not in clients[0].seen[-100_000:]:
             more = clients[0].socket.recv(1 << 20)
-            assert more, "a stream that is read must come to its end"
+            assert more, "a stream that is read must end"
             clients[0].seen += more
         expect(s.stop(), 0)
 
@@ -306,7 +306,7 @@ def unread_mcp_streams_stay_within_the_shared_limit():
             return client.seen
 
         def is_refused(client):
-            """The answer is an error. It is short, so all of it has arrived."""
+            """Whether the response is an error. It is short, so all of it has arrived."""
             client.socket.settimeout(1)
             with contextlib.suppress(TimeoutError, ConnectionError):
                 while len(client.seen) < 1 << 16 and (more := client.socket.recv(1 << 12)):
@@ -342,7 +342,7 @@ def unread_mcp_streams_stay_within_the_shared_limit():
             waiting = {c for c in waiting if c.socket not in ready}
         filled = time.monotonic() - began
         end = time.monotonic() + 3
-        while time.monotonic() < end:  # the last answers may not be made yet
+        while time.monotonic() < end:  # the last responses may not be built yet
             slowest = max(slowest, health_latency(s))
             peak = max(peak, memory(s.process) - before)
             time.sleep(0.1)
@@ -351,7 +351,7 @@ def unread_mcp_streams_stay_within_the_shared_limit():
         status, small = s.post("/api/jobs?wait=30s", {"agent": "large", "input": {"items": ["x"]}},
                                headers=bearer(s.keys["admin"]))
         assert (status, small["status"]) == (201, "completed"), small
-        # A client that reads nothing for 10 s is cut and makes room. On a slow machine the first ones are, before the last ones come.
+        # A client that reads nothing for 10 s is disconnected, which frees memory; on a slow machine before the last ones connect.
         assert any(is_refused(client) for client in reversed(clients)) or filled > 10 and is_cut(clients[0]), filled
         for client in clients:
             client.close()

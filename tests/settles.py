@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""A downstream that acts late, kill -9 and a restart at once: each at_most_once call takes effect at most once.
+"""A downstream that acts late, with kill -9 and an immediate restart: each at_most_once call takes effect at most once.
 
-The downstream takes a request, and acts up to timeout + grace/2 later, whatever became of the client. The calls are made
-over HTTP, by a program (curl) and by an MCP server on stdio. Those in doubt are asked about by a probe, or a person says
-`not_happened` at the earliest moment at which that is accepted.
+The downstream accepts a request and acts up to timeout + grace/2 later, whatever happens to the client. The calls are made over
+HTTP, by a program (curl) and by an MCP server on stdio. A probe or an operator resolves unknown outcomes; the operator reports
+`not_happened` as early as it is accepted.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   settles.py [--calls N] [WORDS]   N calls for each store (default 36)
 
-With AETHERIS_SLOW_TESTS=1 also 1,000 calls of each of KINDS for each store. Native functions are called by
-src/app/native_late_test.cc: none of the built program has a downstream.
+With AETHERIS_SLOW_TESTS=1 also 1,000 calls of each of KINDS for each store. src/app/native_late_test.cc tests native functions,
+because no native function of the program has a downstream.
 """
 import calendar
 import collections
@@ -59,7 +59,7 @@ def test(function):
 
 
 class Shop(http.server.ThreadingHTTPServer):
-    """Acts on every request it gets, each at a moment of its own; no client that goes away stops it."""
+    """Acts on every request, each after its own delay, also if the client disconnects."""
     request_queue_size = 1024
     daemon_threads = True
 
@@ -158,7 +158,7 @@ def agents_file(grace_s):
 
 
 class Service:
-    """`aetheris serve` on one store, of which the processes are killed."""
+    """`aetheris serve` on one store; its processes are killed."""
 
     def __init__(self, h, shop, env, grace_s=GRACE_S):
         self.h, self.env = h, {"SHOP": shop.url, **env}
@@ -181,7 +181,7 @@ class Service:
         self.process.stdout.close()
 
     def ask(self, method, path, body=None):
-        """(status, value); (0, None): it was killed meanwhile."""
+        """(status, value); (0, None): the server was killed meanwhile."""
         try:
             connection = http.client.HTTPConnection(self.address, timeout=30)
             connection.request(method, path, None if body is None else json.dumps(body),
@@ -205,7 +205,7 @@ def seconds(text):
 
 
 class Operator(threading.Thread):
-    """Looks at the shop for each call that is in doubt, and says what is seen there. Never waits for `resolvable_at`."""
+    """Resolves each unknown outcome with the state of the shop. Never waits for `resolvable_at`."""
 
     def __init__(self, service, shop):
         super().__init__(daemon=True)
@@ -268,15 +268,15 @@ def at_most_once(env, calls, kinds=KINDS):
             operator.stopping = True
             operator.join()
             wrong = {job: (jobs[job], n) for job, n in shop.effects.items() if n > 1}
-            assert not wrong, f"seed {seed}: acted more than once: {wrong}"
+            assert not wrong, f"seed {seed}: took effect more than once: {wrong}"
             for job, kind in jobs.items():
                 seen = service.ask("GET", f"/api/jobs/{job}")[1]
                 assert seen["status"] == "completed", f"seed {seed}: {kind} {job}: {seen['error']}"
-                assert shop.effects[job] == 1, f"seed {seed}: {kind} {job} is completed, and nothing was done"
+                assert shop.effects[job] == 1, f"seed {seed}: {kind} {job} is completed without an effect"
                 assert service.ask("GET", f"/api/jobs/{job}/verify")[1]["ok"], f"{kind} {job}"
             assert not operator.faults, f"seed {seed}: {operator.faults[:5]}"
             if any(kind.endswith("_person") for kind in kinds):
-                assert operator.refused > 0, "no answer was too early: this tests nothing"
+                assert operator.refused > 0, "no answer was too early: the test checks nothing"
             service.process.send_signal(signal.SIGTERM)
             service.process.wait()
         finally:
@@ -307,7 +307,7 @@ def on_postgres_a_late_downstream_executes_each_call_at_most_once():
 
 @test
 def the_earliest_time_for_not_happened_does_not_move_with_restarts():
-    """A person is in time from one instant on, which no later restart moves; `job` and the refusal name the same."""
+    """`not_happened` is accepted from one time on, which no restart moves; `job` and the error show the same time."""
     shop = Shop(1, delay=30)
     with home() as h:
         grace_s = 60.0

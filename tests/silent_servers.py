@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Servers that do not answer, and what commands, services and browsers are told of it.
+"""Servers that do not respond, and how commands, services and browsers handle them.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   silent_servers.py [WORDS]   only tests whose name contains WORDS
 """
 import json

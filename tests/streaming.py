@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Answers of models as they come: on the real program, over both protocols, with a provider that streams.
+"""Streamed model answers, over both protocols, with a provider that streams.
 
-What is heard is what is recorded, byte for byte; a crash, a cut or a slow reader leaves no half answer. Prints `ok NAME` or
-`not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Deltas equal the recorded answer byte for byte; a crash, a cut or a slow reader leaves no partial answer.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   streaming.py [WORDS]   only tests whose name contains WORDS
 """
 import hashlib
@@ -32,7 +32,7 @@ ESCAPED = f"\\u{ord(KEY[0]):04x}" + KEY[1:].replace("-", "\\u002d")
 PATIENCE = 60
 LONG = "Ein Satz, der dauert: äöü 日本語 🙂 “so”.\nUnd noch einer. " * 4
 MUCH, MUCH_PIECES = "0123456789abcdef" * 60_000, 240
-HELD_AFTER = 2000  # bytes of an answer: its head, and a few pieces
+HELD_AFTER = 2000  # bytes of an answer: its head, and a few deltas
 CUTS = (1, 2, 3, 5, 8, 13, 21, len(KEY), len(KEY) + 1)  # every one: src/llm/model_tool_test.cc
 TALK = {"turns": [
     {"when": {"prompt": "cut"}, "fail": {"cut_after": 3}, "say": LONG},
@@ -78,7 +78,7 @@ def test(function):
 
 
 class HeldConnection:
-    """A connection to the provider that can be held in the middle of an answer, and knows when our side has gone."""
+    """A proxy to the provider that can pause within an answer; `gone` is set when the client has disconnected."""
 
     def __init__(self, upstream):
         self.upstream = urllib.parse.urlsplit(upstream).netloc.split(":")
@@ -137,7 +137,7 @@ class Stream:
 
     @classmethod
     def of(cls, link):
-        """One that was asked for on this connection, by hand."""
+        """A stream that was requested on this connection."""
         stream = cls.__new__(cls)
         stream.connection, stream.answer = link, http.client.HTTPResponse(link, method="GET")
         stream.answer.begin()
@@ -173,12 +173,12 @@ class Stream:
         return self
 
     def deltas(self):
-        """What each try has said, joined; offsets have no hole."""
+        """The joined deltas of each try; their offsets have no gap."""
         texts = {}
         for ident, name, data in self.seen:
             if name != "said":
                 continue
-            assert ident is None, "a piece has no id: a reader resumes behind an event"
+            assert ident is None, "a delta has no id: a reader resumes after an event"
             key = (data["invocation_id"], data["try"])
             text = texts.setdefault(key, b"")
             assert data["offset"] == len(text), (data, len(text))
@@ -191,7 +191,7 @@ class Stream:
 
 
 class Desk:
-    """A folder with an agents file, a running provider, and servers of ours that come and go."""
+    """A folder with an agents file, a running provider, and servers that are started and killed."""
 
     def __init__(self, provider):
         self.provider = provider
@@ -221,8 +221,8 @@ class Desk:
         kept = b"".join(path.read_bytes() for path in self.path.rglob("*") if path.is_file())
         for folder in (self.path, self.theirs):
             shutil.rmtree(folder, ignore_errors=True)
-        plain = (kept + self.shown.encode()).replace(b"\\\\", b"\\")  # as it stands in strings
-        assert KEY.encode() not in plain and ESCAPED.encode() not in plain, "the key was kept or shown"
+        plain = (kept + self.shown.encode()).replace(b"\\\\", b"\\")  # as in JSON strings
+        assert KEY.encode() not in plain and ESCAPED.encode() not in plain, "the key was stored or shown"
 
     def start(self, *words, **more):
         process = subprocess.Popen([BIN, *words], cwd=self.path, env={**self.env, **more.pop("env", {})}, text=True,
@@ -276,7 +276,7 @@ class Desk:
 
 
 def recorded_answers(events):
-    """(invocation, try) → what its record says."""
+    """(invocation, try) → its recorded payload."""
     return {(e["payload"]["invocation_id"], e["payload"]["try"]): e["payload"] for e in events
             if e["type"] == "tool_invocation_finished"}
 
@@ -291,13 +291,13 @@ def deltas_arrive_before_the_end_and_match_the_recorded_answer(desk):
     desk.make("talk", "hello", held=True)
     stream = Stream(desk, "j")
     first = stream.until("said")
-    assert desk.job()["status"] == "running" and not recorded_answers(desk.events()), "it was told at its end only"
+    assert desk.job()["status"] == "running" and not recorded_answers(desk.events()), "deltas arrived only at the end"
     assert first["node_id"] == "a" and first["try"] == 1 and first["offset"] == 0 and LONG.startswith(first["text"]), first
     desk.gate.open.set()
     stream.rest()
     ended = recorded_answers(desk.events())
     texts = stream.deltas()
-    assert len([one for one in stream.seen if one[1] == "said"]) > 1, "it came in one piece"
+    assert len([one for one in stream.seen if one[1] == "said"]) > 1, "there was only one delta"
     assert set(texts) == set(ended), (texts, ended)
     for key, text in texts.items():
         recorded = ended[key]["result"]["text"]
@@ -324,12 +324,12 @@ def a_reader_that_reconnects_receives_the_whole_answer(desk):
     again = Stream(desk, "j", after=last)
     shown_text = again.until("said")
     assert shown_text["offset"] == 0 and LONG.startswith(shown_text["text"]), shown_text
-    assert not recorded_answers(desk.events()), "it was the end that was told"
+    assert not recorded_answers(desk.events()), "the delta was the complete answer"
     desk.gate.open.set()
     again.rest()
     assert list(again.deltas().values()) == [LONG], again.deltas()
     assert [int(i) for i, name, _ in again.seen if name != "said"] == list(range(last + 1, len(desk.events()) + 1))
-    assert Stream(desk, "j").rest().deltas() == {}, "what is over is read in the log"
+    assert Stream(desk, "j").rest().deltas() == {}, "an ended call has no deltas"
 
 
 @both
@@ -367,11 +367,11 @@ def a_broken_stream_is_retried_and_deltas_carry_the_try_number(desk):
         job, ended = desk.ended(name), recorded_answers(desk.events(name))
         assert job["result"] == LONG, job
         codes = [p["error"]["code"] if p["outcome"] != "success" else "" for p in ended.values()]
-        # One of the two providers has a word for what it would say with 529, the other has none.
+        # One of the two providers has an error type for 529, the other has none.
         gave_up = {"openai": "http_500", "anthropic": "http_529"}[desk.provider]
         assert codes == [("reset", gave_up)[number], ""], ended
         tries = {attempt for _, attempt in stream.deltas()}
-        assert tries == {1, 2}, (tries, "both tries are heard, each under its number")
+        assert tries == {1, 2}, (tries, "both tries are streamed, each with its number")
         for (_, attempt), text in stream.deltas().items():
             assert LONG.startswith(text) and (attempt == 1 or text == LONG), (attempt, text)
 
@@ -392,7 +392,7 @@ def an_api_key_echoed_by_a_provider_is_redacted_from_deltas(desk):
             assert desk.ended(job)["result"] == expected, (job, desk.job(job)["result"])
             streamed += len(stream.deltas())
             assert all(text == expected for text in stream.deltas().values()), (job, stream.deltas())
-        assert streamed > 0, f"{name}: nothing was said while anybody listened"
+        assert streamed > 0, f"{name}: no delta was streamed"
 
 
 @both
@@ -408,14 +408,14 @@ def a_cancel_closes_the_connection_and_ends_the_job(desk):
     job = desk.ended()
     assert job["status"] == "cancelled" and not job.get("in_doubt"), job
     assert [p["error"]["code"] for p in recorded_answers(desk.events()).values()] == ["abandoned"], recorded_answers(desk.events())
-    assert len(desk.asked()) == 1, "nobody is asked again"
+    assert len(desk.asked()) == 1, "the call is not repeated"
 
 
 @test
 def a_reader_that_does_not_read_blocks_no_job(desk):
     desk.serve()
     desk.make("talk", "much, please", held=True)
-    # By the socket of our own user: what the kernel keeps for a reader over TCP is more than an answer.
+    # Over the Unix socket: the kernel buffers more than an answer for a TCP reader.
     slow = socket.socket(socket.AF_UNIX)
     slow.settimeout(PATIENCE)
     slow.connect(str(next(desk.path.rglob("*.sock"))))
@@ -426,7 +426,7 @@ def a_reader_that_does_not_read_blocks_no_job(desk):
     assert desk.ended()["result"] == MUCH
     desk.make("beside", "b", "k")
     assert desk.ended("k")["result"] == "b"
-    # It misses the end of what was said, and no event: what it missed is there.
+    # It misses the last deltas, and no event: the events contain the answer.
     stream.rest()
     slow.close()
     names = [name for _, name, _ in stream.seen]
@@ -435,7 +435,7 @@ def a_reader_that_does_not_read_blocks_no_job(desk):
     (texts,) = stream.deltas().values()
     assert MUCH.startswith(texts) and len(texts) < len(MUCH), len(texts)
     recorded = [data["payload"]["result"]["text"] for _, name, data in stream.seen if name == "tool_invocation_finished"]
-    assert recorded == [MUCH], "the event has all of it"
+    assert recorded == [MUCH], "the event has the whole answer"
 
 
 @both
@@ -450,13 +450,13 @@ def events_follow_prints_deltas(desk):
     shown_text = ""
     while "“" not in shown_text:
         shown_text += reader.stdout.read(1)
-    assert not recorded_answers(desk.events()), "it was told at its end only"
+    assert not recorded_answers(desk.events()), "deltas arrived only at the end"
     desk.gate.open.set()
     lines += [json.loads(line) for line in follower.stdout.read().splitlines()]
     pieces = [line["said"] for line in lines if "said" in line]
     assert "".join(p["text"] for p in pieces) == LONG, pieces
     assert [line for line in lines if "said" not in line] == desk.events()
-    assert [json.loads(line) for line in plain.stdout.read().splitlines()] == desk.events(), "each line is an event"
+    assert [json.loads(line) for line in plain.stdout.read().splitlines()] == desk.events(), "every line is an event"
     assert lines.index({"said": pieces[0]}) < [line.get("type") for line in lines].index("tool_invocation_finished")
     shown_text = (shown_text + reader.stdout.read()).split("“  a  ", 1)[1]
     assert shown_text.startswith(LONG + "\n") and "tool_invocation_finished" in shown_text, shown_text

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""`aetheris transcript`, on the real program with the scripted model server: what a model was sent and answered, its calls
-with their results, and approvals, in order; followed while the job runs; as JSON, in a pipe and on a terminal; from a closed
-store, from the process that owns it and over HTTP; after a redaction and of a fork.
+"""`aetheris transcript`, with the scripted model server: the messages and answers of a model, its calls with their results, and
+approvals, in order; while the job runs; as JSON, in a pipe and on a terminal; from a closed store, from the owner of the store
+and over HTTP; after a redaction and for a fork.
 
   transcript.py [WORDS]   only tests whose name contains WORDS
 """
@@ -20,7 +20,7 @@ from shared.desk import BIN, SCENARIOS, run_tests  # noqa: E402
 
 KEY = "sk-of-transcripts-1"
 PATIENCE = 60
-# Members of an entry that hold nothing that a user, a model or a tool wrote.
+# Members of an entry that do not contain text of a user, a model or a tool.
 MEASURED = ("at", "seq", "step_id", "duration_us", "cost_micros", "usage")
 AGENTS = """\
 aetheris: 1
@@ -231,7 +231,7 @@ def long_texts_are_truncated_on_a_terminal_only(desk):
 
 
 def on_terminal(desk, words):
-    """What a terminal is shown, both of stdout and stderr."""
+    """The output on a terminal, of stdout and stderr."""
     master, slave = pty.openpty()
     process = subprocess.Popen([BIN, *words], cwd=desk.path, env={**desk.env, "TERM": "xterm", "COLUMNS": "80"}, stdin=slave,
                                stdout=slave, stderr=slave)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A store as a whole, end to end: migrate, backup and restore of SQLite stores with the built program.
+"""Maintenance of SQLite stores: migrate, backup, restore, detected losses, doctor and prune.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   upkeep.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
@@ -42,7 +42,7 @@ def sql(path, statement, write=False):
 
 
 def schema(path):
-    """What the tables and indexes are, whoever made them: an added column is written otherwise than one that was there."""
+    """The tables and indexes, independent of the SQL that created them: an added column is written differently."""
     columns = sql(path, "SELECT m.name, c.name, c.type, c.\"notnull\", c.dflt_value, c.pk FROM sqlite_schema m, "
                         "pragma_table_xinfo(m.name) c WHERE m.type = 'table'")
     indexes = sql(path, "SELECT name, tbl_name, sql FROM sqlite_schema WHERE type <> 'table'")
@@ -108,13 +108,13 @@ def migrate_reports_why_a_store_cannot_be_migrated():
         for words in ([], ["--check"]):
             result = h.run("migrate", *words, "--json", "--store", f"sqlite:{newer}")
             assert result.code != 0 and result.json()["code"] == "needs_version", result
-        assert sql(newer, "PRAGMA user_version") == [(NEWEST + 1,)], "never down"
+        assert sql(newer, "PRAGMA user_version") == [(NEWEST + 1,)], "no downgrade"
         sql(other, "CREATE TABLE t(x)", write=True)
         result = expect(h.run("migrate", "--store", f"sqlite:{other}"), 7)
         assert "another program" in result.err, result
         expect(h.run("migrate", "--store", "memory:"), 2)
         result = expect(h.run("migrate", "--check", "--store", f"sqlite:{h.path / 'none/a.db'}"), 5)
-        assert "no store" in result.out and not (h.path / "none").exists(), "--check makes nothing"
+        assert "no store" in result.out and not (h.path / "none").exists(), "--check creates nothing"
 
 
 @test
@@ -183,7 +183,7 @@ def progress_is_shown_on_terminals_only():
                                    stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         os.close(slave)
         shown = b""
-        with contextlib.suppress(OSError):  # the other side has gone
+        with contextlib.suppress(OSError):  # the other end is closed
             while part := os.read(master, 4096):
                 shown += part
         os.close(master)
@@ -191,7 +191,7 @@ def progress_is_shown_on_terminals_only():
 
 
 def make_backup(h):
-    """A store with a job of each kind, its backup, and what it did after that."""
+    """Creates a store with a job of each kind, a backup, and later changes."""
     expect(h.run("run", "agents.yaml", "asks", "--job-id", "waits"), 4)
     expect(h.run("run", "agents.yaml", "echo", "--job-id", "queued", "--detach"), 0)
     expect(h.run("run", "agents.yaml", "echo", "--job-id", "done", "--only"), 0)
@@ -213,7 +213,7 @@ def a_store_restored_in_place_runs_no_job_until_the_rollback_is_accepted():
         with home() as h:
             make_backup(h)
             result = expect(h.run("restore", "b.db"), 5)
-            assert "exists already" in result.err, "never over a store"
+            assert "exists already" in result.err, "a store is never overwritten"
             move_store_away(h)
             if position == "lost":
                 pathlib.Path(f"{h.store}.position").unlink()
@@ -225,7 +225,7 @@ def a_store_restored_in_place_runs_no_job_until_the_rollback_is_accepted():
                           ["serve", "agents.yaml", "--listen", "127.0.0.1:0"], ["signal", "waits", "go-waits", "1"]):
                 result = expect(h.run(*words), 7)
                 assert "store_rolled_back" in result.err and "doctor --accept-rollback" in result.err, result
-            assert expect(h.run("job", "waits", "--json"), 0).json()["status"] == "waiting", "it may be looked at"
+            assert expect(h.run("job", "waits", "--json"), 0).json()["status"] == "waiting", "it can be read"
             body = expect(h.run("doctor", "--accept-rollback", "--json"), 0).json()
             assert body == {"accepted": True, "ending": 0, "may_repeat": [], "parked": 2, "pausing": 0}, body
             for job in ("waits", "queued"):
@@ -255,7 +255,7 @@ def nothing_lost_is_accepted_for_a_moved_store_and_rejected_for_an_older_one():
         expect(h.run("run", "agents.yaml", "--job-id", "queued", "--only", *elsewhere), 0)
         move_store_away(h)
         result = expect(h.run("restore", "b.db", "--nothing-lost", "--json"), 0).json()
-        assert result["to_accept"], "the position beside the store knows better"
+        assert result["to_accept"], "the position file is newer"
         expect(h.run("run", "agents.yaml", "echo"), 7)
 
 
@@ -337,11 +337,11 @@ def the_loss_of_a_store_is_detected_until_it_is_accepted():
             expect_rolled_back(h, what)
             left = {file.name: file.read_bytes() for file in h.store.parent.glob("aetheris.db*") if file.suffix != ".lock"}
             expect_rolled_back(h, what)
-            assert left == {name: (h.store.parent / name).read_bytes() for name in left}, "nothing is written meanwhile"
+            assert left == {name: (h.store.parent / name).read_bytes() for name in left}, "nothing is written in the meantime"
             result = expect(h.run("doctor", "--accept-rollback"), 0)
             assert "empty store" in result.out, result
             assert expect(h.run("jobs", "--json"), 0).json()["jobs"] == []
-            assert sql(h.store, "SELECT value FROM meta WHERE key = 'store_id'")[0][0].encode() == store_id, "it is that store"
+            assert sql(h.store, "SELECT value FROM meta WHERE key = 'store_id'")[0][0].encode() == store_id, "it is the same store"
             expect(h.run("run", "agents.yaml", "echo", "--job-id", "j0"), 0)
             expect(h.run("audit", "--verify"), 0)
             acts = [entry["act"] for entry in expect(h.run("audit", "--json"), 0).json()["entries"]]
@@ -436,13 +436,13 @@ def a_store_has_one_owner_for_every_path_that_leads_to_it():
             result = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0", *store), 7)
             assert "store_locked" in result.err, result
             expect(h.run("run", "agents.yaml", "asks", "--job-id", f"j{paths.index(path)}", "--detach", *store), 0)
-            assert server.get(f"/api/jobs/j{paths.index(path)}")[0] == 200, "the command went to the owner"
+            assert server.get(f"/api/jobs/j{paths.index(path)}")[0] == 200, "the command reached the owner"
         expect(server.stop(), 0)
         server = Server(h, "agents.yaml", "--store", f"sqlite:{links}/b.db")
         result = expect(h.run("serve", "agents.yaml", "--listen", "127.0.0.1:0"), 7)
         assert "store_locked" in result.err, result
         expect(server.stop(), 0)
-        assert sorted(file.name for file in links.iterdir()) == ["a.db", "b.db"], "nothing is put beside a link"
+        assert sorted(file.name for file in links.iterdir()) == ["a.db", "b.db"], "no file is created beside a link"
 
 
 @test
@@ -454,7 +454,7 @@ def a_store_reached_through_another_mount_has_one_owner():
         (other / "x.db").write_bytes(b"")
         mount = f"mount --bind {h.store} {other}/x.db && exec {h.program} run agents.yaml echo --store sqlite:{other}/x.db"
         if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode != 0:
-            raise Skip("this machine allows no mounts of our own")
+            raise Skip("this machine does not allow private mounts")
         server = Server(h)
         result = subprocess.run(["unshare", "-rm", "sh", "-c", mount], cwd=h.path, env=h.env, capture_output=True, text=True)
         assert result.returncode == 7 and "store_locked" in result.stderr, result
@@ -554,7 +554,7 @@ def an_older_backup_is_restored_with_the_current_schema():
             result = expect(h.run("restore", str(golden), "--json", *store), 0).json()
             assert result["jobs_proved"] > 0 and result["to_accept"], result
             assert golden.read_bytes() == before, "a backup is only read"
-            assert not list(golden.parent.glob("store.db-*")), "and nothing is put beside it"
+            assert not list(golden.parent.glob("store.db-*")), "and no file is created beside it"
             assert sql(to, "PRAGMA user_version") == [(NEWEST,)]
             expect(h.run("doctor", "--accept-rollback", *store), 0)
 
@@ -577,7 +577,7 @@ def a_damaged_backup_is_not_restored():
             pathlib.Path(f"{h.store}{end}").unlink(missing_ok=True)
         backup.write_bytes(whole[:len(whole) // 2])
         damages = [whole[:len(whole) // 2], b"not a store at all, " * 500]
-        # A page that is not as it was: found by the copy, by the look at it, or of an index, which the copy makes anew.
+        # A damaged page: found by the copy, by verification, or part of an index, which the copy rebuilds.
         damages += [whole[:page] + b"\xff" * 4096 + whole[page + 4096:] for page in range(4096, len(whole) - 4096, 4096)]
         refused = 0
         for damage in damages:
@@ -651,7 +651,7 @@ def a_prune_runs_at_the_owner_and_archives_only_on_its_machine():
                             "--archive", "kept", "--json"), 0).json()
         assert result["jobs"] == 2 and (h.path / "kept/e0.json").exists(), result
         assert server.get("/api/jobs")[1]["jobs"] == []
-        # The same id is another job, also for who follows its events.
+        # The same id is another job, also for a follower of its events.
         server.post("/api/jobs?wait=30s", {"agent": "echo", "input": {"n": 77}, "id": "e0"})
         events = server.get("/api/jobs/e0/events")[1]["events"]
         assert events[0]["payload"]["input"] == {"n": 77}, events[0]

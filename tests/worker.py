@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Many worker processes on one store: the built program on a real PostgreSQL server; who dies, stops and takes over.
+"""Several workers on one PostgreSQL store: which of them claims a job, and what happens when they die or stop.
 
-What was done is the word of files and of the shop's fsynced journal, which the processes that die do not write.
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Effects are counted in files and in the fsynced journal of the shop, which the killed processes do not write.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   worker.py [WORDS]   only tests whose name contains WORDS
 """
 import contextlib
@@ -22,7 +22,7 @@ from shared.server import Server  # noqa: E402
 
 TESTS = []
 
-# Each tool leaves a line in a file for each time it really ran.
+# Each tool appends a line to a file each time it runs.
 AGENTS = r"""
 aetheris: 1
 tools:
@@ -50,7 +50,7 @@ def test(function):
 
 
 class Worker:
-    """`aetheris worker` in a home; `line` is what it said when it began."""
+    """`aetheris worker` in a home; `line` is its first line of output."""
 
     def __init__(self, h, *words, env, lease="2s", file="worker.yaml"):
         self.h = h
@@ -158,7 +158,7 @@ def a_strict_job_runs_at_a_worker_of_its_version_or_parks_until_one_starts():
         older = Worker(h, env=env, file=one, lease="10s")
         until(lambda: job(h, env, "early")["status"] == "completed")
         assert events(h, env, "early", "job_resumed")[0]["by"] == older.name
-        # Both are there: each version goes to its own, whoever claims it first.
+        # With both running, each job goes to the worker of its version.
         for number in range(6):
             create_bound_job(h, env, one if number % 2 else two, f"j{number}")
         until(lambda: all(job(h, env, f"j{number}")["status"] == "completed" for number in range(6)))
@@ -257,7 +257,7 @@ def the_jobs_of_a_dead_worker_are_finished_by_another_and_nothing_is_repeated():
         h.release_hold()
         until(lambda: job(h, env, "a")["status"] == "completed")
         assert holder(h, env, "a") == living.name
-        # A read is sent again, with its try counted.
+        # A read is repeated, with the next try number.
         assert (h.path / "began.txt").read_text() == "began 1\nbegan 2\n"
         expect(h.run("verify", "a", env=env), 0)
         expect(living.end(), 0)
@@ -291,7 +291,7 @@ def each_effect_happens_once_when_workers_are_killed():
             victim = workers.pop(0)
             victim.kill()
             workers.append(Worker(h, env=env))
-        # A call that was left hanging at a worker that lives on has its whole timeout first.
+        # A hanging call of a surviving worker first runs into its timeout.
         until(lambda: all(job(h, env, name)["status"] == "completed" for name in jobs), 120)
         done = {}
         for line in journal(h):
@@ -360,10 +360,10 @@ def a_worker_paused_past_its_lease_writes_nothing_more_and_continues():
         log = expect(h.run("events", "a", "--json", env=env), 0).json()["events"]
         attempts = {event["payload"]["attempt_id"]: event["payload"]["worker_id"]
                     for event in log if event["type"] == "job_running"}
-        # The second worker may give the job back until the grace of the lost call has passed, and claim it again.
+        # The second worker may release the job until the grace of the lost call has passed, and claim it again.
         assert list(dict.fromkeys(attempts.values())) == [one.name, two.name], attempts
         stale = next(attempt for attempt, worker in attempts.items() if worker == one.name)
-        # From the second attempt on nothing is the first one's, but a result that came late.
+        # From the second attempt on the first one writes nothing, except a late result.
         second = next(i for i, event in enumerate(log) if event["payload"].get("worker_id") == two.name)
         for event in log[second:]:
             assert event.get("attempt_id") != stale, event
@@ -372,7 +372,7 @@ def a_worker_paused_past_its_lease_writes_nothing_more_and_continues():
         expect(two.end(), 0)
         create_job(h, env, "brief", "b")
         until(lambda: job(h, env, "b")["status"] == "completed")
-        assert holder(h, env, "b") == one.name, "it lives on"
+        assert holder(h, env, "b") == one.name, "the worker continues"
         expect(one.end(), 0)
 
 
@@ -470,7 +470,7 @@ def other_workers_are_listed_with_what_they_offer():
         server.post("/api/jobs", {"agent": "holds", "id": "a"})
         h.wait_for_hold()
         until(lambda: listed()[idle.name]["held"] == 1)
-        # What one that is gone offered passes with its lease, and what it held is said to be nobody's.
+        # The offer of a dead worker expires with its lease, and its jobs are reported as without an owner.
         idle.kill()
         until(lambda: listed().get(idle.name, {}).get("expired") == 1)
         until(lambda: "capabilities" not in listed()[idle.name])
@@ -556,7 +556,7 @@ def doctor_reports_settings_that_a_database_server_lacks():
             return [one["code"] for one in h.run("doctor", "--json", env=env).json()["problems"]]
 
         assert codes() == ["no_synchronous_standby"], codes()
-        # A name is enough for the question; nothing is written while nobody answers to it.
+        # The name alone satisfies the check; nothing is written while no standby confirms.
         settings("ALTER SYSTEM SET synchronous_standby_names = 'elsewhere'")
         try:
             until(lambda: codes() == [])

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A job that kills or holds up its process in a slice: after the second time it is parked, and all others are served.
+"""A job that kills or stalls its process within a slice: after the second time it is parked, and all other jobs run.
 
-Prints `ok NAME` or `not ok NAME` per test. AETHERIS_BIN names the program, AETHERIS_ROOT the tree.
+Prints `ok NAME` or `not ok NAME` for each test. tests/shared/program.py finds the program.
   worn.py [WORDS]   only tests whose name contains WORDS
 """
 import json
@@ -44,13 +44,13 @@ def agents(h):
 
 
 def expect_crash(h, env):
-    """A server that is to die of what it finds in its store."""
+    """A server that must die of a job in its store."""
     process = h.start("serve", "agents.yaml", "--listen", "127.0.0.1:0", env=env)
     assert h.end(process).code == 137
 
 
 def expect_parked_after_restart(h, env, failpoint):
-    """The job is parked, though the failpoint stands; others run, and `resume` lets it run once that is gone."""
+    """The job is parked while the failpoint is active; others run, and `resume` runs it once the failpoint is removed."""
     server = Server(h, env=env | failpoint)
     until(lambda: server.status("p") == "parked")
     assert server.post("/api/jobs?wait=30s", {"agent": "calm", "id": "after"})[1]["status"] == "completed"
@@ -80,14 +80,14 @@ def check_job_that_kills(h, env):
     try:
         server.post("/api/jobs", {"agent": "poison", "id": "p"})
     except OSError:
-        pass  # it died before it answered
+        pass  # the server died before it responded
     assert h.end(server.process).code == 137
     expect_crash(h, env | KILLS)
     expect_parked_after_restart(h, env, KILLS)
 
 
 def check_message_order(h, env):
-    """Messages that the job's inbox holds, and one that comes when it is worn_out: read as they were sent."""
+    """Messages in the inbox of the job, and one that arrives when it is worn_out, are read in the order sent."""
     agents(h)
     creator = Server(h, "agents.yaml", "--workers", "0", env=env) if env else None
 
