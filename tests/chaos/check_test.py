@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The judge must find what is planted: it gets copies of a good run's files, each with one thing made wrong.
+"""The checker must find planted defects: it gets copies of the files of a correct run, each with one defect.
 
-    check_test.py FOLDER        a folder that run.py --keep left, and that check.py finds good
+    check_test.py FOLDER        a folder that run.py --keep left and that check.py accepts
 
-Prints `ok NAME` or `not ok NAME` per planted defect.
+Prints `ok NAME` or `not ok NAME` for each planted defect.
 """
 import copy
 import json
@@ -214,7 +214,7 @@ def a_rejected_request_that_had_an_effect(run):
     for line in run.export:
         if line["events"][0]["payload"].get("idempotency_key") == key:
             return
-    raise LookupError("the first key made no job")
+    raise LookupError("the first key created no job")
 
 
 @plant("duplicate")
@@ -308,7 +308,7 @@ def an_attempt_that_was_taken_over_once_the_store_was_available_again(run):
 
 
 def take_over(run, seconds):
-    """Plants an attempt whose process dies, the next one starts at once, and takes it over that long after the lease; when."""
+    """Plants an attempt whose process dies; the next one starts immediately and takes it over that long after the lease. Returns when."""
     death = next(line for line in run.faults if line["what"] == "end")
     taken_over_at = death["t"] + run.meta["lease_s"] + seconds
     run.faults = [line for line in run.faults if line["t"] <= death["t"]] + [
@@ -325,7 +325,7 @@ def kinds_found(run, every=False):
     folder = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-chaos-canary-"))
     try:
         run.write(folder)
-        checker = check.Judge(folder, every)
+        checker = check.Checker(folder, every)
         checker.run()
         return {kind for kind, _ in checker.violations}
     finally:
@@ -333,7 +333,7 @@ def kinds_found(run, every=False):
 
 
 def test(folder):
-    """[(name, found)]; the files as they are come first, and must be good."""
+    """[(name, found)]; first the unmodified files, which must be correct."""
     run = Run(pathlib.Path(folder))
     found = [("the unmodified files violate nothing", not kinds_found(run, True))]
     for function, kind, wanted in PLANTS:

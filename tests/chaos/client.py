@@ -1,4 +1,4 @@
-"""One request to a server that may die at any moment, and what its end means to whoever asked."""
+"""One request to a server that may die at any time, and what its end means to the client."""
 import http.client
 import json
 import urllib.parse
@@ -7,7 +7,7 @@ ACK, REFUSED, UNKNOWN = "ack", "refused", "unknown"
 
 
 class Answer:
-    """`end`: ack = it is done or kept; refused = nothing was changed; unknown = it may have happened."""
+    """`end`: ack = done or durable; refused = nothing was changed; unknown = it may have happened."""
 
     def __init__(self, end, status=0, body=None, why=""):
         self.end, self.status, self.body, self.why = end, status, body, why
