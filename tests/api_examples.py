@@ -18,8 +18,8 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from shared.home import PATIENCE, expect, home  # noqa: E402
-from shared.server import Server  # noqa: E402
 from shared.program import BIN, ROOT  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 PORT = "127.0.0.1:7070"
 GROUPS = {  # the routes that the page must show

@@ -17,10 +17,10 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parent / "chaos"))
-from shared.home import expect, home, run_tests, until  # noqa: E402
-from shared.server import Server  # noqa: E402
 from bad_requests import INNER  # noqa: E402
 from shared import desk as shared  # noqa: E402
+from shared.home import expect, home, run_tests, until  # noqa: E402
+from shared.server import Server  # noqa: E402
 
 TESTS = []
 TOWER = "reduce range(60) as $i (1; [., .])"  # 2^60 leaves in 60 shared arrays

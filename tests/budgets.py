@@ -13,9 +13,9 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from shared.api_keys import bearer, create_key  # noqa: E402
 from shared.home import expect, home, run_tests, until  # noqa: E402
 from shared.program import ROOT  # noqa: E402
-from keys import bearer, create_key  # noqa: E402
 from shared.server import Server  # noqa: E402
 
 TESTS = []

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 
-from shared.home import PATIENCE, expect, home, on_terminal, Result, run_tests
+from shared.home import PATIENCE, Result, expect, home, on_terminal, run_tests
 
 TESTS = []
 

@@ -25,9 +25,9 @@ import urllib.request
 sys.dont_write_bytecode = True
 from shared import desk as shared  # noqa: E402
 from shared.desk import ROOT, run_tests  # noqa: E402
-from shared.program import TESTING_BIN  # noqa: E402
 from shared.home import until  # noqa: E402
 from shared.postgres_server import Postgres  # noqa: E402
+from shared.program import TESTING_BIN  # noqa: E402
 
 MARK = "ada-7f3a@x.org"  # in values
 KEY = "sk-of-erasure-1"

@@ -13,45 +13,22 @@ import re
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from shared.api_keys import ROLES, bearer, certificate, create_key, serving  # noqa: E402
 from shared.home import PATIENCE, expect, home, run_tests, until  # noqa: E402
 from shared.server import Server  # noqa: E402
 
-ROLES = ["viewer", "operator", "approver", "worker", "admin"]
 TESTS = []
 
 
 def test(function):
     TESTS.append(function)
     return function
-
-
-def bearer(key):
-    return {"Authorization": "Bearer " + key}
-
-
-def create_key(h, role, *more, env=None):
-    """A key, and its id."""
-    made = expect(h.run("keys", "create", "--role", role, *more, "--json", env=env), 0).json()
-    return made["key"], made["id"]
-
-
-@contextlib.contextmanager
-def serving(*words, roles=("admin",), env=None, files=None):
-    """A server whose store has a key of each role before it starts; `files`: additional files of its folder, by name."""
-    with home() as h:
-        for name, text in (files or {}).items():
-            (h.path / name).write_text(text)
-        keys = {role: create_key(h, role)[0] for role in roles}
-        s = Server(h, *words, env=env)
-        s.keys = keys
-        yield s
 
 
 def code(answer):
@@ -592,15 +569,6 @@ def waiting_requests_are_limited_per_key_and_released():
 
 
 # ---------------------------------------------------------------- TLS
-
-def certificate(h, name, bits="prime256v1"):
-    """NAME.crt and NAME.key in the home: a certificate for 127.0.0.1 that signs itself."""
-    crt, key = h.path / f"{name}.crt", h.path / f"{name}.key"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", f"ec_paramgen_curve:{bits}", "-nodes",
-                    "-keyout", key, "-out", crt, "-days", "1", "-subj", f"/CN={name}",
-                    "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
-    key.chmod(0o600)
-    return str(crt), str(key)
 
 
 def https(s, crt, method, path, body=None, headers=None):

@@ -4,58 +4,24 @@
 Prints `ok NAME` or `not ok NAME` for each test. tests/oracles provides Node and the official servers.
   mcp.py [WORDS]   only tests whose name contains WORDS
 """
-import contextlib
 import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import oracles  # noqa: E402
 from shared.home import expect, home, run_tests, until  # noqa: E402
+from shared.mcp_agents import behind_http, calls, command, journal, real, write_agents  # noqa: E402
 
-SERVER = pathlib.Path(__file__).resolve().parent / "shared/mcp_server.py"
 TESTS = []
 
 
 def test(function):
     TESTS.append(function)
     return function
-
-
-def command(h, era="legacy", *more):
-    return [sys.executable, "-B", str(SERVER), "--journal", str(h.path / "journal"), "--era", era,
-            "--tools", str(h.path / "tools.json"), *more]
-
-
-def write_agents(h, mcp, agents, **entry):
-    """An agents file with one server, `s`, and an agent for each of `agents`: name -> (tool, args)."""
-    plan = {name: {"plan": [{"id": "call", "tool": tool, "args": args}], "output": "${ .steps.call }"}
-            for name, (tool, args) in agents.items()}
-    (h.path / "agents.yaml").write_text(json.dumps({"aetheris": 1, "tools": {"s": {"mcp": mcp, **entry}}, "agents": plan}))
-
-
-def journal(h):
-    file = h.path / "journal"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-def calls(h, tool):
-    return [line for line in journal(h) if line["tool"] == tool]
-
-
-@contextlib.contextmanager
-def behind_http(h, era, *more):
-    process = subprocess.Popen(command(h, era, "--http", *more), stdout=subprocess.PIPE, text=True)
-    try:
-        yield process.stdout.readline().strip()
-    finally:
-        process.kill()
-        process.wait()
 
 
 ALL_TOOLS = {"echo": ("s.echo", {"text": "hello"}), "sum": ("s.sum", {"a": 1, "b": 2}), "slow": ("s.slow", {}),
@@ -341,11 +307,6 @@ def a_tool_that_supports_task_calls_only_is_not_offered_and_check_reports_why():
 
 
 # ---------------------------------------------------------------- official servers
-
-
-def real(name, *words):
-    return {"command": [str(oracles.node()), str(oracles.modules() / "node_modules/@modelcontextprotocol" / name / "dist/index.js"),
-                        *words]}
 
 
 @test

@@ -21,8 +21,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import oracles  # noqa: E402
 from shared.home import expect, home, run_tests, until  # noqa: E402
-from mcp import behind_http, calls, command, real, write_agents  # noqa: E402
-from mcp_server import MODERN, ELICITATION, SCHEMAS, Http  # noqa: E402
+from shared.mcp_agents import behind_http, calls, command, real, write_agents  # noqa: E402
+from shared.mcp_client import ELICITATION, MODERN, SCHEMAS, Http  # noqa: E402
 from shared.server import Server  # noqa: E402
 
 BOOK = {"description": "Books seats", "inputSchema": {"type": "object"}}

@@ -12,7 +12,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from shared.home import expect, home, run_tests, until  # noqa: E402
-from mcp_server import Stdio  # noqa: E402
+from shared.mcp_client import Stdio  # noqa: E402
 from shared.postgres_server import Postgres  # noqa: E402
 from shared.server import Server  # noqa: E402
 

@@ -13,11 +13,11 @@ import sys
 import threading
 import time
 
-import worn
 from shared import attacks
 from shared.home import expect, home, until
 from shared.postgres_server import run_with_server, running_server, shared_store
 from shared.server import Server
+from shared.worn_jobs import check_job_that_kills, check_message_order, write_agents
 
 TESTS = []
 
@@ -319,19 +319,19 @@ def a_running_job_survives_a_restart_of_postgresql():
 @test
 def a_job_that_kills_its_process_twice_is_parked_while_its_lease_is_valid():
     with shared_store() as (h, env):
-        worn.check_job_that_kills(h, env)
+        check_job_that_kills(h, env)
 
 
 @test
 def messages_to_a_worn_out_job_stay_in_order():
     with shared_store() as (h, env):
-        worn.check_message_order(h, env)
+        check_message_order(h, env)
 
 
 @test
 def processes_that_share_a_store_use_separate_running_files():
     with shared_store() as (h, env):
-        worn.agents(h)
+        write_agents(h)
         calm = [Server(h, env=env) for _ in range(2)]
         files = sorted(path.name[-2:] for path in (h.path / ".aetheris").glob("*.running.*"))
         assert files == [".0", ".1"], files

@@ -8,9 +8,9 @@ import json
 import os
 import sys
 
-from shared.postgres_server import NUMBERS, run_with_server, running_server, shared_store, sql
 from shared import retention
 from shared.home import expect, home, until
+from shared.postgres_server import NUMBERS, run_with_server, running_server, shared_store, sql
 from shared.server import Server
 
 TESTS = []

@@ -14,8 +14,8 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from shared.api_keys import bearer, serving  # noqa: E402
 from shared.home import PATIENCE, expect, run_tests, until  # noqa: E402
-from keys import bearer, serving  # noqa: E402
 from shared.sanitizer import sanitizer  # noqa: E402
 
 TESTS = []

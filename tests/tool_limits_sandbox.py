@@ -13,9 +13,9 @@ import pathlib
 import shutil
 import sys
 
-from keys import certificate
+from shared.api_keys import certificate
 from shared.attacks import AGENTS, ATTACK, USER, as_user, attack, run_or_skip, serving_as_user, user_home
-from shared.home import expect, home, Skip, until
+from shared.home import Skip, expect, home, until
 from shared.server import Server
 
 TESTS = []

@@ -15,7 +15,7 @@ import sys
 
 from shared.attacks import (AGENTS, ATTACK, as_user, attack, is_forbidden, no_key_was_created, pending_payment,
     run_or_skip, serving_as_user, socket_path)
-from shared.home import expect, home, Skip, until
+from shared.home import Skip, expect, home, until
 from shared.server import Server
 
 TESTS = []
