@@ -264,7 +264,7 @@ def errors_of_invalid_input_contain_no_secret_and_no_internals():
         for _ in range(60):  # a file with a part removed, repeated, or replaced by another character
             at, long = generator.randrange(len(AGENTS)), generator.randrange(1, 12)
             text = generator.choice((AGENTS[:at] + AGENTS[at + long:], AGENTS[:at] + AGENTS[at:at + long] * 2 + AGENTS[at + long:],
-                                  AGENTS[:at] + generator.choice("\0\t'\"{}[]$:&*\u00e4\u200b") + AGENTS[at:]))
+                                     AGENTS[:at] + generator.choice("\0\t'\"{}[]$:&*\u00e4\u200b") + AGENTS[at:]))
             (h.path / "bad.yaml").write_text(text)
             result = h.run("check", "bad.yaml", env=env)
             assert result.code in (0, 2), (text, result)

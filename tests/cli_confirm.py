@@ -119,7 +119,7 @@ def after_a_crash_an_unchanged_charge_is_confirmed():
 @test
 def after_a_crash_warn_mode_logs_a_changed_charge_and_continues():
     with killed_after_a_charge('verify: { http_json: { url: "${ .change.ref }", field: "${ .result.version }" } }',
-                            "confirm: warn") as (h, _):
+                               "confirm: warn") as (h, _):
         result = expect(h.run("run", "agents.yaml", "--job-id", "c"), 0)
         assert result.out == "held\n" and "is not as the job left it" in result.err, result
         assert verdicts(h) == ["mismatch"]

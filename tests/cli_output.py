@@ -128,7 +128,7 @@ agents:
         long = "y" * 5000
         for agent in ("pays", "loses"):
             result = expect(h.run("run", "asks.yaml", agent, "--only", "--job-id", agent, "--input",
-                                json.dumps({"n": long})), 4)
+                                  json.dumps({"n": long})), 4)
             assert long in result.err and "…" not in result.err, result.err[:400]
             assert long in h.run("job", agent).out
         assert long in h.run("jobs", "--in-doubt").out

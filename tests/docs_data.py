@@ -151,7 +151,7 @@ def check_words():
     shown = {int(n): word for n, word in re.findall(r"(\d+)\s`(\w+)`", PAGE.split("## Words", 1)[1].split("\n## ", 1)[0])}
     wanted = {n: word for n, word in enumerate(code_words()) if n > 0}
     report("every word", [f"{n}: {wanted.get(n)} in the code, {shown.get(n)} on the page"
-                       for n in sorted({*wanted, *shown}) if wanted.get(n) != shown.get(n)])
+                          for n in sorted({*wanted, *shown}) if wanted.get(n) != shown.get(n)])
 
 
 def check_columns():

@@ -198,7 +198,7 @@ def a_store_of_another_user_is_refused():
 def the_input_can_be_given_as_arguments():
     with home() as h:
         result = expect(h.run("run", "agents.yaml", "echo", "a=b=c", 'list:=[1, {"x": null}]', "empty=", "--message", "hi",
-                            "--input", '{"n": 1}', "--job-id", "i"), 0)
+                              "--input", '{"n": 1}', "--job-id", "i"), 0)
         assert result.json() == {"a": "b=c", "empty": "", "list": [1, {"x": None}], "message": "hi", "n": 1}
         expect(h.run("run", "agents.yaml", "echo", "n:=2", "--job-id", "i"), 5)
         (h.path / "one.yaml").write_text(

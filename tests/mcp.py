@@ -25,8 +25,8 @@ def test(function):
 
 
 ALL_TOOLS = {"echo": ("s.echo", {"text": "hello"}), "sum": ("s.sum", {"a": 1, "b": 2}), "slow": ("s.slow", {}),
-       "ask": ("s.ask", {}), "fail": ("s.fail", {}), "refuse": ("s.refuse", {}), "break": ("s.break", {}),
-       "pay": ("s.pay", {}), "route": ("s.route", {"region": "Zürich"})}
+             "ask": ("s.ask", {}), "fail": ("s.fail", {}), "refuse": ("s.refuse", {}), "break": ("s.break", {}),
+             "pay": ("s.pay", {}), "route": ("s.route", {"region": "Zürich"})}
 
 
 def check_outcomes(h, era, asked):
@@ -120,7 +120,7 @@ def a_server_that_dies_during_a_call_leaves_its_outcome_unknown_and_is_restarted
         assert len(calls(h, "die")) == 1, "at_most_once is never called again"
     with home() as h:
         write_agents(h, {"command": command(h)}, {"die": ("s.die", {})}, effect="idempotent",
-              retry={"max_attempts": 3, "retry_on": ["reset"]})
+                     retry={"max_attempts": 3, "retry_on": ["reset"]})
         assert expect(h.run("run", "agents.yaml", "die"), 0).out.strip() == "lives"
         first, second = calls(h, "die")
         assert first["key"] == second["key"] and first["pid"] != second["pid"], "the same key, another server"
@@ -247,7 +247,7 @@ def annotations_are_shown_and_have_no_effect_unless_trusted():
         assert "readOnlyHint for echo" in notes and "idempotentHint for pay" in notes, result
         (h.path / "tools.json").write_text(json.dumps({"die": {"annotations": {"readOnlyHint": True}}}))
         write_agents(h, {"command": command(h)}, {"die": ("s.die", {})}, trust_annotations=True,
-              tools={"die": {"retry": {"max_attempts": 2, "retry_on": ["reset"]}}})
+                     tools={"die": {"retry": {"max_attempts": 2, "retry_on": ["reset"]}}})
         expect(h.run("check", "agents.yaml", "--accept"), 0)
         assert expect(h.run("run", "agents.yaml"), 0).out.strip() == "lives"
         assert len(calls(h, "die")) == 2, "a read may be repeated"
@@ -262,8 +262,8 @@ def annotations_are_shown_and_have_no_effect_unless_trusted():
 def the_agents_file_sets_policies_per_tool():
     with home() as h:
         write_agents(h, {"command": command(h)}, {"die": ("s.die", {}), "pay": ("s.pay", {})}, effect="at_most_once",
-              tools={"die": {"effect": "read", "retry": {"max_attempts": 2, "retry_on": ["reset"]}},
-                     "pay": {"approval": "required"}})
+                     tools={"die": {"effect": "read", "retry": {"max_attempts": 2, "retry_on": ["reset"]}},
+                            "pay": {"approval": "required"}})
         assert expect(h.run("run", "agents.yaml", "die"), 0).out.strip() == "lives"
         expect(h.run("run", "agents.yaml", "pay"), 4)
         assert not calls(h, "pay"), "it waits for approval"
@@ -316,9 +316,9 @@ def the_official_filesystem_server_works():
         (h.path / "data/a.txt").write_text("from the file")
         path = str((h.path / "data").resolve())
         write_agents(h, real("server-filesystem", path),
-              {"read": ("s.read_text_file", {"path": path + "/a.txt"}),
-               "write": ("s.write_file", {"path": path + "/b.txt", "content": "written"}),
-               "outside": ("s.read_text_file", {"path": "/etc/passwd"})})
+                     {"read": ("s.read_text_file", {"path": path + "/a.txt"}),
+                      "write": ("s.write_file", {"path": path + "/b.txt", "content": "written"}),
+                      "outside": ("s.read_text_file", {"path": "/etc/passwd"})})
         result = expect(h.run("check", "agents.yaml"), 0)
         assert "readOnlyHint" in result.err, result
         assert "from the file" in expect(h.run("run", "agents.yaml", "read"), 0).out
@@ -344,9 +344,9 @@ def the_official_memory_server_works():
 def the_official_everything_server_works():
     with home() as h:
         write_agents(h, real("server-everything", "stdio"),
-              {"echo": ("s.echo", {"message": "hi"}), "sum": ("s.get-sum", {"a": 2, "b": 3}),
-               "weather": ("s.get-structured-content", {"location": "New York"}),
-               "long": ("s.trigger-long-running-operation", {"duration": 1, "steps": 2})})
+                     {"echo": ("s.echo", {"message": "hi"}), "sum": ("s.get-sum", {"a": 2, "b": 3}),
+                      "weather": ("s.get-structured-content", {"location": "New York"}),
+                      "long": ("s.trigger-long-running-operation", {"duration": 1, "steps": 2})})
         assert "hi" in expect(h.run("run", "agents.yaml", "echo"), 0).out
         assert "5" in expect(h.run("run", "agents.yaml", "sum"), 0).out
         assert "temperature" in json.loads(expect(h.run("run", "agents.yaml", "weather"), 0).out)

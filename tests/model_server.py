@@ -519,7 +519,7 @@ def sigterm_ends_the_server_with_streams_open():
         with socket.create_connection(("127.0.0.1", server.port)) as client:
             body = json.dumps({"model": "storm", "messages": user("stall"), "stream": True}).encode()
             client.sendall((f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer k\r\nContent-Type: application/json\r\n"
-                           f"Content-Length: {len(body)}\r\n\r\n").encode() + body)
+                            f"Content-Length: {len(body)}\r\n\r\n").encode() + body)
             assert client.recv(1) == b"H"
             began = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
@@ -548,7 +548,7 @@ def an_invalid_command_line_or_scenario_exits_with_2():
             done = command("--scenario", name, folder=folder)
             assert done.returncode == 2 and name in done.stderr and words in done.stderr, done
         for words, reported in ((["--pace", "fast"], "--pace"), (["--listen", "here"], "--listen"), (["--port", "1"], "--port"),
-                            (["--scenario", "none.json"], "none.json"), (["--journal", "/nowhere/j"], "/nowhere/j")):
+                                (["--scenario", "none.json"], "none.json"), (["--journal", "/nowhere/j"], "/nowhere/j")):
             done = command(*words, folder=folder)
             assert done.returncode == 2 and reported in done.stderr and "    at " not in done.stderr, done
 

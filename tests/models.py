@@ -288,7 +288,7 @@ def call_fake_provider(desk, agent, *answers, code=1):
     provider = FakeProvider(*answers)
     try:
         done = expect_exit(desk.run("run", "agents.yaml", agent, "--job-id", "t", "--input", '{"message": "Hi"}',
-                           STRANGER="http://" + provider.host), code)
+                                    STRANGER="http://" + provider.host), code)
     finally:
         provider.close()
     job, events = desk.expect_verified("completed" if code == 0 else "failed")

@@ -83,11 +83,11 @@ def an_unreachable_server_exits_with_7():
 # What each command does when AETHERIS_URL names a server: it uses the server, rejects the URL because it needs the store, or
 # needs neither. serve and worker are servers themselves.
 USES_SERVER = {"run": ["agents.yaml", "echo"], "jobs": [], "job": ["j"], "events": ["j"], "trace": ["j"], "transcript": ["j"], "replay": ["j"], "verify": ["j"],
-       "signal": ["j", "k", "1"], "message": ["j", "c", "1"], "approvals": [], "requests": [], "approve": ["j.0123456789abcdef"],
-       "reject": ["j.0123456789abcdef"], "pause": ["j"], "resume": ["j"], "budget": ["j", "--tokens", "5"], "cancel": ["j"],
-       "resolve": ["j", "k" * 12, "fail"], "fork": ["j", "--at", "3"], "retry": ["j"], "plan": ["j", "agents.yaml"],
-       "redact": ["j", "--all", "--reason", "why"], "audit": [], "keys": ["list"], "mcp": [],
-       "prune": ["--older-than", "90d"]}
+               "signal": ["j", "k", "1"], "message": ["j", "c", "1"], "approvals": [], "requests": [], "approve": ["j.0123456789abcdef"],
+               "reject": ["j.0123456789abcdef"], "pause": ["j"], "resume": ["j"], "budget": ["j", "--tokens", "5"], "cancel": ["j"],
+               "resolve": ["j", "k" * 12, "fail"], "fork": ["j", "--at", "3"], "retry": ["j"], "plan": ["j", "agents.yaml"],
+               "redact": ["j", "--all", "--reason", "why"], "audit": [], "keys": ["list"], "mcp": [],
+               "prune": ["--older-than", "90d"]}
 
 
 NEEDS_STORE = {"inspect": [], "rebuild": [], "migrate": [], "backup": ["b.db"], "restore": ["b.db"], "doctor": []}

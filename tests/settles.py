@@ -322,7 +322,7 @@ def the_earliest_time_for_not_happened_does_not_move_with_restarts():
             doubt = until(lambda: service.doubts("j"))[0]
             seen.append(doubt["resolvable_at"])
             status, answer = service.ask("POST", "/api/jobs/j/resolve", {"idempotency_key": doubt["idempotency_key"],
-                                                                       "resolution": "not_happened"})
+                                                                         "resolution": "not_happened"})
             assert (status, answer["code"]) == (409, "not_settled") and seen[0] in json.dumps(answer), answer
             service.kill()
         assert len(set(seen)) == 1, seen
@@ -351,7 +351,7 @@ def a_complete_500_response_settles_its_call():
             doubt = until(lambda: service.doubts(status))[0]
             assert doubt["reason"] == f"http_{status}", doubt
             answer, reply = service.ask("POST", f"/api/jobs/{status}/resolve",
-                                       {"idempotency_key": doubt["idempotency_key"], "resolution": "not_happened"})
+                                        {"idempotency_key": doubt["idempotency_key"], "resolution": "not_happened"})
             assert (answer in (200, 202)) == settles, (status, answer, reply)
         service.kill()
         shop.shutdown()

@@ -105,11 +105,11 @@ def a_conversation_is_shown_in_order_with_its_approval(desk):
     desk.job("refund", "Refund order 43, please.", code=0)
     text = desk.transcript()
     expect_in_order(text, "job t · agent refund · completed · 3 model answers · 2 tool calls · ", "cost 0.",
-             '[input] {"message":"Refund order 43, please."}', "node loop", "[system] You are kind.",
-             "[user] Refund order 43, please.", "turn 1 · model refund", "cost 0.", '→ get_order {"id":"43"}  (read)',
-             '← get_order {"id":"43","total":12}', " ms\n", "turn 2", "approval requested: refund ", '"amount":12',
-             "approval approved", "as agreed", '→ refund {"amount":12,"order":"43"}  (idempotent)', '← refund {', "turn 3",
-             "[assistant] 12 EUR was refunded for order 43.", "[completed] {")
+                    '[input] {"message":"Refund order 43, please."}', "node loop", "[system] You are kind.",
+                    "[user] Refund order 43, please.", "turn 1 · model refund", "cost 0.", '→ get_order {"id":"43"}  (read)',
+                    '← get_order {"id":"43","total":12}', " ms\n", "turn 2", "approval requested: refund ", '"amount":12',
+                    "approval approved", "as agreed", '→ refund {"amount":12,"order":"43"}  (idempotent)', '← refund {', "turn 3",
+                    "[assistant] 12 EUR was refunded for order 43.", "[completed] {")
     seen = json.loads(desk.transcript("t", "--json"))
     job = json.loads(desk.run("job", "t", "--json", code=0).stdout)
     for name in ("input_tokens", "output_tokens", "total_tokens", "tool_calls"):
@@ -126,7 +126,7 @@ def a_plan_without_a_model_shows_its_calls(desk):
     desk.job("plain", "Hello", code=1)
     text = desk.transcript()
     expect_in_order(text, "failed · 2 tool calls", "node first", '→ say {"text":"Hello"}  (read)', '← say {"text":"Hello"}',
-             "node bad", "→ never {}  (idempotent)", "← never ✗ ", "[failed] ")
+                    "node bad", "→ never {}  (idempotent)", "← never ✗ ", "[failed] ")
     assert "skipped" in text and "tokens" not in text.splitlines()[0], text
 
 
@@ -278,7 +278,7 @@ def redacted_values_are_marked_and_not_shown(desk):
     desk.run("redact", "t", "--all", "--reason", "test", code=0)
     text = desk.transcript()
     expect_in_order(text, "[input] (redacted)", "[user] (redacted)", "[assistant] (redacted)", "→ get_order (redacted)",
-             "← get_order (redacted)", "[completed] (redacted)")
+                    "← get_order (redacted)", "[completed] (redacted)")
     values = re.sub(r"[\d,]+ tokens?|cost [\d.]+|\d+ ms", "", text)  # without what the program measures
     assert not any(word in values for word in ("kind", "Refund order", "12", "43")), text
     assert text.count("[user]") == 1, text

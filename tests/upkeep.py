@@ -648,7 +648,7 @@ def a_prune_runs_at_the_owner_and_archives_only_on_its_machine():
         status, body = server.post("/api/prune", {"older_than": "0s", "labels": {"i": "2"}})
         assert (status, body["jobs"], body["more"]) == (200, 1, False), body
         result = expect(h.run("prune", "--older-than", "0s", "--status", "completed", "--agent", "echo",
-                            "--archive", "kept", "--json"), 0).json()
+                              "--archive", "kept", "--json"), 0).json()
         assert result["jobs"] == 2 and (h.path / "kept/e0.json").exists(), result
         assert server.get("/api/jobs")[1]["jobs"] == []
         # The same id is another job, also for a follower of its events.

@@ -312,7 +312,7 @@ def all_claim(options, claimers):
     for kind, text in violations[:25]:
         print_line(f"  VIOLATION {kind}: {text}")
     print_line(f"chaos claims: {'BROKEN' if violations else 'ok'}: claimers {claimers} of which {holders} got work, jobs "
-        f"{options.claims} in {took:.0f} s, double claims and other violations {len(violations)}")
+               f"{options.claims} in {took:.0f} s, double claims and other violations {len(violations)}")
     return not violations
 
 

@@ -84,7 +84,7 @@ class Client:
     def begin(self):
         if self.revision < MODERN:
             output = self.result("initialize", {"protocolVersion": self.revision, "capabilities": {},
-                                              "clientInfo": {"name": "t", "version": "1"}})
+                                                "clientInfo": {"name": "t", "version": "1"}})
             assert output["protocolVersion"] == self.revision, output
         else:
             assert self.revision in self.result("server/discover")["supportedVersions"]

@@ -84,6 +84,6 @@ def check_prune_survives_kills(h, env):
         expect(h.run("verify", name, env=env), 0)
     # The id and the key of a deleted job create a new job.
     result = expect(h.run("run", "agents.yaml", "echo", "--input", '{"n": 78}', "--job-id", "e5",
-                        "--idempotency-key", "k5", env=env), 0)
+                          "--idempotency-key", "k5", env=env), 0)
     assert result.json() == {"n": 78}, result
     expect(h.run("verify", "e5", env=env), 0)
