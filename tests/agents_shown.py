@@ -198,7 +198,7 @@ def a_hundred_loops_with_stalled_models_use_little_memory_and_no_threads():
         server_pid = place.started[-1].pid
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-        def ask(jobs, count):
+        def send_request(jobs, count):
             for _ in range(jobs):
                 body = json.dumps({"agent": "waits", "input": {"message": "Go."}}).encode()
                 opener.open(urllib.request.Request(url + "/api/jobs", body, {"content-type": "application/json"}), timeout=PATIENCE).close()
@@ -206,7 +206,7 @@ def a_hundred_loops_with_stalled_models_use_little_memory_and_no_threads():
             lines = (line.partition(":") for line in pathlib.Path(f"/proc/{server_pid}/status").read_text().splitlines())
             return {name: value.split() for name, _, value in lines}
 
-        few, many = ask(10, 10), ask(100, 110)
+        few, many = send_request(10, 10), send_request(100, 110)
         assert not [line for line in place.lines("model.journal") if line["answer"].startswith("refused")]
         assert many["Threads"] == few["Threads"], (few["Threads"], many["Threads"])
         each = (int(many["VmRSS"][0]) - int(few["VmRSS"][0])) / 100

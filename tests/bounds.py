@@ -65,7 +65,7 @@ class HealthProbe:
     """Requests the health of a server until it is closed; `slowest` is the longest response time in seconds."""
 
     def __init__(self, server):
-        self.server, self.slowest, self.asked, self.over = server, 0.0, 0, threading.Event()
+        self.server, self.slowest, self.requests, self.over = server, 0.0, 0, threading.Event()
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
 
@@ -74,7 +74,7 @@ class HealthProbe:
             began = time.monotonic()
             assert self.server.get("/api/health")[0] == 200
             self.slowest = max(self.slowest, time.monotonic() - began)
-            self.asked += 1
+            self.requests += 1
 
     def close(self):
         self.over.set()
@@ -177,7 +177,7 @@ def a_plan_with_the_maximum_number_of_nodes_does_not_block_other_requests():
             assert server.post("/api/jobs?wait=30s", {"agent": "calm"})[1]["status"] == "completed"
             beside += 1
         slowest, lasted = watch.close(), time.monotonic() - began
-        assert beside > 1 and watch.asked > 10, (beside, watch.asked)
+        assert beside > 1 and watch.requests > 10, (beside, watch.requests)
         assert slowest < max(5, lasted / 4), (slowest, lasted)
         assert server.stop().code == 0
 
@@ -284,7 +284,7 @@ def errors_of_invalid_input_contain_no_secret_and_no_internals():
         for part in ({"plan": [{"id": "a", "tool": "secret:TOKEN"}]},
                      {"plan": [{"id": "a", "tool": "put", "args": {"to": "${ secret }"}}]},
                      {"loop": {"model": "secret:TOKEN"}}, {"plan": 7}):
-            status, problem = server.ask("PUT", "/api/agents/bad", part)
+            status, problem = server.request("PUT", "/api/agents/bad", part)
             assert status == 400, (part, status, problem)
             texts.append(json.dumps(problem))
         status, job = server.post("/api/jobs?wait=30s", {"agent": "shows"})

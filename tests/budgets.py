@@ -100,7 +100,7 @@ class Models:
         self.process.wait()
         self.process.stdout.close()
 
-    def asked(self):
+    def requests(self):
         return len(self.journal.read_text().splitlines()) if self.journal.exists() else 0
 
 
@@ -189,14 +189,14 @@ def only_an_approver_can_raise_a_budget_and_the_job_resumes_immediately():
         budget_home(h)
         operator, approver = (bearer(create_key(h, role)[0]) for role in ("operator", "approver"))
         s = Server(h, "budget.yaml")
-        made = s.ask("POST", "/api/jobs?wait=30s", {"agent": "three", "id": "s"}, operator)
+        made = s.request("POST", "/api/jobs?wait=30s", {"agent": "three", "id": "s"}, operator)
         assert made[1]["status"] == "parked", made
-        refused = s.ask("POST", "/api/jobs/s/budget", {"tool_calls": 5}, operator)
+        refused = s.request("POST", "/api/jobs/s/budget", {"tool_calls": 5}, operator)
         assert (refused[0], refused[1]["code"]) == (403, "forbidden"), refused
-        raised = s.ask("POST", "/api/jobs/s/budget", {"tool_calls": 5}, approver)
+        raised = s.request("POST", "/api/jobs/s/budget", {"tool_calls": 5}, approver)
         assert raised[0] in (200, 202), raised
-        until(lambda: s.ask("GET", "/api/jobs/s", None, operator)[1]["status"] == "completed")
-        metrics = s.ask("GET", "/metrics", None, operator)[1]
+        until(lambda: s.request("GET", "/api/jobs/s", None, operator)[1]["status"] == "completed")
+        metrics = s.request("GET", "/metrics", None, operator)[1]
         assert 'aetheris_run_pause_total{until="budget"} 1' in metrics, metrics
 
 
@@ -301,17 +301,17 @@ def reading_replaying_and_forking_make_no_model_calls():
         expect(h.run("budget", "m", "--model-calls", "5"), 0)
         expect(h.run("run", "led.yaml", "model_calls", "--job-id", "m", "--input", TURNS), 0)
         spent = expect(h.run("job", "m", "--json"), 0).json()["budget"]["spent"]
-        assert spent["model_calls"] == models.asked() == 4, spent
+        assert spent["model_calls"] == models.requests() == 4, spent
         for words in (("replay", "m"), ("trace", "m"), ("verify", "m")):
             expect(h.run(*words), 0)
-        assert models.asked() == 4
+        assert models.requests() == 4
         assert expect(h.run("job", "m", "--json"), 0).json()["budget"]["spent"] == spent
         events = expect(h.run("events", "m", "--json"), 0).json()["events"]
         expect(h.run("fork", "m", "--at", str(events[-1]["seq"]), "--job-id", "f"), 0)
         expect(h.run("run", "led.yaml", "model_calls", "--job-id", "f", "--input", TURNS), 0)
         fork = expect(h.run("job", "f", "--json"), 0).json()
         assert fork["budget"]["spent"] == spent and fork["budget"]["limits"]["model_calls"] == 5, fork["budget"]
-        assert models.asked() == 4
+        assert models.requests() == 4
 
 
 @test

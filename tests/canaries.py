@@ -36,7 +36,7 @@ from shared.mcp_server import spellings  # noqa: E402
 HERE = pathlib.Path(__file__).resolve().parent
 SECRETS = ("OPENAI", "ANTHROPIC", "HEADER", "PROGRAM", "SERVER_PROGRAM", "SERVER_URL")
 TESTS = []
-PIECE = 12  # a run of that many characters of a canary is found
+FRAGMENT = 12  # a run of that many characters of a canary is found
 AGENTS = """\
 aetheris: 1
 tools:
@@ -107,19 +107,19 @@ def canary(name):
 CANARIES = {name: canary(name) for name in (*SECRETS, "LOUD")}
 
 
-def pieces(text):
-    """Each run of PIECE characters, in all encodings."""
+def fragments(text):
+    """Each run of FRAGMENT characters, in all encodings."""
     raw, found = text.encode(), set()
     for part in re.findall(rb"[A-Za-z0-9]+", raw):
-        found |= {part[i:i + PIECE] for i in range(len(part) - PIECE + 1)}
-        found |= {part[i:i + PIECE].hex().encode() for i in range(len(part) - PIECE + 1)}
+        found |= {part[i:i + FRAGMENT] for i in range(len(part) - FRAGMENT + 1)}
+        found |= {part[i:i + FRAGMENT].hex().encode() for i in range(len(part) - FRAGMENT + 1)}
     for before in range(3):
         coded = base64.b64encode(b" " * before + raw + b" " * 3)[4:-8]
         found |= {coded[i:i + 16].translate(bytes.maketrans(b"+/", chars)) for i in range(len(coded) - 15) for chars in (b"+/", b"-_")}
     return found
 
 
-PIECES = {name: pieces(text) for name, text in CANARIES.items()}
+FRAGMENTS = {name: fragments(text) for name, text in CANARIES.items()}
 
 
 class EchoServer(http.server.BaseHTTPRequestHandler):
@@ -299,8 +299,8 @@ class Setup:
 
     def search(self, where, data):
         plain = re.sub(rb"\\+u00([0-9a-fA-F]{2})", lambda escape: bytes.fromhex(escape[1].decode()), data)
-        self.found |= {(name, where) for name, all_pieces in PIECES.items()
-                       if any(piece in data or piece in plain for piece in all_pieces)}
+        self.found |= {(name, where) for name, all_fragments in FRAGMENTS.items()
+                       if any(piece in data or piece in plain for piece in all_fragments)}
         return data
 
     def run(self, *words, codes=(0,), where=None):
@@ -353,12 +353,12 @@ def run_by_server(loud=False):
             h.started.append(process)
             url = json.loads(process.stdout.readline())["listening"]
 
-            def ask(path, body=None, where=None):
+            def send_request(path, body=None, where=None):
                 data = json.dumps(body).encode() if body is not None else None
                 request = urllib.request.Request(url + path, data, {"content-type": "application/json"})
                 return place.search(where or path, opener.open(request, timeout=60).read())
 
-            ask("/api/jobs", {"agent": "all", "id": "j", "input": INPUT}, "POST /api/jobs")
+            send_request("/api/jobs", {"agent": "all", "id": "j", "input": INPUT}, "POST /api/jobs")
             live = opener.open(urllib.request.Request(url + "/api/jobs/j/events", headers={"accept": "text/event-stream"}), timeout=60)
             received = []
             reader = threading.Thread(target=lambda: received.extend(live))
@@ -366,15 +366,15 @@ def run_by_server(loud=False):
             # A slow reader misses deltas of ended calls, so no call may end before these are read.
             until(lambda: repeats(b"\n".join(joined_deltas(b"".join(received))), loud))
             EchoServer.gate.set()
-            asked = until(lambda: json.loads(ask("/api/approvals"))["approvals"])[0]
+            asked = until(lambda: json.loads(send_request("/api/approvals"))["approvals"])[0]
             place.preview = asked["sends"]
             arguments = {"of": CANARIES["LOUD"] if loud else "edited"}
-            ask(f"/api/approvals/{asked['id']}", {"decision": "approve", "arguments": arguments}, "approve")
-            until(lambda: json.loads(ask("/api/jobs/j"))["status"] == "completed")
+            send_request(f"/api/approvals/{asked['id']}", {"decision": "approve", "arguments": arguments}, "approve")
+            until(lambda: json.loads(send_request("/api/jobs/j"))["status"] == "completed")
             for path in ("/api/jobs/j/events?limit=1000", "/api/jobs/j/trace", "/api/tools", "/api/agents", "/api/workers", "/metrics"):
-                ask(path)
+                send_request(path)
             call = {"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": {"uri": "aetheris://jobs/j/trace"}}
-            ask("/mcp", call, "MCP")
+            send_request("/mcp", call, "MCP")
             reader.join(60)
             live.close()
             place.live = place.search("live stream", b"".join(received))
@@ -401,7 +401,7 @@ def joined_deltas(live):
 def repeats(echoed, loud):
     """Whether models of both providers echoed their key."""
     if loud:
-        return any(piece in echoed for piece in PIECES["LOUD"])
+        return any(piece in echoed for piece in FRAGMENTS["LOUD"])
     return all(f"[secret {name}]".encode() in echoed for name in ("OPENAI", "ANTHROPIC"))
 
 

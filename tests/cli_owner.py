@@ -74,30 +74,30 @@ def the_socket_of_the_owner_serves_the_http_api():
                 self.sock.settimeout(PATIENCE)
                 self.sock.connect(str(h.path / ".aetheris/aetheris.sock"))
 
-        def ask(method, path, body=None, headers=None):
+        def send_request(method, path, body=None, headers=None):
             connection = Unix("localhost")
             connection.request(method, path, body and json.dumps(body), headers or {})
             answer = connection.getresponse()
             return answer, json.loads(answer.read())
 
-        answer, body = ask("GET", "/api/health")
+        answer, body = send_request("GET", "/api/health")
         assert answer.status == 200 and body["status"] == "ok"
-        answer, body = ask("POST", "/api/jobs?wait=30s", {"agent": "echo", "input": {"n": 3}},
-                           {"Idempotency-Key": "k"})
+        answer, body = send_request("POST", "/api/jobs?wait=30s", {"agent": "echo", "input": {"n": 3}},
+                                    {"Idempotency-Key": "k"})
         assert answer.status == 201 and body["status"] == "completed" and body["result"] == {"n": 3}, body
         assert answer.getheader("Location") == "/api/jobs/" + body["id"]
-        answer, again = ask("POST", "/api/jobs", {"agent": "echo", "input": {"n": 3}}, {"Idempotency-Key": "k"})
+        answer, again = send_request("POST", "/api/jobs", {"agent": "echo", "input": {"n": 3}}, {"Idempotency-Key": "k"})
         assert answer.status == 200 and again["id"] == body["id"]
-        answer, body = ask("POST", "/api/jobs", {"agent": "echo", "input": {"n": 4}}, {"Idempotency-Key": "k"})
+        answer, body = send_request("POST", "/api/jobs", {"agent": "echo", "input": {"n": 4}}, {"Idempotency-Key": "k"})
         assert answer.status == 409 and body["code"] == "idempotency_conflict"
         assert answer.getheader("Content-Type") == "application/problem+json"
-        answer, body = ask("POST", "/api/jobs", {"agent": "echo", "input": {"n": "x"}})
+        answer, body = send_request("POST", "/api/jobs", {"agent": "echo", "input": {"n": "x"}})
         assert answer.status == 400 and body["code"] == "input_invalid"
-        answer, body = ask("GET", "/api/jobs/r/events?limit=2")
+        answer, body = send_request("GET", "/api/jobs/r/events?limit=2")
         assert len(body["events"]) == 2 and body["next"] == 2
-        answer, body = ask("GET", "/api/jobs/nobody")
+        answer, body = send_request("GET", "/api/jobs/nobody")
         assert answer.status == 404
-        answer, body = ask("DELETE", "/api/jobs/r")
+        answer, body = send_request("DELETE", "/api/jobs/r")
         assert answer.status == 405
         connection = Unix("localhost")
         connection.request("GET", "/api/jobs/r/events", headers={"Accept": "text/event-stream", "Last-Event-ID": "2"})

@@ -142,9 +142,9 @@ def completion_completes_in_bash():
 
         def completed(*words):
             line = " ".join(shlex.quote(w) for w in ("aetheris", *words))
-            ask = (f"{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; COMPREPLY=(); _aetheris\n"
-                   'printf "%s\\n" "${COMPREPLY[@]}"')
-            done = subprocess.run(["bash", "-c", ask], cwd=h.path, capture_output=True, text=True, timeout=PATIENCE)
+            send_request = (f"{script}\nCOMP_WORDS=({line}); COMP_CWORD={len(words)}; COMPREPLY=(); _aetheris\n"
+                            'printf "%s\\n" "${COMPREPLY[@]}"')
+            done = subprocess.run(["bash", "-c", send_request], cwd=h.path, capture_output=True, text=True, timeout=PATIENCE)
             assert done.returncode == 0 and done.stderr == "", done.stderr
             return set(done.stdout.split())
 

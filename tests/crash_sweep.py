@@ -55,7 +55,7 @@ def run(agents, job, store, shop, durability, **more):
                     store, shop, **more)
 
 
-def ask(shop, path):
+def send_request(shop, path):
     with urllib.request.urlopen(shop + path, timeout=10) as answer:
         return json.load(answer)
 
@@ -87,7 +87,7 @@ def resolve(job, store, shop):
     time.sleep(max(0, (settles - datetime.datetime.now(datetime.timezone.utc)).total_seconds()))
     if doubt["tool"] != "give_card":
         raise Failure(f"only the at_most_once call may have an unknown outcome, not {doubt['tool']}")
-    made = ask(shop, f"/gift-cards?key={doubt['external_key']}")
+    made = send_request(shop, f"/gift-cards?key={doubt['external_key']}")
     card = next(iter(made.values()))
     arguments = ["resolve", job, doubt["idempotency_key"]]
     arguments += ["happened", json.dumps(card)] if card else ["not_happened"]
@@ -116,7 +116,7 @@ def die_at_arrival(number, agents, job, store, shop, durability, folder):
         process.kill()
 
 
-def one(point, durability, agents, shop, folder, baseline):
+def kill_and_recover(point, durability, agents, shop, folder, baseline):
     name = f"{durability}-{point.replace('@', '-')}"
     store, job = folder / f"{name}.db", f"sweep-{name}"
     if point.startswith("arrival@"):
@@ -164,7 +164,7 @@ def sweep(durability, agents, shop, folder, only, late=False):
         points = [only]
     failures, parked = [], 0
     with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:
-        jobs = {pool.submit(one, point, durability, agents, shop, folder, baseline): point for point in points}
+        jobs = {pool.submit(kill_and_recover, point, durability, agents, shop, folder, baseline): point for point in points}
         for job in concurrent.futures.as_completed(jobs):
             try:
                 parked += job.result()

@@ -82,7 +82,7 @@ PATTERNS = {
 }
 
 
-def example_faults(kind, value):
+def is_invalid_example(kind, value):
     """Whether `value` is invalid in a field of this kind."""
     if kind in PATTERNS:
         return not (isinstance(value, str) and re.fullmatch(PATTERNS[kind], value))
@@ -119,7 +119,7 @@ def check_events():
             examples += [f"{name}: no field {f}" for f in payload if f not in wanted]
             examples += [f"{name}: {f} is missing" for f, (_, _, must) in wanted.items() if must and f not in payload]
             examples += [f"{name}: {f} cannot be {payload[f]!r}" for f in payload
-                         if f in wanted and example_faults(wanted[f][1], payload[f])]
+                         if f in wanted and is_invalid_example(wanted[f][1], payload[f])]
     report("every field, with number, kind and whether it is required", fields)
     report("the tables match src/log/*.def", [] if events_file.written(PAGE, ROOT) == PAGE else
         ["write them with: scripts/events.py --write"])

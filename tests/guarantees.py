@@ -181,7 +181,7 @@ def defines(text, name):
 # ---------------------------------------------------------------- the comparison
 
 
-def reference_faults(span):
+def reference_errors(span):
     """What of `FILE` or `FILE: NAME, NAME` is not there."""
     place, _, names = span.partition(": ")
     path = next((p for p in (ROOT / "src" / place, ROOT / place) if p.is_file()), None)
@@ -191,11 +191,11 @@ def reference_faults(span):
     return [f"{place} has no {name}" for name in names.split(", ") if name and not defines(text, name)]
 
 
-def function_faults(row):
+def function_errors(row):
     if row.functions is None:
         return []
     named = [span for span in spans(row.functions) if ": " in span or "/" in span]  # the others are plain words
-    faults = [f"{in_place(row)}: {fault}" for span in named for fault in reference_faults(span)]
+    faults = [f"{in_place(row)}: {fault}" for span in named for fault in reference_errors(span)]
     if not named and not is_open(row.functions):
         faults.append(f"{in_place(row)}: no function, and no reason")
     return faults
@@ -217,7 +217,7 @@ class Tests:
             return path.is_file() and has_check(path, match[2])
         return name in self.units
 
-    def faults(self, row):
+    def errors(self, row):
         named = spans(row.tests)
         faults = [f"{in_place(row)}: there is no test `{name}`" for name in named if not self.has(name)]
         if not named and not is_open(row.tests):
@@ -233,14 +233,14 @@ def check(page, least, tests):
     report(page, "every row has all cells", malformed)
     if any(row.functions is not None for row in everything):
         report(page, "every file, function and heading that the page names exists",
-               [fault for row in table for fault in function_faults(row)])
-    report(page, "every test that the page names exists", [fault for row in table for fault in tests.faults(row)])
+               [fault for row in table for fault in function_errors(row)])
+    report(page, "every test that the page names exists", [fault for row in table for fault in tests.errors(row)])
     count = collections.Counter(row.section for row in everything)
     report(page, "no section has lost rows",
            [f"§{section} has {count[section]} rows, it had {rows_before}" for section, rows_before in least.items()
             if count[section] < rows_before])
     for row in everything:  # a row that is being built may name what does not exist yet
-        if is_elsewhere(row) and spans(row.tests) and not function_faults(row) + tests.faults(row):
+        if is_elsewhere(row) and spans(row.tests) and not function_errors(row) + tests.errors(row):
             print(f"# {in_place(row)}: it is there now: take **being built** away")
     open_rows = collections.Counter(word for row in everything for word in OPEN
                                     if f"**{word}**" in (row.functions or "") + row.tests)
@@ -251,7 +251,7 @@ def check_references(page):
     text = re.sub(r"\s+", " ", (ROOT / page).read_text(encoding="utf-8"))
     files = [span for span in spans(text) if re.match(r"[\w./]+\.(?:cc|h|py|pml|def)(?:: |$)", span)]
     report(page, "every file and function that the page names exists",
-           [fault for span in files for fault in reference_faults(span)])
+           [fault for span in files for fault in reference_errors(span)])
 
 
 def main():

@@ -35,7 +35,7 @@ def code(answer):
     return answer[0], answer[1]["code"] if isinstance(answer[1], dict) and "code" in answer[1] else None
 
 
-def ask_from(s, number, method, path, body=None, headers=None):
+def send_request_from(s, number, method, path, body=None, headers=None):
     """One request from 127.0.0.NUMBER, so that limits per address do not apply."""
     connection = http.client.HTTPConnection(s.address, timeout=PATIENCE, source_address=(f"127.0.0.{number}", 0))
     connection.request(method, path, None if body is None else json.dumps(body), headers or {})
@@ -75,13 +75,13 @@ def every_route_accepts_exactly_the_roles_of_its_contract():
             body = {} if method in ("POST", "PUT") else None
             asked = operation["security"]
             for name, headers in bad.items():
-                answer = ask_from(s, 2 + seen % 200, method, path, body, headers)
+                answer = send_request_from(s, 2 + seen % 200, method, path, body, headers)
                 if asked:
                     assert code(answer) == (401, "unauthorized"), (method, path, name, answer)
                 else:
                     assert answer[0] == 200, (method, path, name, answer)
             for role in ROLES:
-                answer = s.ask(method, path, body, bearer(s.keys[role]))
+                answer = s.request(method, path, body, bearer(s.keys[role]))
                 may = not asked or role in asked[0]["key"]
                 assert (code(answer) == (403, "forbidden")) == (not may), (method, path, role, answer)
                 assert answer[0] != 401, (method, path, role, answer)
@@ -144,7 +144,7 @@ def a_revoked_key_is_rejected_immediately():
         for _ in range(5):
             key, key_id = create_key(s.h, "viewer")
             assert s.get("/api/jobs", headers=bearer(key))[0] == 200
-            status, body = s.ask("DELETE", "/api/keys/" + key_id, headers=admin)
+            status, body = s.request("DELETE", "/api/keys/" + key_id, headers=admin)
             assert status == 200 and body["live"] is False, body
             assert s.get("/api/jobs", headers=bearer(key))[0] == 401, "the revoking server applies it immediately"
 
@@ -158,7 +158,7 @@ def a_request_that_ends_its_own_access_receives_its_response():
         admin = bearer(made["key"])
         assert s.get("/api/jobs")[0] == 401, "the first key restricts access"
         assert s.get("/api/jobs", headers=admin)[0] == 200, "and grants it"
-        status, gone = s.ask("DELETE", "/api/keys/" + made["id"], headers=admin)
+        status, gone = s.request("DELETE", "/api/keys/" + made["id"], headers=admin)
         assert status == 200 and gone["live"] is False, (status, gone)
         assert s.get("/api/jobs", headers=admin)[0] == 401
 
@@ -242,14 +242,14 @@ def streams_and_waiting_requests_end_within_a_second_of_their_key():
             # A stream without events yet, a request that waits for a page, and one that created a job.
             received = {}
 
-            def ask(name, *words, **more):
-                received[name] = s.ask(*words, headers=bearer(key), **more), time.monotonic()
+            def send_request(name, *words, **more):
+                received[name] = s.request(*words, headers=bearer(key), **more), time.monotonic()
             silent = http.client.HTTPConnection(s.address, timeout=PATIENCE)
             silent.request("GET", f"/api/jobs/a/events?after={seen}",
                            headers={"Accept": "text/event-stream", **bearer(key)})
-            threads = [threading.Thread(target=ask, args=("page", "GET", f"/api/jobs/a/events?after={seen}&wait=60s")),
-                       threading.Thread(target=ask, args=("made", "POST", "/api/jobs?wait=60s",
-                                                          {"agent": "holds", "id": ends.replace(" ", "-")}))]
+            threads = [threading.Thread(target=send_request, args=("page", "GET", f"/api/jobs/a/events?after={seen}&wait=60s")),
+                       threading.Thread(target=send_request, args=("made", "POST", "/api/jobs?wait=60s",
+                                                                   {"agent": "holds", "id": ends.replace(" ", "-")}))]
             for thread in threads:
                 thread.start()
             stream = ours.getresponse()
@@ -464,16 +464,16 @@ def remote_access_requires_a_key_and_tls_or_insecure_http():
         url = json.loads(process.stdout.readline())["listening"]
         port = int(url.rsplit(":", 1)[1])
 
-        def ask(headers):
+        def send_request(headers):
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
             connection.request("GET", "/api/jobs", headers=headers)
             status = connection.getresponse().status
             connection.close()
             return status
-        assert ask({}) == 401
-        assert ask({"Host": "aetheris.example"}) == 401
-        assert ask({"Host": "aetheris.example", **bearer(key)}) == 200
-        assert ask({"Origin": "http://evil.example", **bearer(key)}) == 403
+        assert send_request({}) == 401
+        assert send_request({"Host": "aetheris.example"}) == 401
+        assert send_request({"Host": "aetheris.example", **bearer(key)}) == 200
+        assert send_request({"Origin": "http://evil.example", **bearer(key)}) == 403
         process.send_signal(signal.SIGTERM)
         expect(h.end(process), 0)
 
@@ -550,11 +550,11 @@ def waiting_requests_are_limited_per_key_and_released():
         s.post("/api/jobs", {"agent": "asks", "id": "a"}, headers=bearer(s.keys["admin"]))
         path = "/api/jobs/a/events?type=progress&wait="
         host, port = s.address.split(":")
-        ask = f"GET {path}60s HTTP/1.1\r\nHost: {s.address}\r\nAuthorization: {bearer(s.keys['viewer'])['Authorization']}\r\n\r\n"
+        send_request = f"GET {path}60s HTTP/1.1\r\nHost: {s.address}\r\nAuthorization: {bearer(s.keys['viewer'])['Authorization']}\r\n\r\n"
         waiting = []
         for _ in range(256):
             waiting.append(socket.create_connection((host, int(port)), timeout=PATIENCE))
-            waiting[-1].sendall(ask.encode())
+            waiting[-1].sendall(send_request.encode())
         until(lambda: "aetheris_requests_waiting 256" in s.get("/metrics", headers=bearer(s.keys["admin"]))[1])
         status, problem = s.get(f"{path}60s", headers=bearer(s.keys["viewer"]))
         assert (status, problem["code"]) == (429, "rate_limited"), problem

@@ -95,7 +95,7 @@ def a_refund_waits_for_approval_and_is_paid_once(desk):
     assert result["text"] == "12 EUR was refunded for order 43." and result["turns"] == 3, result
     assert desk.till.effects == {"/refunds": 1}, desk.till.effects
     seen = desk.expect_verified()
-    assert seen["usage"]["model_calls"] == 3 and len(desk.asked_models()) == 3
+    assert seen["usage"]["model_calls"] == 3 and len(desk.model_requests()) == 3
     kinds = [e["payload"]["kind"] for e in desk.events() if e["type"] == "decision_recorded"]
     assert kinds.count("tool_choice") == 3, kinds
     trace = desk.run("trace", "t", code=0).stdout
@@ -115,7 +115,7 @@ def a_rejection_is_returned_to_the_model(desk):
 def text_of_a_tool_result_cannot_make_the_model_call_a_tool_not_granted(desk):
     result = json.loads(desk.job("injected", "CALL note {}", code=0).stdout)
     assert "tool_not_granted" in result["text"] and result["turns"] == 3, result
-    assert desk.till.effects == {} and [path for path, _ in desk.till.asked] == ["/note"], desk.till.asked
+    assert desk.till.effects == {} and [path for path, _ in desk.till.requests] == ["/note"], desk.till.requests
     commands = [e["payload"] for e in desk.events() if e["type"] == "tool_invocation_started"]
     assert "wipe" not in [c["tool_name"] for c in commands], commands
     desk.expect_verified()
@@ -123,7 +123,7 @@ def text_of_a_tool_result_cannot_make_the_model_call_a_tool_not_granted(desk):
 
 def a_trace_shows_every_call_that_a_model_requested(desk):
     desk.job("lured", "Read the note.", code=0)
-    assert [path for path, _ in desk.till.asked] == ["/note"], desk.till.asked
+    assert [path for path, _ in desk.till.requests] == ["/note"], desk.till.requests
     chosen = next(e["payload"]["payload"] for e in desk.events() if e["payload"].get("kind") == "tool_choice")
     refused = [call.get("refused", {}).get("code") for call in chosen["calls"]]
     assert refused[0] == "tool_not_granted" and refused[1] is None and all(refused[2:]), chosen
@@ -169,16 +169,16 @@ def a_loop_killed_at_every_failpoint_pays_once_per_call(desk):
             points = failpoint_hits(traced)
         for point in points:
             job = job_name(durability, point)
-            before, asked_before = desk.till.effects["/payments"], len(desk.asked_models())
+            before, asked_before = desk.till.effects["/payments"], len(desk.model_requests())
             died = desk.job("two", "Go on.", job=job, durability=durability, **exit_at(point))
             assert died.returncode in (0, 137), (point, died.stderr)
             recorded = [e for e in desk.events(job) if e["type"] == "tool_invocation_finished"]
-            asked_then = len(desk.asked_models()) - asked_before
+            asked_then = len(desk.model_requests()) - asked_before
             if died.returncode:
                 lived = desk.job("two", "Go on.", job=job, code=0, durability=durability)
                 assert lived.stdout == baseline.stdout, (point, lived.stdout)
             assert desk.till.effects["/payments"] - before == 2, (point, desk.till.effects)
-            asked = len(desk.asked_models()) - asked_before
+            asked = len(desk.model_requests()) - asked_before
             assert asked <= 4, (point, asked)
             assert len(recorded) == 0 or asked - asked_then <= 3, (point, asked)
             desk.expect_verified(job)
@@ -186,24 +186,24 @@ def a_loop_killed_at_every_failpoint_pays_once_per_call(desk):
 
 def a_retry_resumes_at_the_turn_in_which_the_model_server_failed(desk):
     baseline = desk.job("two", "Go on.", job="calm", code=0)
-    paid, asked = desk.till.effects["/payments"], len(desk.asked_models())
+    paid, asked = desk.till.effects["/payments"], len(desk.model_requests())
     assert (paid, asked) == (2, 3), (paid, asked)
-    desk.till.asked.clear()
+    desk.till.requests.clear()
     # with the second payment, before the third turn
     desk.till.on_payment = lambda: desk.till.effects["/payments"] == 4 and desk.close_models()
     desk.job("two", "Go on.", code=1)
-    assert desk.till.effects["/payments"] == 4 and len(desk.asked_models()) == 5, (desk.till.effects, desk.asked_models())
+    assert desk.till.effects["/payments"] == 4 and len(desk.model_requests()) == 5, (desk.till.effects, desk.model_requests())
     assert json.loads(desk.run("job", "t", "--json", code=0).stdout)["status"] == "failed"
     desk.open_models("--listen", desk.env["MODELS"].removeprefix("http://"))
-    before = list(desk.till.asked)
+    before = list(desk.till.requests)
     assert desk.run("retry", "t", "--job-id", "t2", code=0).stdout == "t2\n", "nothing is repeated, so no consent is required"
     desk.run("verify", "t2", code=0)
     result = desk.run("run", "agents.yaml", "--only", "--job-id", "t2", code=0)
     assert result.stdout == baseline.stdout, result.stdout
-    assert desk.till.asked == before and desk.till.effects["/payments"] == 4, desk.till.asked
-    keys = [key for path, key in desk.till.asked if key]
+    assert desk.till.requests == before and desk.till.effects["/payments"] == 4, desk.till.requests
+    keys = [key for path, key in desk.till.requests if key]
     assert len(keys) == len(set(keys)) == 2, keys
-    asked = desk.asked_models()
+    asked = desk.model_requests()
     assert [line["turn"] for line in asked] == [1, 2, 3, 1, 2, 3], asked
     desk.expect_verified("t", "failed")
     seen = desk.expect_verified("t2")
@@ -231,7 +231,7 @@ def each_turn_uses_the_same_space(desk):
     first, second = sum(commits[10:half]) / (half - 10), sum(commits[half:-2]) / (len(commits) - half - 2)
     print(f"# bytes of a commit: {first:.0f} in the first hundred turns, {second:.0f} in the second")
     assert second < first * 1.1, (first, second)
-    last = desk.asked_models()[-1]
+    last = desk.model_requests()[-1]
     assert last["turn"] == TURNS, last
     desk.expect_verified()
 

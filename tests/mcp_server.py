@@ -147,24 +147,24 @@ def headers_must_match_the_message_and_the_protocol_version():
         for name, value in (("Mcp-Method", "tools/list"), ("Mcp-Method", None), ("Mcp-Name", "fails"), ("Mcp-Name", None),
                             ("MCP-Protocol-Version", LEGACY), ("MCP-Protocol-Version", None)):
             headers = {k: v for k, v in {**sound, name: value}.items() if v is not None}
-            answer = client.ask(message, headers)
+            answer = client.request(message, headers)
             assert (client.status, answer["error"]["code"]) == (400, -32020), (name, value, answer)
-        answer = client.ask(Http(server, "2099-01-01").message("tools/list"),
-                            {**sound, "MCP-Protocol-Version": "2099-01-01", "Mcp-Method": "tools/list"})
+        answer = client.request(Http(server, "2099-01-01").message("tools/list"),
+                                {**sound, "MCP-Protocol-Version": "2099-01-01", "Mcp-Method": "tools/list"})
         assert (client.status, answer["error"]["code"]) == (400, -32022) and MODERN in answer["error"]["data"]["supported"]
         assert server.get("/api/jobs")[1]["jobs"] == []
         assert client.error("no/such")["code"] == -32601 and client.status == 404
         assert client.error("tasks/get", {"taskId": "a"})["code"] == -32021 and client.status == 400
-        assert client.ask(message)["result"] and client.status == 200
+        assert client.request(message)["result"] and client.status == 200
         legacy = Http(server, LEGACY)
         assert legacy.error("no/such")["code"] == -32601 and legacy.status == 200
-        assert legacy.ask({"jsonrpc": "2.0", "method": "notifications/initialized"}) is None and legacy.status == 202
+        assert legacy.request({"jsonrpc": "2.0", "method": "notifications/initialized"}) is None and legacy.status == 202
         for method in ("GET", "DELETE"):
-            assert server.ask(method, "/mcp")[0] == 405
+            assert server.request(method, "/mcp")[0] == 405
         page = {"Origin": "http://evil.example"}
-        assert server.ask("POST", "/mcp", message, page)[0] == 403
-        assert server.ask("POST", "/mcp", message, {"Host": "evil.example"})[0] in (400, 403, 421)
-        assert server.ask("POST", "/mcp", message, {"Content-Type": "text/plain"})[0] == 415
+        assert server.request("POST", "/mcp", message, page)[0] == 403
+        assert server.request("POST", "/mcp", message, {"Host": "evil.example"})[0] in (400, 403, 421)
+        assert server.request("POST", "/mcp", message, {"Content-Type": "text/plain"})[0] == 415
 
 
 @test
@@ -174,7 +174,7 @@ def keys_and_roles_apply_to_mcp():
                 for role in ("viewer", "operator", "approver")}
         server = Server(h)
         bare = Http(server, MODERN)
-        assert bare.ask(bare.message("tools/list"))["code"] == "unauthorized" and bare.status == 401
+        assert bare.request(bare.message("tools/list"))["code"] == "unauthorized" and bare.status == 401
         viewer, operator, approver = (Http(server, MODERN, key=keys[role]) for role in keys)
         assert viewer.result("tools/list")["tools"]
         assert viewer.error("tools/call", {"name": "echo"})["code"] == 403 and viewer.status == 403
@@ -238,7 +238,7 @@ def questions_are_answered_through_the_client():
     with serving() as server:
         asks = {"plan": [{"id": "w", "wait": {"type": "human", "key": "sure"}}, {"id": "e", "tool": "echo", "needs": ["w"]}],
                 "output": "went on"}
-        assert server.ask("PUT", "/api/agents/person", asks)[0] == 201
+        assert server.request("PUT", "/api/agents/person", asks)[0] == 201
         client = Http(server, MODERN, {**ELICITATION, **TASKS})
         task = client.call("person")
         asked = until(lambda: (seen := client.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "input_required" and seen)
@@ -271,7 +271,7 @@ def a_client_without_elicitation_gets_the_approval_as_text():
             client = Http(server, revision).begin()
             asked = client.call("buys")
             job, text = asked["_meta"]["aetheris/job"], asked["content"][0]["text"]
-            approval = server.ask("GET", f"/api/approvals?job={job}")[1]["approvals"][0]
+            approval = server.request("GET", f"/api/approvals?job={job}")[1]["approvals"][0]
             for word in ('the call of tool "buy"', '{"n":5}', approval["id"], "aetheris_answer"):
                 assert word in text, (revision, word, text)
             if "structuredContent" in asked:

@@ -136,7 +136,7 @@ class Desk:
         assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
-    def ask(self, agent, x, job="j", code=0, **env):
+    def run_agent(self, agent, x, job="j", code=0, **env):
         return self.run("run", "agents.yaml", agent, "--job-id", job, "--input", json.dumps({"x": x}), code=code, **env)
 
     def job(self, job="j"):
@@ -144,7 +144,7 @@ class Desk:
         events = json.loads(self.run("events", job, "--json").stdout)["events"]
         return json.loads(self.run("job", job, "--json").stdout), events
 
-    def asked(self):
+    def requests(self):
         return [json.loads(line) for line in self.journal.read_text().splitlines()]
 
 
@@ -161,14 +161,14 @@ def price_of(usage, cached="0.25"):
 
 @both
 def a_plan_uses_the_providers_protocol_and_records_one_format(desk):
-    result = desk.ask("talk", "rain").stdout
+    result = desk.run_agent("talk", "rain").stdout
     assert result == "You said: Tell me about rain; I was told: Be brief..\n", result
-    asked = desk.asked()
+    asked = desk.requests()
     assert [(a["path"], a["model"], a["answer"]) for a in asked] == [(PATHS[desk.provider], "talk", "say")] * 2, asked
     assert len({a["headers"]["idempotency-key"] for a in asked}) == 2, asked
     if desk.provider == "anthropic":
         assert {a["headers"]["anthropic-version"] for a in asked} == {"2023-06-01"}, asked
-    assert desk.ask("talk", "rain").stdout == result and len(desk.asked()) == 2, "the same job makes no further call"
+    assert desk.run_agent("talk", "rain").stdout == result and len(desk.requests()) == 2, "the same job makes no further call"
     job, events = desk.job()
     for one in committed(events):
         assert one["llm_provider"] == desk.provider and one["llm_model"] == "talk", one
@@ -181,7 +181,7 @@ def a_plan_uses_the_providers_protocol_and_records_one_format(desk):
 
 @both
 def images_of_a_plan_are_accepted_by_the_provider(desk):
-    answer = json.loads(desk.ask("look", "cat").stdout)
+    answer = json.loads(desk.run_agent("look", "cat").stdout)
     assert answer["text"].startswith("You said: What is cat?"), answer
     _, events = desk.job()
     parts = [e["payload"]["arguments"] for e in events if e["type"] == "tool_invocation_started"][0]["messages"][0]["content"]
@@ -190,32 +190,32 @@ def images_of_a_plan_are_accepted_by_the_provider(desk):
 
 @both
 def an_answer_that_violates_its_schema_is_repaired_once_or_fails(desk):
-    answer = json.loads(desk.ask("facts", "at once, please").stdout)
+    answer = json.loads(desk.run_agent("facts", "at once, please").stdout)
     assert answer["json"] == {"city": "Oslo", "degrees": 21} and json.loads(answer["text"]) == answer["json"], answer
-    assert len(desk.asked()) == 1, "a valid answer is not requested again"
+    assert len(desk.requests()) == 1, "a valid answer is not requested again"
     for number, (prompt, why) in enumerate((("the weather", "is invalid JSON"), ("a wrong shape", "breaks the schema"))):
         name = f"mended-{number}"
-        before = len(desk.asked())
-        answer = json.loads(desk.ask("facts", prompt, name).stdout)
+        before = len(desk.requests())
+        answer = json.loads(desk.run_agent("facts", prompt, name).stdout)
         assert answer["json"] == {"city": "Oslo", "degrees": 21}, answer
-        desk.ask("facts", prompt, name)
-        assert len(desk.asked()) == before + 2, "there was a third call"
+        desk.run_agent("facts", prompt, name)
+        assert len(desk.requests()) == before + 2, "there was a third call"
         job, events = desk.job(name)
         answers = [e["payload"]["result"] for e in events if e["type"] == "tool_invocation_finished"]
         assert answers[0]["invalid"].startswith(why) and "invalid" not in answers[1], answers
         choices = [e["payload"]["payload"] for e in events if e["type"] == "decision_recorded"]
         assert choices[0]["repair"] == answers[0]["invalid"] and "repair" not in choices[1], choices
-        assert [one["turn"] for one in desk.asked()[-2:]] == [1, 2], "the second call continues the conversation of the first"
+        assert [one["turn"] for one in desk.requests()[-2:]] == [1, 2], "the second call continues the conversation of the first"
         costs = [one["usage"]["cost_micros"] for one in committed(events)]
         assert len(costs) == 2 and job["usage"]["cost_micros"] == sum(costs), (job["usage"], costs)
     for number, (agent, prompt, why, times) in enumerate((("facts", "never", "is invalid JSON", 2), ("strictly", "the weather", "is invalid JSON", 1),
                                                           ("facts", "refuse it", "I do not talk about that.", 1))):
         name = f"bad-{number}"
-        before = len(desk.asked())
-        done = desk.ask(agent, prompt, name, code=1)
+        before = len(desk.requests())
+        done = desk.run_agent(agent, prompt, name, code=1)
         assert "tool_output_invalid" in done.stderr and why in done.stderr, done.stderr
-        desk.ask(agent, prompt, name, code=1)
-        assert len(desk.asked()) == before + times, "the call was repeated"
+        desk.run_agent(agent, prompt, name, code=1)
+        assert len(desk.requests()) == before + times, "the call was repeated"
         job, events = desk.job(name)
         assert job["error"]["code"] == "tool_output_invalid", job
         cost = sum(one["usage"]["cost_micros"] for one in committed(events))
@@ -224,8 +224,8 @@ def an_answer_that_violates_its_schema_is_repaired_once_or_fails(desk):
 
 @both
 def the_retry_after_of_a_provider_is_respected(desk):
-    assert desk.ask("storm", "rate limit").stdout == "Now there is room.\n"
-    asked = desk.asked()
+    assert desk.run_agent("storm", "rate limit").stdout == "Now there is room.\n"
+    asked = desk.requests()
     assert [a["answer"] for a in asked] == ["fail 429", "say"], asked
     times = [datetime.fromisoformat(a["time"].replace("Z", "+00:00")) for a in asked]
     assert (times[1] - times[0]).total_seconds() >= 0.95, times
@@ -239,36 +239,36 @@ def the_retry_after_of_a_provider_is_respected(desk):
 @both
 def provider_errors_are_retried_only_as_configured(desk):
     for prompt, expected in (("internal error", "Mended."), ("overloaded", "Now there is time."), ("hang up", "Back again.")):
-        before = len(desk.asked())
-        assert desk.ask("storm", prompt, prompt.replace(" ", "-")).stdout == expected + "\n"
-        assert len(desk.asked()) == before + 2, (prompt, desk.asked()[before:])
-    before = len(desk.asked())
-    done = desk.ask("storm", "never", "never", code=1)
-    assert "http_503" in done.stderr and len(desk.asked()) == before + 3, done.stderr
-    before = len(desk.asked())
-    done = desk.ask("once", "rate limit", "once", code=1)
-    assert "http_429" in done.stderr and len(desk.asked()) == before + 1, done.stderr
+        before = len(desk.requests())
+        assert desk.run_agent("storm", prompt, prompt.replace(" ", "-")).stdout == expected + "\n"
+        assert len(desk.requests()) == before + 2, (prompt, desk.requests()[before:])
+    before = len(desk.requests())
+    done = desk.run_agent("storm", "never", "never", code=1)
+    assert "http_503" in done.stderr and len(desk.requests()) == before + 3, done.stderr
+    before = len(desk.requests())
+    done = desk.run_agent("once", "rate limit", "once", code=1)
+    assert "http_429" in done.stderr and len(desk.requests()) == before + 1, done.stderr
 
 
 @both
 def a_silent_provider_times_out_and_is_retried(desk):
-    assert desk.ask("hasty", "silent").stdout == "Sorry, I was away.\n"
+    assert desk.run_agent("hasty", "silent").stdout == "Sorry, I was away.\n"
     _, events = desk.job()
     outcomes = [e["payload"]["outcome"] for e in events if e["type"] == "tool_invocation_finished"]
     assert outcomes[0] == "timeout" and outcomes[-1] == "success", outcomes
-    assert len(desk.asked()) == len(outcomes) and len({a["headers"]["idempotency-key"] for a in desk.asked()}) == 1
+    assert len(desk.requests()) == len(outcomes) and len({a["headers"]["idempotency-key"] for a in desk.requests()}) == 1
 
 
 @both
 def a_refusal_is_an_answer(desk):
-    answer = json.loads(desk.ask("free", "refuse this").stdout)
+    answer = json.loads(desk.run_agent("free", "refuse this").stdout)
     assert answer["text"] == "" and answer["refusal"] == "I do not talk about that.", answer
     assert answer["finish_reason"] == ("refusal" if desk.provider == "anthropic" else "stop"), answer
 
 
 @both
 def answers_are_priced_by_the_plan_and_not_by_a_later_file(desk):
-    desk.ask("talk", "rain")
+    desk.run_agent("talk", "rain")
     job, events = desk.job()
     costs = [one["usage"]["cost_micros"] for one in committed(events)]
     assert costs == [price_of(one["usage"]) for one in committed(events)] and all(costs), committed(events)
@@ -278,14 +278,14 @@ def answers_are_priced_by_the_plan_and_not_by_a_later_file(desk):
     desk.write(cached="2.25")
     again, _ = desk.job()
     assert again["usage"] == job["usage"], "a new price changed the cost of past calls"
-    desk.ask("free", "rain", "f")
+    desk.run_agent("free", "rain", "f")
     free, _ = desk.job("f")
     assert free["usage"]["cost_micros"] == 0 and free["usage"]["unpriced_calls"] == 1, free["usage"]
 
 
 @both
 def a_rejected_api_key_is_reported_and_never_shown(desk):
-    done = desk.ask("free", "rain", code=1, MODEL_KEY="sk-other-0815")
+    done = desk.run_agent("free", "rain", code=1, MODEL_KEY="sk-other-0815")
     assert "http_401" in done.stderr and "sk-other" not in done.stdout + done.stderr, done.stderr
 
 

@@ -82,7 +82,7 @@ class Server:
         finally:
             connection.close()
 
-    def ask(self, path, body, **headers):
+    def request(self, path, body, **headers):
         status, _, data = self.send(path, body, **headers)
         assert status == 200, (status, data)
         return json.loads(data)
@@ -245,7 +245,7 @@ def changed(good, change):
 def invalid_chat_completions_are_rejected_like_the_provider_does():
     good = {"model": "instant", "messages": user("x")}
     with Server() as server:
-        assert server.ask(CHAT, good)["choices"][0]["finish_reason"] == "stop"
+        assert server.request(CHAT, good)["choices"][0]["finish_reason"] == "stop"
         for change, param, words in CHAT_FAULTS:
             status, headers, data = server.send(CHAT, changed(good, change))
             error = json.loads(data)["error"]
@@ -260,7 +260,7 @@ def invalid_chat_completions_are_rejected_like_the_provider_does():
 def invalid_messages_are_rejected_like_the_provider_does():
     good = {"model": "instant", "max_tokens": 1500, "messages": user("x")}
     with Server() as server:
-        assert server.ask(MESSAGES, good)["stop_reason"] == "end_turn"
+        assert server.request(MESSAGES, good)["stop_reason"] == "end_turn"
         for change, words in MESSAGES_FAULTS:
             status, headers, data = server.send(MESSAGES, changed(good, change))
             body = json.loads(data)
@@ -273,7 +273,7 @@ def invalid_messages_are_rejected_like_the_provider_does():
 def adjacent_messages_of_one_role_are_merged_or_rejected_when_strict():
     body = {"model": "instant", "max_tokens": 99, "messages": user("x", "y")}
     with Server() as server:
-        assert server.ask(MESSAGES, body)["content"][0]["text"] == "Done in turn 1."
+        assert server.request(MESSAGES, body)["content"][0]["text"] == "Done in turn 1."
     with Server("--strict") as server:
         status, _, data = server.send(MESSAGES, body)
         assert status == 400 and b"alternate" in data, data
@@ -309,7 +309,7 @@ def loop(server, model, prompt, world, names, turns_max=10):
     messages, made = user(prompt), []
     for _ in range(turns_max):
         tools = [function(name) for name in names]
-        answer = server.ask(CHAT, {"model": model, "messages": messages, **({"tools": tools} if tools else {})})
+        answer = server.request(CHAT, {"model": model, "messages": messages, **({"tools": tools} if tools else {})})
         message = answer["choices"][0]["message"]
         messages.append({key: message[key] for key in ("role", "content", "tool_calls") if key in message})
         if "tool_calls" not in message:
@@ -425,8 +425,8 @@ def answers_end_as_the_scenario_declares_and_a_paused_one_continues():
                 assert ends("context", stream) == ["length", "model_context_window_exceeded"], stream
             messages = user("pause")
             body = {"model": "ends", "max_tokens": 99, "messages": messages}
-            messages.append({"role": "assistant", "content": server.ask(MESSAGES, body)["content"]})
-            assert server.ask(MESSAGES, body)["content"][0]["text"] == "Now."
+            messages.append({"role": "assistant", "content": server.request(MESSAGES, body)["content"]})
+            assert server.request(MESSAGES, body)["content"][0]["text"] == "Now."
 
 
 @test
@@ -437,7 +437,7 @@ def an_answer_that_is_not_streamed_can_be_cut_or_garbled():
             raise AssertionError(server.send(CHAT, body))
         except (http.client.IncompleteRead, ConnectionResetError):
             pass
-        assert "said to the end" in server.ask(CHAT, body)["choices"][0]["message"]["content"]
+        assert "said to the end" in server.request(CHAT, body)["choices"][0]["message"]["content"]
         status, _, data = server.send(CHAT, {"model": "storm", "messages": user("garbage")})
         assert status == 200 and data
         with contextlib.suppress(ValueError):
@@ -461,7 +461,7 @@ def a_request_is_in_the_journal_before_it_is_answered():
             client.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 raise AssertionError(client.recv(1))
-        assert "away" in server.ask(CHAT, json.loads(body))["choices"][0]["message"]["content"], "a client that disconnected is not served"
+        assert "away" in server.request(CHAT, json.loads(body))["choices"][0]["message"]["content"], "a client that disconnected is not served"
 
 
 @test

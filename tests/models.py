@@ -147,7 +147,7 @@ class Desk:
         assert connection.getresponse().status == 200
         connection.close()
 
-    def asked(self):
+    def requests(self):
         """The calls of the model, in order: (key, invocation, try)."""
         lines = (self.path / "shop.journal").read_text().splitlines()
         arrivals = [json.loads(line) for line in lines]
@@ -173,8 +173,8 @@ def a_job_calls_the_model_and_records_the_answers(desk):
     result = expect_exit(desk.talk()).stdout
     assert result == "4 messages: Go on.\n", result
     job, events = desk.expect_verified()
-    assert len(desk.asked()) == 2
-    assert expect_exit(desk.talk()).stdout == result and len(desk.asked()) == 2, "the same job makes no further call"
+    assert len(desk.requests()) == 2
+    assert expect_exit(desk.talk()).stdout == result and len(desk.requests()) == 2, "the same job makes no further call"
     committed = [e["payload"] for e in events if e["type"] == "command_committed"][:2]
     assert [c["llm_model"] for c in committed] == ["small-2026-11-01"] * 2
     assert [c.get("llm_temperature") for c in committed] == [None, 0.5]
@@ -207,13 +207,13 @@ def after_a_kill_during_a_call_the_model_is_called_again_under_the_same_key(desk
     runner = subprocess.Popen([BIN, "run", "agents.yaml", "--job-id", "t", "--input", '{"x": "rain"}'], cwd=desk.path,
                               env=desk.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     give_up = time.monotonic() + PATIENCE
-    while not desk.asked():
+    while not desk.requests():
         assert time.monotonic() < give_up and runner.poll() is None
         time.sleep(0.02)
     runner.kill()
     runner.wait()
     expect_exit(desk.talk())
-    asked = desk.asked()
+    asked = desk.requests()
     assert len(asked) == 3 and asked[0][:2] == asked[1][:2] and [a[2] for a in asked] == [1, 2, 1], asked
     job, _ = desk.expect_verified()
     assert job["usage"]["model_calls"] == 3, job["usage"]
@@ -225,7 +225,7 @@ def a_recorded_answer_is_never_requested_again(desk):
         for point in ("append.before", "append.after", "tool.before", "tool.after", "effect.after_put"):
             for n in range(1, 40):
                 shutil.rmtree(desk.path / ".aetheris", ignore_errors=True)
-                before = len(desk.asked())
+                before = len(desk.requests())
                 died = desk.talk("--durability", durability, AETHERIS_FAILPOINTS=f"{point}=exit@{n}")
                 if died.returncode != 137:
                     expect_exit(died)
@@ -235,9 +235,9 @@ def a_recorded_answer_is_never_requested_again(desk):
                 known = json.loads(events.stdout)["events"] if events.returncode == 0 else []
                 recorded = sum(e["type"] == "tool_invocation_finished" and e["payload"]["outcome"] == "success"
                                for e in known)
-                asked_then = len(desk.asked()) - before
+                asked_then = len(desk.requests()) - before
                 expect_exit(desk.talk("--durability", durability))
-                asked = desk.asked()[before:]
+                asked = desk.requests()[before:]
                 # Of two calls those without a recorded answer are made again; one may have been in flight.
                 assert len(asked) <= 3, (here, asked)
                 assert len(asked) - asked_then <= max(0, 2 - recorded), (here, recorded, asked_then, asked)
@@ -251,7 +251,7 @@ def transient_provider_errors_are_retried_and_permanent_ones_reported(desk):
     desk.control(fail=429, at="before", times=1)
     desk.control(fail=503, at="before", times=1)
     expect_exit(desk.talk())
-    assert [a[2] for a in desk.asked()] == [1, 2, 3, 1], desk.asked()
+    assert [a[2] for a in desk.requests()] == [1, 2, 3, 1], desk.requests()
     desk.expect_verified()
     result = expect_exit(desk.run("run", "agents.yaml", "--job-id", "u", "--input", '{"x": 1}', MODEL_KEY="sk-other"), 1)
     assert "this is no key of ours" in result.stderr and "sk-other" not in result.stderr, result.stderr

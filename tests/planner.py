@@ -36,8 +36,8 @@ class Desk(shared.Desk):
     def job(self, message, job="t", durability="fused", **more):
         return self.start("planner", {"message": message}, job, "--durability", durability, **more)
 
-    def asked(self):
-        return len(self.asked_models())
+    def requests(self):
+        return len(self.model_requests())
 
     def plans(self, job="t"):
         return [e["payload"] for e in self.events(job) if e["type"] == "plan_generated"]
@@ -53,26 +53,26 @@ def a_model_generated_plan_is_recorded_and_executed(desk):
     assert second["plan_input_hash"] == turns[0]["arguments_hash"], (second, turns[0])
     words = json.dumps(turns[0]["arguments"]["messages"])
     assert "Refunds an order" in words and "exclusiveMinimum" in words and KEY not in words, words
-    assert desk.asked() == 1 and desk.till.effects == {"/refunds": 1}, desk.till.effects
+    assert desk.requests() == 1 and desk.till.effects == {"/refunds": 1}, desk.till.effects
     trace = desk.run("trace", "t", code=0).stdout
     for node in ("planner", "order", "pay"):
         assert node in trace, trace
     assert [n["id"] for n in second["task_graph"]["nodes"]] == ["planner", "order", "pay"], second
     desk.run("replay", "t", code=0)
     desk.job("Refund order 43, please.", code=0)
-    assert desk.asked() == 1, "a recorded plan was requested again"
+    assert desk.requests() == 1, "a recorded plan was requested again"
     desk.expect_verified()
 
 
 def an_invalid_plan_is_repaired_once_or_fails_the_job(desk):
     result = json.loads(desk.job("A slip: refund order 43, please.", code=0).stdout)
-    assert result == {"paid": {"of": "43", "amount": 12}} and desk.asked() == 2, result
+    assert result == {"paid": {"of": "43", "amount": 12}} and desk.requests() == 2, result
     choices = [e["payload"]["payload"] for e in desk.events() if e["type"] == "decision_recorded"]
     assert "`find_order`, which may not be called; there are: get_order, refund" in choices[0]["repair"], choices
     desk.expect_verified()
     done = desk.job("This is never a plan.", "bad", code=1)
     assert "plan_invalid" in done.stderr and "wire_money" in done.stderr, done.stderr
-    assert desk.asked() == 4 and desk.till.effects == {"/refunds": 1} and len(desk.plans("bad")) == 1, desk.till.effects
+    assert desk.requests() == 4 and desk.till.effects == {"/refunds": 1} and len(desk.plans("bad")) == 1, desk.till.effects
     desk.expect_verified("bad", "failed")
 
 
@@ -82,10 +82,10 @@ def a_planned_call_that_is_denied_or_not_granted_is_not_made(desk):
     desk.write(grants=("grants: [payments]", "grants: []"))
     noted = desk.run("check", "agents.yaml", code=0).stderr
     assert "agents.planner.planner.tools" in noted and "`refund` (`payments`)" in noted, noted
-    asked = desk.asked()
+    asked = desk.requests()
     done = desk.job("Refund order 43, please.", "ungranted", code=1)
     assert "plan_invalid" in done.stderr and "`refund`, which may not be called" in done.stderr, done.stderr
-    assert desk.asked() == asked + 2 and len(desk.plans("ungranted")) == 1, "the model receives the reason before any call"
+    assert desk.requests() == asked + 2 and len(desk.plans("ungranted")) == 1, "the model receives the reason before any call"
     assert desk.till.effects == {}, desk.till.effects
     desk.expect_verified("ungranted", "failed")
 
@@ -99,17 +99,17 @@ def a_planner_killed_at_every_failpoint_makes_one_plan_and_pays_once(desk):
         plan = desk.plans(f"calm-{durability}")[1]["plan_hash"]
         for point in points:
             job = job_name(durability, point)
-            paid, asked = desk.till.effects["/refunds"], desk.asked()
+            paid, asked = desk.till.effects["/refunds"], desk.requests()
             died = desk.job(words, job, durability=durability, **exit_at(point))
             assert died.returncode in (0, 137), (point, died.stderr)
             if died.returncode:
                 known = sum(e["type"] == "command_committed" and "llm_model" in e["payload"] for e in desk.events(job))
-                then = desk.asked()
+                then = desk.requests()
                 lived = desk.job(words, job, code=0, durability=durability)
                 assert lived.stdout == baseline.stdout, (point, lived.stdout)
-                assert desk.asked() - then <= 2 - known, (point, "a recorded answer was requested again")
+                assert desk.requests() - then <= 2 - known, (point, "a recorded answer was requested again")
             assert desk.till.effects["/refunds"] - paid == 1, (point, desk.till.effects)
-            assert desk.asked() - asked <= 3, point
+            assert desk.requests() - asked <= 3, point
             assert [p["plan_hash"] for p in desk.plans(job)[1:]] == [plan], point
             desk.expect_verified(job)
 

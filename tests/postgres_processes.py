@@ -254,7 +254,7 @@ def an_agent_that_is_registered_at_one_server_is_run_by_another():
         front = Server(h, "agents.yaml", "--workers", "0", env=env)
         runs = Server(h, env=env)
         agent = {"plan": [{"id": "say", "tool": "echo", "args": {"v": 7}}], "output": "${ .steps.say.v }"}
-        status, made = front.ask("PUT", "/api/agents/late", agent)
+        status, made = front.request("PUT", "/api/agents/late", agent)
         assert (status, made["version"]) == (201, 1), made
         status, job = front.post("/api/jobs", {"agent": "late", "id": "j"})
         assert status == 201, job

@@ -187,8 +187,8 @@ class Frozen(Scripted):
 
     def do_GET(self):
         if self.path == "/api/health":
-            Frozen.asked += 1
-            if Frozen.asked > 1:
+            Frozen.requests += 1
+            if Frozen.requests > 1:
                 if Frozen.frozen:
                     threading.Event().wait(PATIENCE)
                 Frozen.looked.set()
@@ -206,12 +206,12 @@ class Frozen(Scripted):
 def a_frozen_server_times_out_and_a_busy_one_is_waited_for():
     with home() as h, test_server(Frozen) as url:
         for command, code in ((("jobs",), "unavailable"), (("cancel", "a"), "unknown_outcome")):
-            Frozen.frozen, Frozen.asked = True, 0
+            Frozen.frozen, Frozen.requests = True, 0
             began = time.monotonic()
             result = expect(h.run(*command, env={"AETHERIS_URL": url}), 7)
             assert f"[{code}]" in result.err and "has stopped responding" in result.err, result
             assert time.monotonic() - began < 60, "the limit is two minutes"
-        Frozen.frozen, Frozen.asked = False, 0
+        Frozen.frozen, Frozen.requests = False, 0
         expect(h.run("jobs", env={"AETHERIS_URL": url}), 0)
         assert Frozen.looked.is_set()
 
@@ -245,7 +245,7 @@ def run_at_a_server_waits_for_timers():
 def approvals_lists_a_question_among_thousands_of_open_jobs():
     with serving() as s:
         plan = {"plan": [{"id": "sure", "wait": {"type": "human", "key": "sure"}}]}
-        assert s.ask("PUT", "/api/agents/person", plan)[0] == 201
+        assert s.request("PUT", "/api/agents/person", plan)[0] == 201
         assert s.post("/api/jobs?wait=30s", {"agent": "person", "id": "p"})[1]["status"] == "waiting"
         connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
         for n in range(2001):
@@ -298,7 +298,7 @@ def an_error_names_a_route_to_http_clients_and_a_command_to_cli_users():
                  s.post("/api/jobs/a/resolve", {"idempotency_key": "k", "resolution": "fail"}),
                  s.post("/api/jobs/a/fork", {"at_seq": 999}), s.post("/api/jobs/a/retry", {}),
                  s.post("/api/jobs/a/signal", {"correlation_key": "other", "payload": 1}),
-                 s.post("/api/approvals/nobody", {"decision": "approve"}), s.ask("DELETE", "/api/keys/nobody")]
+                 s.post("/api/approvals/nobody", {"decision": "approve"}), s.request("DELETE", "/api/keys/nobody")]
         for status, wrong in asked:
             assert 400 <= status < 500 and " /api/" in wrong["detail"], wrong
             assert "aetheris" not in wrong["detail"] and wrong["act"] in wrong["detail"], wrong

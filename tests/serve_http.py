@@ -45,7 +45,7 @@ def a_job_is_created_run_and_waited_for():
 @test
 def a_path_reports_its_methods_and_an_unknown_path_names_the_openapi_document():
     with serving() as s:
-        def ask(method, path, headers=None):
+        def send_request(method, path, headers=None):
             connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
             connection.request(method, path, headers=headers or {})
             answer = connection.getresponse()
@@ -54,12 +54,12 @@ def a_path_reports_its_methods_and_an_unknown_path_names_the_openapi_document():
         for method, path, allow in (("DELETE", "/api/jobs", "GET, HEAD, POST"), ("OPTIONS", "/api/prune", "POST"),
                                     ("POST", "/metrics", "GET, HEAD"), ("HEAD", "/api/prune", "POST"),
                                     ("POST", "/", "GET, HEAD")):
-            answer, _ = ask(method, path)
+            answer, _ = send_request(method, path)
             assert (answer.status, answer.headers["Allow"]) == (405, allow), (method, path, answer.headers)
         s.post("/api/jobs?wait=30s", {"agent": "echo", "id": "a"})
         for path in ("/", "/api/health", "/api/jobs/a", "/api/jobs/a/events", "/openapi.json", "/api/jobs/nobody"):
-            shown, body = ask("GET", path)
-            head, nothing = ask("HEAD", path, {"Accept": "text/event-stream"} if "events" in path else {})
+            shown, body = send_request("GET", path)
+            head, nothing = send_request("HEAD", path, {"Accept": "text/event-stream"} if "events" in path else {})
             assert (head.status, nothing) == (shown.status, b""), path
             for name in ("Content-Type", "Content-Length", "Cache-Control"):
                 assert head.headers[name] == shown.headers[name], (path, name)
@@ -79,7 +79,7 @@ def empty_and_out_of_range_values_are_rejected():
                 ("GET", "/api/jobs/a/events?wait=soon", None, '"wait"'),
                 ("GET", "/api/jobs/a/events?type=job_complete", None, "did you mean job_completed?"),
                 ("GET", "/api/jobs/a/events?type=nonsense", None, '"type"')):
-            status, result = s.ask(method, path, body)
+            status, result = s.request(method, path, body)
             assert (status, result["code"]) == (400, "input_invalid") and name in result["detail"], (path, result)
         assert [job["id"] for job in s.get("/api/jobs")[1]["jobs"]] == ["a"], "no other job was created"
         assert s.get("/api/jobs/a/events?wait=5m&type=job_completed")[0] == 200
@@ -189,12 +189,12 @@ def echo_agent(value):
 @test
 def a_job_keeps_the_agent_version_that_it_was_created_with():
     with serving() as s:
-        status, made = s.ask("PUT", "/api/agents/late", echo_agent(1))
+        status, made = s.request("PUT", "/api/agents/late", echo_agent(1))
         assert (status, made["version"]) == (201, 1), made
         s.post("/api/jobs", {"agent": "late", "id": "one"})
         until(lambda: s.status("one") == "waiting")
-        assert s.ask("PUT", "/api/agents/late", echo_agent(1))[0] == 200
-        status, second = s.ask("PUT", "/api/agents/late", echo_agent(2))
+        assert s.request("PUT", "/api/agents/late", echo_agent(1))[0] == 200
+        status, second = s.request("PUT", "/api/agents/late", echo_agent(2))
         assert (status, second["version"]) == (201, 2), second
         s.post("/api/jobs", {"agent": "late", "id": "two"})
         until(lambda: s.status("two") == "waiting")
@@ -230,14 +230,14 @@ def a_job_keeps_the_agent_version_that_it_was_created_with():
 @test
 def errors_of_a_registered_agent_are_reported_as_check_reports_them():
     with serving() as s:
-        status, body = s.ask("PUT", "/api/agents/late", {"plan": [{"id": "a", "tool": "ech"}, {"id": "b"}]})
+        status, body = s.request("PUT", "/api/agents/late", {"plan": [{"id": "a", "tool": "ech"}, {"id": "b"}]})
         assert (status, body["code"]) == (400, "plan_invalid"), body
         assert len(body["faults"]) == 2 and body["faults"][0]["suggestion"] == "echo", body
         assert set(body["faults"][0]) == {"code", "message", "file", "line", "column", "path", "suggestion"}, body
         assert s.get("/api/agents/late")[0] == 404
     with home() as h:
         none = Server(h, "--workers", "0")
-        status, body = none.ask("PUT", "/api/agents/late", echo_agent(1))
+        status, body = none.request("PUT", "/api/agents/late", echo_agent(1))
         assert (status, body["code"]) == (400, "unsupported"), body
 
 
@@ -304,7 +304,7 @@ def a_view_that_has_not_changed_is_answered_with_304():
     with serving() as s:
         s.post("/api/jobs?wait=30s", {"agent": "echo", "id": "a"})
 
-        def ask(path, method="GET", **headers):
+        def send_request(path, method="GET", **headers):
             connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
             connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
             answer = connection.getresponse()
@@ -313,15 +313,15 @@ def a_view_that_has_not_changed_is_answered_with_304():
         for view in ("", "/events", "/trace", "/transcript", "/replay"):
             path = f"/api/jobs/a{view}"
             # The first tag may be older than the audit log that the server has read.
-            tag = ask(path, If_None_Match='"none"')[0].headers["ETag"]
+            tag = send_request(path, If_None_Match='"none"')[0].headers["ETag"]
             assert tag.startswith('W/"'), tag
             for method in ("GET", "HEAD"):
-                same, nothing = ask(path, method, If_None_Match=f'"x", {tag}')
+                same, nothing = send_request(path, method, If_None_Match=f'"x", {tag}')
                 assert (same.status, nothing, same.headers["ETag"]) == (304, b"", tag), (view, same.status, same.headers)
                 assert same.headers["Content-Type"] is None
-            assert ask(path, If_None_Match='"x"')[0].status == 200
-        assert ask("/api/jobs/a/verify")[0].headers["ETag"] is None
-        assert ask("/api/jobs/nobody", If_None_Match="*")[0].status == 404
+            assert send_request(path, If_None_Match='"x"')[0].status == 200
+        assert send_request("/api/jobs/a/verify")[0].headers["ETag"] is None
+        assert send_request("/api/jobs/nobody", If_None_Match="*")[0].status == 404
 
 
 @test
@@ -329,20 +329,20 @@ def large_bodies_are_compressed_for_clients_that_accept_gzip():
     with serving() as s:
         s.post("/api/jobs?wait=30s", {"agent": "echo", "id": "a", "input": {"text": "x" * 4000}})
 
-        def ask(path, encoding):
+        def send_request(path, encoding):
             connection = http.client.HTTPConnection(s.address, timeout=PATIENCE)
             connection.request("GET", path, headers={"Accept-Encoding": encoding} if encoding else {})
             answer = connection.getresponse()
             return answer.headers["Content-Encoding"], answer.read()
 
         for path in ("/api/jobs/a", "/api/jobs/a/events", "/api/jobs/a/trace", "/api/jobs/a/replay", "/openapi.json"):
-            plain = ask(path, None)
-            encoding, body = ask(path, "br, gzip")
+            plain = send_request(path, None)
+            encoding, body = send_request(path, "br, gzip")
             assert plain[0] is None and encoding == "gzip", (path, plain[0], encoding)
             assert len(body) < len(plain[1]) / 2, path
             assert gzip.decompress(body) == plain[1], path
-            assert ask(path, "gzip;q=0") == plain, path
-        assert ask("/api/health", "gzip")[0] is None, "a small body"
+            assert send_request(path, "gzip;q=0") == plain, path
+        assert send_request("/api/health", "gzip")[0] is None, "a small body"
 
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -412,7 +412,7 @@ def the_root_page_names_the_openapi_document_and_the_health_route():
         status, page = s.get("/")
         assert status == 200 and page["openapi"] == "/openapi.json" and page["health"] == "/api/health", page
         assert s.get(page["openapi"])[0] == 200
-        status, wrong = s.ask("DELETE", "/api/health")
+        status, wrong = s.request("DELETE", "/api/health")
         assert (status, wrong["code"]) == (405, "method_not_allowed"), wrong
         assert wrong["detail"] == "method not allowed; allowed: GET, HEAD", wrong
         status, wrong = s.get("/api/jobs/nobody")

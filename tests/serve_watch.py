@@ -167,14 +167,14 @@ def watch_loses_no_call_and_sends_none_twice():
         seen = StderrLines(s.process)
         jobs, over = [], threading.Event()
 
-        def ask_for_jobs():
+        def create_jobs():
             while not over.is_set():
                 job = f"j{len(jobs)}"
                 assert s.post("/api/jobs", {"agent": "twice", "id": job, "input": {"job": job}})[0] == 201, job
                 jobs.append(job)
                 time.sleep(0.02)
 
-        client = threading.Thread(target=ask_for_jobs)
+        client = threading.Thread(target=create_jobs)
         client.start()
         for number in range(2, 8):
             # Every second edit is invalid first.

@@ -180,7 +180,7 @@ class Service:
         self.process.wait()
         self.process.stdout.close()
 
-    def ask(self, method, path, body=None):
+    def request(self, method, path, body=None):
         """(status, value); (0, None): the server was killed meanwhile."""
         try:
             connection = http.client.HTTPConnection(self.address, timeout=30)
@@ -195,7 +195,7 @@ class Service:
 
     def doubts(self, job):
         """The calls of the job whose outcome is unknown; none while the server starts."""
-        status, answer = self.ask("GET", f"/api/jobs/{job}")
+        status, answer = self.request("GET", f"/api/jobs/{job}")
         return answer["in_doubt"] if status == 200 else []
 
 
@@ -214,7 +214,7 @@ class Operator(threading.Thread):
 
     def run(self):
         while not self.stopping:
-            status, page = self.service.ask("GET", "/api/jobs?in_doubt=true&limit=100")
+            status, page = self.service.request("GET", "/api/jobs?in_doubt=true&limit=100")
             for job in page["jobs"] if status == 200 else []:
                 for doubt in job["in_doubt"]:
                     self.resolve(job["id"], doubt)
@@ -224,7 +224,7 @@ class Operator(threading.Thread):
         body = {"idempotency_key": doubt["idempotency_key"], "resolution": "not_happened"}
         if found := self.shop.found(job):
             body.update(resolution="happened", result=found)
-        status, answer = self.service.ask("POST", f"/api/jobs/{job}/resolve", body)
+        status, answer = self.service.request("POST", f"/api/jobs/{job}/resolve", body)
         if body["resolution"] == "happened" or status == 0:
             return
         if status in (200, 202):
@@ -250,7 +250,7 @@ def at_most_once(env, calls, kinds=KINDS):
             for kill in range(KILLS):
                 for _ in range(-(-len(left) // (KILLS - kill))):
                     job = left.pop(0)
-                    status, answer = service.ask("POST", "/api/jobs", {"agent": jobs[job], "id": job})
+                    status, answer = service.request("POST", "/api/jobs", {"agent": jobs[job], "id": job})
                     assert status == 201, answer
                 time.sleep(generator.uniform(0.05, 1.2))
                 service.kill()
@@ -259,7 +259,7 @@ def at_most_once(env, calls, kinds=KINDS):
 
             def all_ended():
                 for job in jobs:
-                    if job not in ended and service.ask("GET", f"/api/jobs/{job}")[1]["status"] in ("completed", "failed"):
+                    if job not in ended and service.request("GET", f"/api/jobs/{job}")[1]["status"] in ("completed", "failed"):
                         ended.add(job)
                 time.sleep(0.2)
                 return len(ended) == len(jobs)
@@ -270,10 +270,10 @@ def at_most_once(env, calls, kinds=KINDS):
             wrong = {job: (jobs[job], n) for job, n in shop.effects.items() if n > 1}
             assert not wrong, f"seed {seed}: took effect more than once: {wrong}"
             for job, kind in jobs.items():
-                seen = service.ask("GET", f"/api/jobs/{job}")[1]
+                seen = service.request("GET", f"/api/jobs/{job}")[1]
                 assert seen["status"] == "completed", f"seed {seed}: {kind} {job}: {seen['error']}"
                 assert shop.effects[job] == 1, f"seed {seed}: {kind} {job} is completed without an effect"
-                assert service.ask("GET", f"/api/jobs/{job}/verify")[1]["ok"], f"{kind} {job}"
+                assert service.request("GET", f"/api/jobs/{job}/verify")[1]["ok"], f"{kind} {job}"
             assert not operator.faults, f"seed {seed}: {operator.faults[:5]}"
             if any(kind.endswith("_person") for kind in kinds):
                 assert operator.refused > 0, "no answer was too early: the test checks nothing"
@@ -312,7 +312,7 @@ def the_earliest_time_for_not_happened_does_not_move_with_restarts():
     with home() as h:
         grace_s = 60.0
         service = Service(h, shop, {}, grace_s)
-        assert service.ask("POST", "/api/jobs", {"agent": "http_person", "id": "j"})[0] == 201
+        assert service.request("POST", "/api/jobs", {"agent": "http_person", "id": "j"})[0] == 201
         until(lambda: shop.requests["j"] == 1)
         service.kill()
         began = time.time()
@@ -321,8 +321,8 @@ def the_earliest_time_for_not_happened_does_not_move_with_restarts():
             service.start()
             doubt = until(lambda: service.doubts("j"))[0]
             seen.append(doubt["resolvable_at"])
-            status, answer = service.ask("POST", "/api/jobs/j/resolve", {"idempotency_key": doubt["idempotency_key"],
-                                                                         "resolution": "not_happened"})
+            status, answer = service.request("POST", "/api/jobs/j/resolve", {"idempotency_key": doubt["idempotency_key"],
+                                                                             "resolution": "not_happened"})
             assert (status, answer["code"]) == (409, "not_settled") and seen[0] in json.dumps(answer), answer
             service.kill()
         assert len(set(seen)) == 1, seen
@@ -347,11 +347,11 @@ def a_complete_500_response_settles_its_call():
     with home() as h:
         service = Service(h, shop, {})
         for status, settles in (("500", True), ("503", False)):
-            assert service.ask("POST", "/api/jobs", {"agent": "http_person", "id": status})[0] == 201
+            assert service.request("POST", "/api/jobs", {"agent": "http_person", "id": status})[0] == 201
             doubt = until(lambda: service.doubts(status))[0]
             assert doubt["reason"] == f"http_{status}", doubt
-            answer, reply = service.ask("POST", f"/api/jobs/{status}/resolve",
-                                        {"idempotency_key": doubt["idempotency_key"], "resolution": "not_happened"})
+            answer, reply = service.request("POST", f"/api/jobs/{status}/resolve",
+                                            {"idempotency_key": doubt["idempotency_key"], "resolution": "not_happened"})
             assert (answer in (200, 202)) == settles, (status, answer, reply)
         service.kill()
         shop.shutdown()

@@ -95,10 +95,10 @@ class HeldConnection:
             except OSError:
                 return
             theirs = socket.create_connection((self.upstream[0], int(self.upstream[1])))
-            threading.Thread(target=self.ask, args=(ours, theirs), daemon=True).start()
+            threading.Thread(target=self.request, args=(ours, theirs), daemon=True).start()
             threading.Thread(target=self.answer, args=(ours, theirs), daemon=True).start()
 
-    def ask(self, ours, theirs):
+    def request(self, ours, theirs):
         try:
             while block := ours.recv(65536):
                 theirs.sendall(block)
@@ -240,7 +240,7 @@ class Desk:
         self.process.wait(PATIENCE)
         self.process.stdout.close()
 
-    def ask(self, method, path, body=None):
+    def request(self, method, path, body=None):
         connection = http.client.HTTPConnection(self.address, timeout=PATIENCE)
         connection.request(method, path, None if body is None else json.dumps(body))
         answer = connection.getresponse()
@@ -250,19 +250,19 @@ class Desk:
         assert answer.status < 400, (answer.status, text)
         return json.loads(text)
 
-    def make(self, agent, x, job="j", held=False):
+    def create_job(self, agent, x, job="j", held=False):
         if held:
             self.gate.open.clear()
-        return self.ask("POST", "/api/jobs", {"agent": agent, "id": job, "input": {"x": x}})
+        return self.request("POST", "/api/jobs", {"agent": agent, "id": job, "input": {"x": x}})
 
     def job(self, job="j"):
-        return self.ask("GET", f"/api/jobs/{job}")
+        return self.request("GET", f"/api/jobs/{job}")
 
     def ended(self, job="j"):
         return until(lambda: (lambda j: j if j["status"] in ("completed", "failed", "cancelled") else None)(self.job(job)))
 
     def events(self, job="j"):
-        return self.ask("GET", f"/api/jobs/{job}/events?limit=1000")["events"]
+        return self.request("GET", f"/api/jobs/{job}/events?limit=1000")["events"]
 
     def run(self, *words, code=0):
         done = subprocess.run([BIN, *words], cwd=self.path, env=self.env, capture_output=True, text=True, timeout=PATIENCE,
@@ -271,7 +271,7 @@ class Desk:
         assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
-    def asked(self):
+    def requests(self):
         return [json.loads(line) for line in self.journal.read_text().splitlines()]
 
 
@@ -288,7 +288,7 @@ def digest(text):
 @both
 def deltas_arrive_before_the_end_and_match_the_recorded_answer(desk):
     desk.serve()
-    desk.make("talk", "hello", held=True)
+    desk.create_job("talk", "hello", held=True)
     stream = Stream(desk, "j")
     first = stream.until("said")
     assert desk.job()["status"] == "running" and not recorded_answers(desk.events()), "deltas arrived only at the end"
@@ -305,18 +305,18 @@ def deltas_arrive_before_the_end_and_match_the_recorded_answer(desk):
     names = [name for _, name, _ in stream.seen]
     assert len(names) - 1 - names[::-1].index("said") < names.index("tool_invocation_finished"), names
     assert [int(i) for i, name, _ in stream.seen if name != "said"] == list(range(1, len(desk.events()) + 1)), "no event is missing"
-    desk.make("whole", "hello", "w")
+    desk.create_job("whole", "hello", "w")
     whole = next(iter(recorded_answers((desk.ended("w"), desk.events("w"))[1]).values()))["result"]
     streamed = next(iter(ended.values()))["result"]
     assert {k: v for k, v in whole.items() if k != "usage"} == {k: v for k, v in streamed.items() if k != "usage"}, (whole, streamed)
     assert set(whole["usage"]) == set(streamed["usage"]), (whole, streamed)
-    assert [a["stream"] for a in desk.asked()] == [True, False], desk.asked()
+    assert [a["stream"] for a in desk.requests()] == [True, False], desk.requests()
 
 
 @both
 def a_reader_that_reconnects_receives_the_whole_answer(desk):
     desk.serve()
-    desk.make("talk", "hello", held=True)
+    desk.create_job("talk", "hello", held=True)
     first = Stream(desk, "j")
     first.until("said")
     last = max(int(i) for i, _, _ in first.seen if i)
@@ -335,7 +335,7 @@ def a_reader_that_reconnects_receives_the_whole_answer(desk):
 @both
 def a_crash_during_a_stream_records_no_partial_answer(desk):
     desk.serve()
-    desk.make("talk", "hello", held=True)
+    desk.create_job("talk", "hello", held=True)
     stream = Stream(desk, "j")
     stream.until("said")
     desk.kill()
@@ -352,7 +352,7 @@ def a_crash_during_a_stream_records_no_partial_answer(desk):
     assert [p["outcome"] for p in ended.values() if p["outcome"] == "success"] == ["success"], ended
     assert all("text" not in json.dumps(p.get("result")) for p in ended.values() if p["outcome"] != "success"), ended
     success = [key for key, p in ended.items() if p["outcome"] == "success"]
-    assert success[0][1] == 2 and len(desk.asked()) == 2, (ended, desk.asked())
+    assert success[0][1] == 2 and len(desk.requests()) == 2, (ended, desk.requests())
     assert all(text == LONG and key == success[0] for key, text in again.deltas().items()), again.deltas()
     desk.run("verify", "j")
 
@@ -362,7 +362,7 @@ def a_broken_stream_is_retried_and_deltas_carry_the_try_number(desk):
     desk.serve()
     for number, prompt in enumerate(("cut it", "error event")):
         name = f"j{number}"
-        desk.make("talk", prompt, name)
+        desk.create_job("talk", prompt, name)
         stream = Stream(desk, name).rest()
         job, ended = desk.ended(name), recorded_answers(desk.events(name))
         assert job["result"] == LONG, job
@@ -384,7 +384,7 @@ def an_api_key_echoed_by_a_provider_is_redacted_from_deltas(desk):
         streamed = 0
         for size in CUTS:
             job = f"{name}{size}"
-            desk.make("talk", f"{name} in {size}s", job, held=True)
+            desk.create_job("talk", f"{name} in {size}s", job, held=True)
             stream = Stream(desk, job)
             desk.gate.open.set()
             stream.rest()
@@ -398,23 +398,23 @@ def an_api_key_echoed_by_a_provider_is_redacted_from_deltas(desk):
 @both
 def a_cancel_closes_the_connection_and_ends_the_job(desk):
     desk.serve()
-    desk.make("talk", "hello", held=True)
+    desk.create_job("talk", "hello", held=True)
     stream = Stream(desk, "j")
     stream.until("said")
     assert not desk.gate.gone.is_set()
-    desk.ask("POST", "/api/jobs/j/cancel", {"reason": "enough"})
+    desk.request("POST", "/api/jobs/j/cancel", {"reason": "enough"})
     assert desk.gate.gone.wait(PATIENCE), "the connection stayed open"
     stream.rest()
     job = desk.ended()
     assert job["status"] == "cancelled" and not job.get("in_doubt"), job
     assert [p["error"]["code"] for p in recorded_answers(desk.events()).values()] == ["abandoned"], recorded_answers(desk.events())
-    assert len(desk.asked()) == 1, "the call is not repeated"
+    assert len(desk.requests()) == 1, "the call is not repeated"
 
 
 @test
 def a_reader_that_does_not_read_blocks_no_job(desk):
     desk.serve()
-    desk.make("talk", "much, please", held=True)
+    desk.create_job("talk", "much, please", held=True)
     # Over the Unix socket: the kernel buffers more than an answer for a TCP reader.
     slow = socket.socket(socket.AF_UNIX)
     slow.settimeout(PATIENCE)
@@ -424,7 +424,7 @@ def a_reader_that_does_not_read_blocks_no_job(desk):
     stream.until("tool_invocation_started")
     desk.gate.open.set()
     assert desk.ended()["result"] == MUCH
-    desk.make("beside", "b", "k")
+    desk.create_job("beside", "b", "k")
     assert desk.ended("k")["result"] == "b"
     # It misses the last deltas, and no event: the events contain the answer.
     stream.rest()
@@ -441,7 +441,7 @@ def a_reader_that_does_not_read_blocks_no_job(desk):
 @both
 def events_follow_prints_deltas(desk):
     desk.serve()
-    desk.make("talk", "hello", held=True)
+    desk.create_job("talk", "hello", held=True)
     follower, reader = desk.start("events", "j", "-f", "--json", "--said"), desk.start("events", "j", "-f")
     plain = desk.start("events", "j", "-f", "--json")
     lines = []

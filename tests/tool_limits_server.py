@@ -133,8 +133,8 @@ def a_client_that_disconnects_before_it_is_checked_delays_no_other():
 
 
 def attack_with_key(s, key):
-    status, job = s.ask("POST", "/api/jobs?wait=60s", {"agent": "attacks", "input": {"on_tcp": [s.address]}},
-                        {"Authorization": "Bearer " + key})
+    status, job = s.request("POST", "/api/jobs?wait=60s", {"agent": "attacks", "input": {"on_tcp": [s.address]}},
+                            {"Authorization": "Bearer " + key})
     assert (status, job["status"]) == (201, "completed"), job
     return job["result"]["on_tcp"]["jobs"]
 

@@ -254,7 +254,7 @@ def a_long_transcript_is_complete_and_can_be_paged(desk):
     desk.job("long", "40 turns", code=0)
     entries = desk.entries()
     answers = sum(entry["kind"] == "answer" for entry in entries)
-    assert answers == len(desk.asked_models()) == 40, (answers, len(desk.asked_models()))
+    assert answers == len(desk.model_requests()) == 40, (answers, len(desk.model_requests()))
     server, url = desk.serve()
     try:
         joined, after = [], 0

@@ -92,7 +92,7 @@ def events(h, env, name, kind):
     return [event["payload"] for event in listed]
 
 
-def holder(h, env, name):
+def lease_holder(h, env, name):
     runs = events(h, env, name, "job_running")
     return runs[-1]["worker_id"] if runs else None
 
@@ -103,10 +103,10 @@ def a_worker_prints_what_it_offers_and_exits_with_0_on_sigterm():
         worker = Worker(h, "--workers", "3", "--capability", "gpu", "--listen", "127.0.0.1:0", env=env)
         assert worker.line["agents"] == ["brief", "holds", "pins"] and worker.line["workers"] == 3, worker.line
         assert worker.line["capabilities"] == ["gpu"] and "postgres://" in worker.line["store"], worker.line
-        ask = HttpClient(worker.line["listening"])
-        assert ask("/api/health")[0] == 200 and ask("/api/ready")[0] == 200
-        assert "aetheris_worker_busy" in ask("/metrics")[1]
-        refused = ask("/api/jobs")
+        send_request = HttpClient(worker.line["listening"])
+        assert send_request("/api/health")[0] == 200 and send_request("/api/ready")[0] == 200
+        assert "aetheris_worker_busy" in send_request("/metrics")[1]
+        refused = send_request("/api/jobs")
         assert refused[0] == 404 and "worker" in json.loads(refused[1])["detail"], refused
         expect(worker.end(), 0)
 
@@ -186,7 +186,7 @@ def a_route_job_stays_queued_for_a_worker_of_its_version():
         assert stuck["reason"] == "needs_version" and "version bound=one" in stuck["message"], stuck
         older = Worker(h, env=env, file=one, lease="10s")
         until(lambda: job(h, env, "r")["status"] == "completed")
-        assert holder(h, env, "r") == older.name
+        assert lease_holder(h, env, "r") == older.name
         for worker in (older, newer):
             expect(worker.end(), 0)
 
@@ -250,13 +250,13 @@ def the_jobs_of_a_dead_worker_are_finished_by_another_and_nothing_is_repeated():
         one, two = Worker(h, env=env), Worker(h, env=env)
         create_job(h, env, "holds", "a")
         h.wait_for_hold()
-        first = until(lambda: holder(h, env, "a"))
+        first = until(lambda: lease_holder(h, env, "a"))
         dying, living = (one, two) if first == one.name else (two, one)
         dying.kill()
         h.wait_for_hold(2)
         h.release_hold()
         until(lambda: job(h, env, "a")["status"] == "completed")
-        assert holder(h, env, "a") == living.name
+        assert lease_holder(h, env, "a") == living.name
         # A read is repeated, with the next try number.
         assert (h.path / "began.txt").read_text() == "began 1\nbegan 2\n"
         expect(h.run("verify", "a", env=env), 0)
@@ -277,7 +277,7 @@ def each_effect_happens_once_when_workers_are_killed():
             + "".join(f"      - {{ id: p{i}, tool: pay, args: {{ order: \"o{i}\", amount: {i + 1} }}"
                       + (f", needs: [p{i - 1}]" if i else "") + " }\n" for i in range(12)))
         env = {**env, "SHOP_URL": f"http://{address}"}
-        ask = HttpClient(f"http://{address}")
+        send_request = HttpClient(f"http://{address}")
         rule = json.dumps({"route": "POST /refunds", "at": "after", "delay_ms": 60000, "times": 1}).encode()
         workers = [Worker(h, env=env) for _ in range(3)]
         jobs = [f"j{i}" for i in range(6)]
@@ -285,7 +285,7 @@ def each_effect_happens_once_when_workers_are_killed():
             create_job(h, env, "pays", name)
         for _ in range(2):
             import urllib.request
-            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(ask.url + "/control", rule, PATIENCE).read()
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(send_request.url + "/control", rule, PATIENCE).read()
             silent = until(lambda: [line for line in journal(h) if line["kind"] == "effect"])
             assert silent
             victim = workers.pop(0)
@@ -321,7 +321,7 @@ def a_job_is_claimed_by_a_worker_that_offers_its_capabilities():
         assert job(h, env, "a")["status"] == "queued"
         able = Worker(h, "--capability", "gpu", env=env)
         until(lambda: job(h, env, "a")["status"] == "completed")
-        assert holder(h, env, "a") == able.name
+        assert lease_holder(h, env, "a") == able.name
         assert (h.path / "done.txt").read_text() == "1\n"
         for worker in (plain, able):
             expect(worker.end(), 0)
@@ -354,7 +354,7 @@ def a_worker_paused_past_its_lease_writes_nothing_more_and_continues():
         h.wait_for_hold(2)
         before = len(expect(h.run("events", "a", "--json", env=env), 0).json()["events"])
         one.send(signal.SIGCONT)
-        until(lambda: one.name not in held_by(h, env))
+        until(lambda: one.name not in lease_of(h, env))
         h.release_hold()
         until(lambda: job(h, env, "a")["status"] == "completed")
         log = expect(h.run("events", "a", "--json", env=env), 0).json()["events"]
@@ -372,11 +372,11 @@ def a_worker_paused_past_its_lease_writes_nothing_more_and_continues():
         expect(two.end(), 0)
         create_job(h, env, "brief", "b")
         until(lambda: job(h, env, "b")["status"] == "completed")
-        assert holder(h, env, "b") == one.name, "the worker continues"
+        assert lease_holder(h, env, "b") == one.name, "the worker continues"
         expect(one.end(), 0)
 
 
-def held_by(h, env):
+def lease_of(h, env):
     server_free = h.run("inspect", "a", "--json", env=env).json()
     return json.dumps(server_free.get("job", server_free).get("claim", ""))
 
@@ -392,7 +392,7 @@ def a_worker_releases_its_jobs_on_sigterm():
         h.wait_for_hold(2)  # not after an hour
         h.release_hold()
         until(lambda: job(h, env, "a")["status"] == "completed")
-        assert holder(h, env, "a") == two.name
+        assert lease_holder(h, env, "a") == two.name
         expect(two.end(), 0)
 
 
@@ -425,10 +425,10 @@ def a_worker_rejects_an_address_that_other_machines_can_reach():
 def an_idle_worker_is_notified_of_a_job_that_another_process_creates():
     with shared() as (h, env):
         worker = Worker(h, "--listen", "127.0.0.1:0", env=env)
-        ask = HttpClient(worker.line["listening"])
+        send_request = HttpClient(worker.line["listening"])
 
         def hints():
-            lines = [line for line in ask("/metrics")[1].splitlines() if line.startswith("aetheris_store_hint_total ")]
+            lines = [line for line in send_request("/metrics")[1].splitlines() if line.startswith("aetheris_store_hint_total ")]
             return int(lines[0].split()[1])
 
         before = hints()
@@ -512,7 +512,7 @@ def a_job_that_no_worker_can_claim_reports_what_is_missing():
 def an_outage_of_the_store_is_logged_when_it_begins_and_ends():
     with shared() as (h, env):
         worker = Worker(h, "--log", "json", "--listen", "127.0.0.1:0", env=env)
-        ask = HttpClient(worker.line["listening"])
+        send_request = HttpClient(worker.line["listening"])
         create_job(h, env, "brief", "a")
         until(lambda: job(h, env, "a")["status"] == "completed")
         running_server().control("kill")
@@ -527,13 +527,13 @@ def an_outage_of_the_store_is_logged_when_it_begins_and_ends():
 
         out = event("store_unavailable")
         assert out["level"] == "warn" and out["code"] == "unavailable" and out["worker"] == worker.name, out
-        metrics = ask("/metrics")[1]
+        metrics = send_request("/metrics")[1]
         assert "aetheris_store_up 0\n" in metrics and "aetheris_stuck_job_count" not in metrics, metrics
-        assert ask("/api/health")[0] == 200 and ask("/api/ready")[0] == 503
+        assert send_request("/api/health")[0] == 200 and send_request("/api/ready")[0] == 503
         running_server().control("start")
         event("store_available")
-        until(lambda: ask("/api/ready")[0] == 200)
-        until(lambda: "aetheris_store_up 1\n" in ask("/metrics")[1])  # each connection is opened again on its own
+        until(lambda: send_request("/api/ready")[0] == 200)
+        until(lambda: "aetheris_store_up 1\n" in send_request("/metrics")[1])  # each connection is opened again on its own
         assert [line["event"] for line in seen].count("store_unavailable") == 1, seen
         assert ("job_completed", "a") in [(line["event"], line.get("job")) for line in seen], seen
         create_job(h, env, "brief", "b")
@@ -577,11 +577,11 @@ def agents_that_a_server_registers_are_run_by_workers_that_have_their_tools():
         server = Server(h, "worker.yaml", "--workers", "0", env=env)
         worker = Worker(h, env=env)
         late = {"plan": [{"id": "b", "tool": "brief"}], "output": "late"}
-        status, made = server.ask("PUT", "/api/agents/late", late)
+        status, made = server.request("PUT", "/api/agents/late", late)
         assert status == 201, made
         server.post("/api/jobs", {"agent": "late", "id": "a"})
         until(lambda: server.status("a") == "completed")
-        assert holder(h, env, "a") == worker.name
+        assert lease_holder(h, env, "a") == worker.name
         expect(worker.end(), 0)
         expect(server.stop(), 0)
 

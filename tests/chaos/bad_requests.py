@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.parse
 
-from client import ACK, ask
+from client import ACK, send_request
 
 PATIENCE_S = 12.0
 TURNS = 5
@@ -297,7 +297,7 @@ class Process:
             time.sleep(0.1)
 
 
-def fault_of(name, got, wanted):
+def error_in(name, got, wanted):
     """The error in an answer; "" = none."""
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     if got is None:
@@ -319,9 +319,9 @@ def fault_of(name, got, wanted):
     return "" if sound else f"{name}: the answer is no problem: {headers.get('content-type')} {body[:120]!r}"
 
 
-def made(url):
+def created_jobs(url):
     """Ids of the newest jobs."""
-    return [job["id"] for job in ask(url, "GET", "/api/jobs?limit=100").body["jobs"]]
+    return [job["id"] for job in send_request(url, "GET", "/api/jobs?limit=100").body["jobs"]]
 
 
 def run(url, mark=None, pid=None):
@@ -329,14 +329,14 @@ def run(url, mark=None, pid=None):
     server, which has no other clients meanwhile: its memory and descriptors must return to their values."""
     wrong, asked = [], 0
     silent = begin_silence(url) if mark else []
-    agent = ask(url, "GET", "/api/agents").body["agents"][0]["name"]
-    before = made(url) if mark else None
+    agent = send_request(url, "GET", "/api/agents").body["agents"][0]["name"]
+    before = created_jobs(url) if mark else None
     costs = None
     # On a separate connection, and after a valid request. The first pass fills caches.
     for first in (None, request()):
         for group in (framing, targets, bodies, protocol, plans):
             for name, content, wanted in group(agent):
-                fault = fault_of(name, one_answer(url, content, first), wanted)
+                fault = error_in(name, one_answer(url, content, first), wanted)
                 if fault:
                     wrong.append(fault + (" (behind a good one)" if first else ""))
                 asked += 1
@@ -378,9 +378,9 @@ def run(url, mark=None, pid=None):
         asked += 1
     asked += len(silent)
     wrong += end_silence(silent)
-    if ask(url, "GET", "/api/health").end != ACK:
+    if send_request(url, "GET", "/api/health").end != ACK:
         wrong.append("the server is not there any longer")
-    elif mark and made(url) != before:
+    elif mark and created_jobs(url) != before:
         wrong.append("a job came of a bad request")
     return asked, wrong
 
@@ -389,7 +389,7 @@ def measure(url, times):
     took = []
     for _ in range(times):
         began = time.monotonic()
-        ask(url, "GET", "/api/health")
+        send_request(url, "GET", "/api/health")
         took.append(time.monotonic() - began)
     return took
 

@@ -5,7 +5,7 @@ import time
 
 import check
 import files
-from client import ACK, ask
+from client import ACK, send_request
 from world import PostgresWorld
 
 
@@ -14,7 +14,7 @@ def run(claimers, jobs, seed, export):
     world = PostgresWorld(f"claims {seed}", creators=1, workers=claimers)
     try:
         world.open_store()
-        ask(world.shop_url, "POST", "/control", {"calm": True})
+        send_request(world.shop_url, "POST", "/control", {"calm": True})
         clerk, *workers = world.servers
         clerk.start(words=["--workers", "0"])
         assert clerk.ready()
@@ -26,8 +26,8 @@ def run(claimers, jobs, seed, export):
                     n = next(made, None)
                 if n is None:
                     return
-                answer = ask(clerk.url, "POST", "/api/jobs", {"agent": "sleeps" if n % 10 == 0 else "five", "input": {"n": n}},
-                             {"Idempotency-Key": f"claim-{n}"})
+                answer = send_request(clerk.url, "POST", "/api/jobs", {"agent": "sleeps" if n % 10 == 0 else "five", "input": {"n": n}},
+                                      {"Idempotency-Key": f"claim-{n}"})
                 assert answer.end == ACK, answer.body
         makers = [threading.Thread(target=make) for _ in range(8)]
         for thread in makers:
@@ -39,7 +39,7 @@ def run(claimers, jobs, seed, export):
         for server in workers:
             server.start(words=["--workers", str(random.Random(f"{seed} {server.number}").choice([1, 4, 16]))])
         while time.monotonic() < began + 300:
-            if not any(ask(clerk.url, "GET", f"/api/jobs?status={status}&limit=1", timeout=30).body.get("jobs")
+            if not any(send_request(clerk.url, "GET", f"/api/jobs?status={status}&limit=1", timeout=30).body.get("jobs")
                        for status in ("queued", "running", "waiting")):
                 break
             time.sleep(0.2)

@@ -25,7 +25,7 @@ def meaning(status, body):
     return REFUSED if status < 500 or code == "unavailable" else UNKNOWN
 
 
-def ask(url, method, path, body=None, headers=None, timeout=10.0):
+def send_request(url, method, path, body=None, headers=None, timeout=10.0):
     place = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(place.hostname, place.port, timeout=timeout)
     try:

@@ -14,7 +14,7 @@ import time
 
 import bad_requests
 import check
-from client import ACK, ask, quoted
+from client import ACK, send_request, quoted
 from world import FAILPOINT, STOPPED, program
 
 POINTS = ["tool.before", "tool.after", "effect.after_put", "append.before", "append.after", "ledger.after_commit",
@@ -176,10 +176,10 @@ class Clock(Fault):
     def time_of_a_new_job(self, server, offset):
         """Checks that the creation time of a new job is the time of this machine plus `offset` seconds."""
         before = time.time()
-        answer = ask(server.url, "POST", "/api/jobs", {"agent": "undone", "input": {"n": 0}}, timeout=20)
+        answer = send_request(server.url, "POST", "/api/jobs", {"agent": "undone", "input": {"n": 0}}, timeout=20)
         after = time.time()
         if answer.end == ACK:
-            answer = ask(server.url, "GET", f"/api/jobs/{quoted(answer.body['id'])}", timeout=20)
+            answer = send_request(server.url, "GET", f"/api/jobs/{quoted(answer.body['id'])}", timeout=20)
         if answer.end != ACK:
             self.world.count("clocks not read")
             return
@@ -213,7 +213,7 @@ class SecondOwner(Fault):
 
 def has_room(server):
     """Whether a job can be created and ends."""
-    answer = ask(server.url, "POST", "/api/jobs?wait=20s", {"agent": "undone", "input": {"n": 0}}, timeout=40)
+    answer = send_request(server.url, "POST", "/api/jobs?wait=20s", {"agent": "undone", "input": {"n": 0}}, timeout=40)
     return answer.end == ACK
 
 
@@ -238,7 +238,7 @@ class DiskFull(Fault):
             self.world.note("disk_full", server=server.number)
             self.world.note("outage")
             time.sleep(self.generator.uniform(2, 5))
-            reads = ask(server.url, "GET", "/api/jobs?limit=1").end == ACK
+            reads = send_request(server.url, "GET", "/api/jobs?limit=1").end == ACK
             ballast.unlink()
             self.world.note("outage_over")
             if not server.alive():

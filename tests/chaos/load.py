@@ -23,7 +23,7 @@ import threading
 import time
 
 import agents
-from client import ACK, REFUSED, ask, quoted
+from client import ACK, REFUSED, send_request, quoted
 from files import Lines
 
 LAST_S = 60.0      # how long requests are repeated after the end
@@ -64,7 +64,7 @@ class Load:
 
     def once(self, number, method, path, body, headers=None, url=None):
         """One request of an intent, and its line."""
-        answer = ask(url or self.url(), method, path, body, headers)
+        answer = send_request(url or self.url(), method, path, body, headers)
         line = {"i": number, "end": answer.end, "status": answer.status, "code": answer.code, "t": time.time()}
         if answer.end == ACK and isinstance(answer.body, dict):
             line.update({k: answer.body[k] for k in ("id", "duplicate") if k in answer.body})
@@ -102,7 +102,7 @@ class Load:
         def made(answer):
             job = answer.body["id"]
             if generator.random() < 0.04:
-                self.later(generator.uniform(0, 3), lambda: self.look(job))
+                self.later(generator.uniform(0, 3), lambda: self.record_events(job))
             if agent == "asks":
                 self.later(generator.uniform(0, 2), lambda: self.signal(job, n))
             if agent == "approves":
@@ -112,9 +112,9 @@ class Load:
                 self.later(generator.uniform(0, 2), lambda: self.cancel(job))
         self.until_answered(number, "POST", "/api/jobs", body, headers, made)
 
-    def look(self, job):
+    def record_events(self, job):
         """Records events that were read; they must still be in the log at the end."""
-        answer = ask(self.url(), "GET", f"/api/jobs/{quoted(job)}/events?limit=10000")
+        answer = send_request(self.url(), "GET", f"/api/jobs/{quoted(job)}/events?limit=10000")
         if answer.end == ACK and answer.body["events"]:
             last = answer.body["events"][-1]
             self.ledger.write({"i": next(self.numbers), "op": "saw", "key": job, "job": job, "seq": last["seq"],
@@ -127,7 +127,7 @@ class Load:
 
     def approve(self, job, yes, prefix="sure-", tries=0):
         """Waits until the job has a question, then answers it."""
-        answer = ask(self.url(), "GET", f"/api/jobs/{quoted(job)}")
+        answer = send_request(self.url(), "GET", f"/api/jobs/{quoted(job)}")
         view = answer.body if answer.end == ACK else {}
         wait = next((w for w in view.get("waits", []) if w["correlation_key"].startswith(prefix)), None)
         if wait is None:
@@ -166,16 +166,16 @@ class Load:
                     self.lock.notify_all()
 
     def too_many(self):
-        answer = ask(self.url(), "GET", f"/api/jobs?status=queued&limit={BACKLOG_MAX}", timeout=3)
+        answer = send_request(self.url(), "GET", f"/api/jobs?status=queued&limit={BACKLOG_MAX}", timeout=3)
         return answer.end == ACK and len(answer.body["jobs"]) >= BACKLOG_MAX
 
     def run(self):
         threads = [threading.Thread(target=self.work) for _ in range(self.options.threads)]
         for thread in threads:
             thread.start()
-        threading.Thread(target=self.hear, daemon=True).start()
+        threading.Thread(target=self.wait_for_stdin, daemon=True).start()
         began, pace = time.monotonic(), self.options.seconds / max(1, self.options.jobs)
-        waits = 0.0  # for those who work
+        waits = 0.0
         for n in range(1, self.options.jobs + 1):
             if self.ended is not None:
                 break
@@ -196,7 +196,7 @@ class Load:
             thread.join()
         print(" ".join(f"{name} {count}" for name, count in sorted(self.outcomes.items())), flush=True)
 
-    def hear(self):
+    def wait_for_stdin(self):
         sys.stdin.buffer.read()
         self.ended = time.monotonic()
 

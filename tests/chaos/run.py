@@ -31,7 +31,7 @@ import check
 import claims
 import faults
 import files
-from client import ACK, ask, quoted
+from client import ACK, send_request, quoted
 from world import HERE, PostgresWorld, SqliteWorld
 
 OPEN = ("queued", "running", "waiting", "parked")
@@ -79,7 +79,7 @@ class Operator:
         while self.faulty.is_set():
             if time.monotonic() >= looks:
                 looks = time.monotonic() + LOOK_S
-                answer = ask(self.random_url(), "GET", "/api/jobs?in_doubt=true&limit=100")
+                answer = send_request(self.random_url(), "GET", "/api/jobs?in_doubt=true&limit=100")
                 for view in answer.body["jobs"] if answer.end == ACK else []:
                     for doubt in view["in_doubt"]:
                         if doubt["resolvable_at"]:
@@ -109,14 +109,14 @@ class Operator:
         """Resolves the calls of these jobs that can be resolved now."""
         views = []
         for job in jobs:
-            answer = ask(self.world.creators[0].url, "GET", f"/api/jobs/{quoted(job)}")
+            answer = send_request(self.world.creators[0].url, "GET", f"/api/jobs/{quoted(job)}")
             if answer.end == ACK:
                 views.append(answer.body)
         acted = None
         for view in views:
             # Its process was killed twice within its slice.
             if (view["parked"] or {}).get("reason") == "worn_out":
-                self.resumed += self.ask("resume", view["id"], view["id"], {}).end == ACK
+                self.resumed += self.request("resume", view["id"], view["id"], {}).end == ACK
             for doubt in view["in_doubt"]:
                 if doubt["resolvable_at"] and check.seconds(doubt["resolvable_at"]) > time.time() - 0.2:
                     continue
@@ -130,13 +130,13 @@ class Operator:
                 "resolution": "happened" if happened else "not_happened", "note": "by the shop's journal"}
         if happened:
             body["result"] = acted[doubt["external_key"]]
-        return self.ask("resolve", doubt["idempotency_key"], job, body, url, happened=happened).end == ACK
+        return self.request("resolve", doubt["idempotency_key"], job, body, url, happened=happened).end == ACK
 
-    def ask(self, op, key, job, body, url=None, **more):
+    def request(self, op, key, job, body, url=None, **more):
         """One request to a job, with its lines in the ledger."""
         self.number += 1
         self.ledger.write({"i": self.number, "op": op, "key": key, "job": job, **more, "t": time.time()})
-        answer = ask(url or self.world.creators[0].url, "POST", f"/api/jobs/{quoted(job)}/{op}", body)
+        answer = send_request(url or self.world.creators[0].url, "POST", f"/api/jobs/{quoted(job)}/{op}", body)
         self.ledger.write({"i": self.number, "end": answer.end, "status": answer.status, "code": answer.code, "t": time.time()})
         return answer
 
@@ -145,7 +145,7 @@ def listed(url, status=None):
     """[(id, status)], page by page."""
     found, cursor = [], ""
     while True:
-        answer = ask(url, "GET", f"/api/jobs?limit=1000{f'&status={status}' if status else ''}{cursor}", timeout=60)
+        answer = send_request(url, "GET", f"/api/jobs?limit=1000{f'&status={status}' if status else ''}{cursor}", timeout=60)
         if answer.end != ACK:
             raise RuntimeError(f"the jobs cannot be listed: {answer.status} {answer.body or answer.why}")
         found += [(job["id"], job["status"]) for job in answer.body["jobs"]]
@@ -163,7 +163,7 @@ def export(world, every):
         url = world.creators[n % len(world.creators)].url
         events, line = [], {"job": job, "status": status}
         while True:
-            answer = ask(url, "GET", f"/api/jobs/{quoted(job)}/events?limit=1000&after={len(events)}", timeout=60)
+            answer = send_request(url, "GET", f"/api/jobs/{quoted(job)}/events?limit=1000&after={len(events)}", timeout=60)
             if answer.end != ACK:
                 raise RuntimeError(f"the events of {job} cannot be read: {answer.status} {answer.body or answer.why}")
             if not answer.body["events"]:
@@ -173,7 +173,7 @@ def export(world, every):
                 break
         line["events"] = events
         if every or job in chosen:
-            answer = ask(url, "GET", f"/api/jobs/{quoted(job)}/verify", timeout=60)
+            answer = send_request(url, "GET", f"/api/jobs/{quoted(job)}/verify", timeout=60)
             line["verify"] = answer.end == ACK and answer.body["ok"]
         return json.dumps(line, separators=(",", ":"))
     with open(world.folder / "export.ndjson", "w") as file, concurrent.futures.ThreadPoolExecutor(6) as pool:
@@ -211,7 +211,7 @@ def check_server_works(world, server):
     if creator is not server:
         begin(world, creator, "--workers", "0")
     for n in range(5):
-        answer = ask(creator.url, "POST", "/api/jobs?wait=20s", {"agent": "fan", "input": {"n": n, "list": [1, 2, 3, 4]}}, timeout=40)
+        answer = send_request(creator.url, "POST", "/api/jobs?wait=20s", {"agent": "fan", "input": {"n": n, "list": [1, 2, 3, 4]}}, timeout=40)
         if answer.end != ACK or answer.body["status"] != "completed":
             world.violation("well_again", f"after the repair a job of {server.name} is {answer.status} "
                                           f"{str(answer.body)[:300]}")
@@ -262,7 +262,7 @@ def one_store(kind, options, minutes):
             killer = None
         operator.end()
         # Repaired: the shop answers normally, every process runs.
-        ask(world.shop_url, "POST", "/control", {"calm": True})
+        send_request(world.shop_url, "POST", "/control", {"calm": True})
         world.heal()
         for server in world.servers:
             if not server.ready(5):

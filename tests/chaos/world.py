@@ -12,7 +12,7 @@ import threading
 import time
 
 import agents
-from client import ACK, ask
+from client import ACK, send_request
 from files import Lines
 from postgres import Postgres
 
@@ -116,7 +116,7 @@ class Server:
     def ready(self, patience=READY_S):
         give_up = time.monotonic() + patience
         while time.monotonic() < give_up and self.alive():
-            if ask(self.url, "GET", "/api/ready", timeout=2).end == ACK:
+            if send_request(self.url, "GET", "/api/ready", timeout=2).end == ACK:
                 return True
             time.sleep(0.02)
         return False

@@ -29,21 +29,21 @@ class Unix(http.client.HTTPConnection):
         self.sock.settimeout(20)
         self.sock.connect(self.path)
 
-def ask(connection, method, path, body=None):
+def send_request(connection, method, path, body=None):
     connection.request(method, path, None if body is None else json.dumps(body))
     answer = connection.getresponse()
     return [answer.status, answer.read().decode()[:1000]]
 
 def on_socket(path, decision):
-    return {"approve": ask(Unix(path), "POST", "/api/approvals/" + decision, {"decision": "approve"}),
-            "key": ask(Unix(path), "POST", "/api/keys", {"role": "admin"}),
-            "jobs": ask(Unix(path), "GET", "/api/jobs")}
+    return {"approve": send_request(Unix(path), "POST", "/api/approvals/" + decision, {"decision": "approve"}),
+            "key": send_request(Unix(path), "POST", "/api/keys", {"role": "admin"}),
+            "jobs": send_request(Unix(path), "GET", "/api/jobs")}
 
 def on_tcp(address, decision="none"):
-    return {"approve": ask(http.client.HTTPConnection(address, timeout=20), "POST", "/api/approvals/" + decision,
+    return {"approve": send_request(http.client.HTTPConnection(address, timeout=20), "POST", "/api/approvals/" + decision,
                            {"decision": "approve"}),
-            "key": ask(http.client.HTTPConnection(address, timeout=20), "POST", "/api/keys", {"role": "admin"}),
-            "jobs": ask(http.client.HTTPConnection(address, timeout=20), "GET", "/api/jobs")}
+            "key": send_request(http.client.HTTPConnection(address, timeout=20), "POST", "/api/keys", {"role": "admin"}),
+            "jobs": send_request(http.client.HTTPConnection(address, timeout=20), "GET", "/api/jobs")}
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_FILES = 0x400
@@ -168,7 +168,7 @@ def detached(path, out):
             os.environ.clear()
             time.sleep(0.2)
             try:
-                reply = ask(Unix(path), "POST", "/api/keys", {"role": "admin"})
+                reply = send_request(Unix(path), "POST", "/api/keys", {"role": "admin"})
             except OSError as error:
                 reply = str(error)
             with open(out + ".new", "w") as file:
@@ -200,7 +200,7 @@ def survive(path, out, here):
             os.rename(here + ".new", here)
             while parent(os.getpid()) == SUPERVISOR:
                 pass
-            reply = ask(Unix(path), "POST", "/api/keys", {"role": "admin"})
+            reply = send_request(Unix(path), "POST", "/api/keys", {"role": "admin"})
             with open(out, "w") as file:
                 json.dump(reply, file)
             time.sleep(60)
@@ -219,7 +219,7 @@ def outlive(path, address, out):
         while parent(os.getpid()) != SERVER:
             time.sleep(0.01)
         try:
-            found = {"socket": ask(Unix(path), "POST", "/api/keys", {"role": "admin"}), **on_tcp(address)}
+            found = {"socket": send_request(Unix(path), "POST", "/api/keys", {"role": "admin"}), **on_tcp(address)}
         except Exception as error:
             found = {"error": [0, repr(error)]}
         with open(out + ".new", "w") as file:

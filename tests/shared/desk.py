@@ -36,7 +36,7 @@ class Till(http.server.ThreadingHTTPServer):
     def reset(self):
         self.done = {}  # key: answer
         self.paid = []  # (path, body) of each effect
-        self.asked = []  # (path, key) of each request
+        self.requests = []  # (path, key) of each request
         self.tokens = set()
 
     @property
@@ -64,7 +64,7 @@ class TillRequest(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         till = self.server
         with till.lock:
-            till.asked.append((self.path, None))
+            till.requests.append((self.path, None))
         self.answer(till.answers.get(self.path) or {"id": self.path.rsplit("/", 1)[1], "total": 12})
 
     def do_POST(self):
@@ -72,7 +72,7 @@ class TillRequest(http.server.BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         key = self.headers["idempotency-key"]
         with till.lock:
-            till.asked.append((self.path, key))
+            till.requests.append((self.path, key))
             till.tokens.add(self.headers["authorization"])
             if key not in till.done:
                 till.paid.append((self.path, body))
@@ -120,7 +120,7 @@ class Desk:
     def start(self, agent, given, job, *words, code=None, **env):
         return self.run("run", "agents.yaml", agent, "--job-id", job, *words, "--input", json.dumps(given), code=code, **env)
 
-    def asked_models(self):
+    def model_requests(self):
         path = self.path / "asked.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

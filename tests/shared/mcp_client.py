@@ -65,7 +65,7 @@ class Client:
         return {"jsonrpc": "2.0", "id": self.last, "method": method, "params": params}
 
     def result(self, method, params=None, meta=None):
-        answer = self.ask(self.message(method, params, meta))
+        answer = self.request(self.message(method, params, meta))
         assert "result" in answer, (method, params, answer)
         name = RESULTS.get(method)
         plain = answer["result"].get("resultType", "complete") == "complete" and "task" not in answer["result"]
@@ -74,7 +74,7 @@ class Client:
         return answer["result"]
 
     def error(self, method, params=None, meta=None):
-        answer = self.ask(self.message(method, params, meta))
+        answer = self.request(self.message(method, params, meta))
         assert "error" in answer, (method, params, answer)
         return answer["error"]
 
@@ -108,7 +108,7 @@ class Http(Client):
                 headers["Mcp-Name"] = str(message["params"].get(NAMES[message["method"]]))
         return headers
 
-    def ask(self, message, headers=None):
+    def request(self, message, headers=None):
         connection = http.client.HTTPConnection(self.server.address, timeout=PATIENCE)
         connection.request("POST", "/mcp", json.dumps(message), self.headers(message) if headers is None else headers)
         answer = connection.getresponse()
@@ -139,7 +139,7 @@ class Stdio(Client):
         assert line, self.process.stderr.read()
         return json.loads(line)
 
-    def ask(self, message):
+    def request(self, message):
         self.send(json.dumps(message))
         while True:
             answer = self.read()

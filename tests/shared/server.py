@@ -11,7 +11,7 @@ from shared.home import PATIENCE, home
 
 
 class Server:
-    """`aetheris serve` in a home; `ask` sends one request."""
+    """`aetheris serve` in a home; `request` sends one request."""
 
     def __init__(self, h, *words, env=None, prefix=()):
         self.h = h
@@ -23,7 +23,7 @@ class Server:
         self.address = urllib.parse.urlsplit(self.url).netloc
         self.env = {"AETHERIS_URL": self.url}
 
-    def ask(self, method, path, body=None, headers=None):
+    def request(self, method, path, body=None, headers=None):
         connection = http.client.HTTPConnection(self.address, timeout=PATIENCE)
         text = None if body is None else json.dumps(body)
         connection.request(method, path, text, headers or {})
@@ -34,10 +34,10 @@ class Server:
         return answer.status, json.loads(raw) if "json" in kind else raw
 
     def get(self, path, **more):
-        return self.ask("GET", path, **more)
+        return self.request("GET", path, **more)
 
     def post(self, path, body, **more):
-        return self.ask("POST", path, body, **more)
+        return self.request("POST", path, body, **more)
 
     def status(self, job):
         return self.get(f"/api/jobs/{job}")[1]["status"]
