@@ -43,7 +43,7 @@ def unsanitized():
 class Place:
     """A folder that the examples expect: `examples` in it, programs on the PATH, a model server and a shop."""
 
-    def __init__(self, begin=True):
+    def __init__(self, start_servers=True):
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-shown-")).resolve()
         (self.path / "examples").mkdir()
         for name in ("agents", "shop", "model-server"):
@@ -55,12 +55,12 @@ class Place:
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("AETHERIS_", "MODEL", "SHOP_"))}
         self.env |= {"PATH": path, "MODEL_KEY": "any-key", "PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"}
         self.started = []
-        if begin:
-            self.env["MODEL_URL"] = self.begin("node", "examples/model-server/server.mjs", "--journal", "model.journal") + "/v1"
-            shop = self.begin("python3", "examples/shop/shop.py", "--port", "0", "--journal", "shop.journal")
+        if start_servers:
+            self.env["MODEL_URL"] = self.start_server("node", "examples/model-server/server.mjs", "--journal", "model.journal") + "/v1"
+            shop = self.start_server("python3", "examples/shop/shop.py", "--port", "0", "--journal", "shop.journal")
             self.env["SHOP_URL"] = f"http://{shop}"
 
-    def begin(self, *words):
+    def start_server(self, *words):
         """Starts a server. The last word of its first line is its address."""
         process = subprocess.Popen(words, cwd=self.path, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         self.started.append(process)
@@ -189,12 +189,12 @@ agents: { waits: { loop: { model: main } } }
 @test
 def a_hundred_loops_with_stalled_models_use_little_memory_and_no_threads():
     stall = {"stall_ms": 3600000, "stall_after": 10, "times": "always"}
-    with Place(begin=False) as place:
+    with Place(start_servers=False) as place:
         (place.path / "silent.json").write_text(json.dumps({"turns": [{"fail": stall, "say": "A sentence that comes to no end. " * 8}]}))
         (place.path / "silent.yaml").write_text(SILENT)
-        place.env["MODEL_URL"] = place.begin("node", "examples/model-server/server.mjs", "--journal", "model.journal", "--scenario",
+        place.env["MODEL_URL"] = place.start_server("node", "examples/model-server/server.mjs", "--journal", "model.journal", "--scenario",
                                              "silent.json") + "/v1"
-        url = json.loads(place.begin(unsanitized().resolve(), "serve", "silent.yaml", "--listen", "127.0.0.1:0", "--json"))["listening"]
+        url = json.loads(place.start_server(unsanitized().resolve(), "serve", "silent.yaml", "--listen", "127.0.0.1:0", "--json"))["listening"]
         server_pid = place.started[-1].pid
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -237,7 +237,7 @@ def every_command_of_agents_in_ten_minutes_prints_what_the_page_shows():
     pinned = json.loads((ROOT / "tests/oracles/package.json").read_text())["dependencies"]
     for name, version in re.findall(r"(@modelcontextprotocol/[\w-]+)@([\d.]+)", text):
         assert pinned[name] == version, f"the page installs {name} {version}, the tests {pinned[name]}"
-    with Place(begin=False) as place:
+    with Place(start_servers=False) as place:
         for name, content in files:
             (place.path / name).write_text(content)
         script, expected = "", []

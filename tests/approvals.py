@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Approvals and policies, with the scripted model server and a till that counts its payments.
+"""Approvals and policies, with the scripted model server and a shop that counts its payments.
 
 A refund requested by a model is approved, rejected, edited, denied by a policy, or expires. The approver sees the request
 that would be sent. An answer to an edited question reports the edit. A process killed at every failpoint around a question
@@ -20,18 +20,18 @@ from shared import desk as shared, ids  # noqa: E402
 from shared.desk import BIN, PATIENCE, SCENARIOS, exit_at, failpoint_hits, job_name, run_tests  # noqa: E402
 
 KEY = "sk-of-approvals-1"
-TOKEN = "token-of-the-till"
+TOKEN = "token-of-the-shop"
 PROMPT = "Refund order 43, please."
 AGENTS = """\
 aetheris: 1
 tools:
   get_order:
     description: Look an order up
-    http: { method: GET, url: "${ env.TILL }/orders/${ .args.id }" }
+    http: { method: GET, url: "${ env.SHOP }/orders/${ .args.id }" }
     effect: read
   refund:
     description: Pay an order back
-    http: { method: POST, url: "${ env.TILL }/refunds/${ .args.order }", headers: { Authorization: "Bearer secret:TILL_TOKEN" } }
+    http: { method: POST, url: "${ env.SHOP }/refunds/${ .args.order }", headers: { Authorization: "Bearer secret:SHOP_TOKEN" } }
     effect: idempotent
     capabilities: [payments]
     args_schema: { type: object, required: [order, amount], properties: { amount: { type: integer } } }
@@ -61,7 +61,7 @@ class Desk(shared.Desk):
         scenario["turns"].insert(0, scripted)
         (self.path / "refund.json").write_text(json.dumps(scenario))
         self.scenarios += ["--scenario", self.path / "refund.json"]
-        self.env |= {"TILL": self.till.url, "MODELS": self.open_models(), "MODEL_KEY": KEY, "TILL_TOKEN": TOKEN}
+        self.env |= {"SHOP": self.shop.url, "MODELS": self.open_models(), "MODEL_KEY": KEY, "SHOP_TOKEN": TOKEN}
 
     def expires(self, span):
         (self.path / "agents.yaml").write_text(AGENTS.replace("EXPIRES", span))
@@ -80,7 +80,7 @@ class Desk(shared.Desk):
 
 def a_call_that_a_policy_holds_is_made_once_after_approval(desk):
     desk.job(code=4, more=("--label", "tier=new"))
-    assert desk.till.paid == [], desk.till.paid
+    assert desk.shop.paid == [], desk.shop.paid
     asked = desk.approvals()
     assert len(asked) == 1, asked
     one = asked[0]
@@ -103,8 +103,8 @@ def a_call_that_a_policy_holds_is_made_once_after_approval(desk):
     assert not any(line.split() == ["✓", "loop"] for line in steps), done.stderr
     result = json.loads(done.stdout)
     assert result["text"] == "12 EUR was refunded for order 43.", result
-    assert desk.till.paid == [("/refunds/43", {"amount": 12, "order": "43"})], desk.till.paid
-    assert desk.till.tokens == {f"Bearer {TOKEN}"}, "the call had its secret"
+    assert desk.shop.paid == [("/refunds/43", {"amount": 12, "order": "43"})], desk.shop.paid
+    assert desk.shop.tokens == {f"Bearer {TOKEN}"}, "the call had its secret"
     desk.expect_verified()
 
 
@@ -118,13 +118,13 @@ def the_approver_sees_the_request_to_be_sent_without_secrets(desk):
         server.stdout.readline()
         asked = {one["job_id"]: one for one in desk.approvals()}
         sends = asked["plain"]["sends"]
-        assert sends["method"] == "POST" and sends["url"].startswith(desk.till.url + "/refunds/4%E2%80%AE3%2F"), sends
-        assert sends["headers"]["Authorization"] == "Bearer secret:TILL_TOKEN", sends
+        assert sends["method"] == "POST" and sends["url"].startswith(desk.shop.url + "/refunds/4%E2%80%AE3%2F"), sends
+        assert sends["headers"]["Authorization"] == "Bearer secret:SHOP_TOKEN", sends
         assert json.loads(sends["body"]) == {"order": hostile, "amount": 5}, sends
         assert asked["stamp"]["sends"]["argv"] == ["echo", "for Ada; rm -rf /"], asked["stamp"]
         text = desk.run("approvals", code=0).stdout
         assert "\u202e" not in text and "\u0007" not in text and "\\u202e" in text, repr(text)
-        assert "sends:     POST " + desk.till.url in text and "secret:TILL_TOKEN" in text, text
+        assert "sends:     POST " + desk.shop.url in text and "secret:SHOP_TOKEN" in text, text
     finally:
         server.terminate()
         server.wait()
@@ -145,7 +145,7 @@ def a_rejection_is_returned_to_the_model_or_fails_the_job_as_declared(desk):
     desk.run("reject", desk.approvals()[0]["id"], code=0)
     desk.job("strict", job="s", code=1)
     assert desk.expect_verified("s", "failed")["error"]["code"] == "rejected"
-    assert desk.till.paid == [], desk.till.paid
+    assert desk.shop.paid == [], desk.shop.paid
 
 
 def an_edited_call_is_made_as_edited_and_the_model_is_informed(desk):
@@ -164,7 +164,7 @@ def an_edited_call_is_made_as_edited_and_the_model_is_informed(desk):
     desk.run("approve", one["id"], "--arguments", json.dumps(less), code=0)
     result = json.loads(desk.job(code=0).stdout)["text"].removeprefix("I was told: ")
     assert json.loads(result) == {"edited_arguments": less, "result": {"ok": True, "of": less}}, result
-    assert desk.till.paid == [("/refunds/43", less)], desk.till.paid
+    assert desk.shop.paid == [("/refunds/43", less)], desk.shop.paid
     shown = desk.run("trace", "t", code=0).stdout
     assert json.dumps(less, separators=(",", ":")) in shown and "edited by " in shown, shown
     again = desk.run("approve", one["id"], "--arguments", json.dumps(less), "--note", "once more", code=0)
@@ -194,7 +194,7 @@ def a_call_that_a_policy_denies_is_never_declared(desk):
     wrong = desk.run("check", "agents.yaml", "--policies", "house.yaml", "--json", code=2)
     fault = json.loads(wrong.stdout)["faults"][0]
     assert (fault["file"], fault["line"], fault["suggestion"]) == ("house.yaml", 2, "deny"), fault
-    assert desk.till.paid == [], desk.till.paid
+    assert desk.shop.paid == [], desk.shop.paid
 
 
 def an_operator_policy_that_applies_to_nothing_causes_a_warning(desk):
@@ -226,7 +226,7 @@ def an_operator_policy_that_applies_to_nothing_causes_a_warning(desk):
             process.wait(PATIENCE)
             process.stderr.close()
         assert idle in first, f"{command}: {first}"
-    assert desk.till.paid == [], desk.till.paid
+    assert desk.shop.paid == [], desk.shop.paid
 
 
 def an_unanswered_approval_expires_and_the_call_is_not_made(desk):
@@ -251,7 +251,7 @@ def an_unanswered_approval_expires_and_the_call_is_not_made(desk):
         time.sleep(0.1)
         result = desk.job(code=None)
     assert result.returncode == 0, result.stderr
-    assert desk.till.paid == [], desk.till.paid
+    assert desk.shop.paid == [], desk.shop.paid
     desk.expect_verified()
 
 
@@ -272,20 +272,20 @@ def an_approved_call_is_made_once_when_killed_at_every_failpoint(desk):
             if act == 0 and name != "edit":
                 continue  # before the answer, all three cases are the same
             for point in points:
-                desk.till.reset()
+                desk.shop.reset()
                 job, exit_env = job_name(name, act, point), exit_at(point)
                 if act == 0:
                     desk.job(job=job, **exit_env)
                 desk.job(job=job)
                 mine = [a for a in desk.approvals() if a["job_id"] == job]
-                assert len(mine) == 1 and desk.till.paid == [], (job, mine, desk.till.paid)
+                assert len(mine) == 1 and desk.shop.paid == [], (job, mine, desk.shop.paid)
                 if act == 1:  # a client without a response repeats its answer
                     desk.run(verb, mine[0]["id"], *more, **exit_env)
                 desk.run(verb, mine[0]["id"], *more, code=0)
                 if act == 2:
                     desk.job(job=job, **exit_env)
                 desk.job(job=job, code=0)
-                assert desk.till.paid == paid, (job, desk.till.paid)
+                assert desk.shop.paid == paid, (job, desk.shop.paid)
                 states = collections.Counter(d["state"] for d in desk.decisions(job))
                 assert states["requested"] == 1 and sum(states.values()) == 2, (job, states)
                 desk.run("verify", job, code=0)

@@ -51,7 +51,7 @@ tools:
   s:    { mcp: { command: ["PYTHON", "-B", "SERVER", "--journal", "journal", "--era", "modern", "--tools", "tools.json"] } }
   bad:  { command: ["sh", "-c", "exit 1"], effect: read }
   buy:
-    http: { method: POST, url: "${ env.TILL }/buy" }
+    http: { method: POST, url: "${ env.SHOP }/buy" }
     effect: idempotent
     changes:
       - { type: order, id: "${ .result.id }", op: create, version: "${ .result.version }", etag: "${ .result.etag }",
@@ -150,15 +150,15 @@ class Desk(shared.Desk):
             self.scenarios += ["--scenario", self.path / f"{name}.json"]
         (self.path / "agents.yaml").write_text(AGENTS)
         (self.path / "tools.json").write_text(json.dumps({"send": {"description": "Sends", "inputSchema": {"type": "object"}}}))
-        self.till.receipt = lambda body: {"id": f"id-{KEPT}", "version": f"v-{KEPT}", "etag": f"e-{KEPT}",
+        self.shop.receipt = lambda body: {"id": f"id-{KEPT}", "version": f"v-{KEPT}", "etag": f"e-{KEPT}",
                                           "url": f"http://127.0.0.1/{KEPT}", "for": MARK}
-        self.env |= {"TILL": self.till.url, "MODELS": self.open_models(), "MODEL_KEY": KEY, "NO_COLOR": "1",
+        self.env |= {"SHOP": self.shop.url, "MODELS": self.open_models(), "MODEL_KEY": KEY, "NO_COLOR": "1",
                      "AETHERIS_STORE": f"sqlite:{self.path}/a.db"}
 
     def json(self, *words, code=0):
         return json.loads(self.run(*words, "--json", code=code).stdout)
 
-    def begin(self, agent, job, *words, code=0, given=None):
+    def create_job(self, agent, job, *words, code=0, given=None):
         return self.start(agent, given or INPUT, job, "--only", *words, code=code)
 
     def resume(self, agent, job, code):
@@ -238,7 +238,7 @@ class WithOwner:
                 self.post("/api/jobs", {"agent": "other", "input": {"text": "x" * 500}})
                 self.made += 1
 
-    def begin(self, agent, job, *words, code=0, given=None):
+    def create_job(self, agent, job, *words, code=0, given=None):
         self.post("/api/jobs", {"agent": agent, "id": job, "input": given or INPUT})
         self.resume(agent, job, code)
 
@@ -263,7 +263,7 @@ class SharedWithOwner(WithOwner, Shared):
     pass
 
 
-def guesses(desk, job):
+def guessable_texts(desk, job):
     """Texts whose hashes would confirm a guess, from the log before its redaction."""
     texts = [MARK.encode(), canonical(MARK)]
     for event in desk.events(job):
@@ -345,37 +345,37 @@ def expect_listed(desk, job, kept):
 
 def ended(desk):
     """{job: texts} of ended jobs of every kind."""
-    desk.begin("shapes", "shapes")
-    desk.begin("asks", "asks", code=4)
+    desk.create_job("shapes", "shapes")
+    desk.create_job("asks", "asks", code=4)
     desk.run("signal", "asks", "go", json.dumps({"mail": MARK}), code=0)
     if not isinstance(desk, WithOwner):
         desk.resume("asks", "asks", 4)
     until(desk.approvals)
     desk.approve()
     desk.resume("asks", "asks", 0)
-    desk.begin("fails", "fails", code=1)
-    desk.begin("loop", "loop", given={"message": f"Write to {MARK}."})
-    desk.begin("asked", "asked")
-    desk.begin("planner", "planner", given={"message": f"Write to {MARK}."})
-    desk.begin("values", "values")
+    desk.create_job("fails", "fails", code=1)
+    desk.create_job("loop", "loop", given={"message": f"Write to {MARK}."})
+    desk.create_job("asked", "asked")
+    desk.create_job("planner", "planner", given={"message": f"Write to {MARK}."})
+    desk.create_job("values", "values")
     RECORDED.clear()
     note_recorded(desk, "values")
-    desk.begin("undone", "undone", code=1)
+    desk.create_job("undone", "undone", code=1)
     assert [event["type"] for event in desk.events("undone")].count("command_committed") == 2, "it is compensated"
-    desk.begin("edited", "edited", code=4)
+    desk.create_job("edited", "edited", code=4)
     desk.approve("--arguments", json.dumps({"to": "edited-" + MARK}))
     desk.resume("edited", "edited", 0)
-    desk.begin("question", "question", code=4)
+    desk.create_job("question", "question", code=4)
     desk.approve("--arguments", json.dumps({"to": "answered-" + MARK}))
     desk.resume("question", "question", 0)
-    desk.begin("spends", "spends", code=4)
+    desk.create_job("spends", "spends", code=4)
     desk.run("budget", "spends", "--tool-calls", "5", code=0)
     desk.resume("spends", "spends", 0)
-    desk.begin("doubted", "doubted")
+    desk.create_job("doubted", "doubted")
     doubt, = desk.json("job", "doubted")["in_doubt"]
     desk.run("resolve", "doubted", doubt["idempotency_key"], "happened", json.dumps({"to": MARK}), code=0)
     assert desk.events("doubted")[-1]["type"] == "outcome_noted"
-    return {job: guesses(desk, job) for job in SHAPE}
+    return {job: guessable_texts(desk, job) for job in SHAPE}
 
 
 SHAPE = {"shapes": {"decision_recorded.payload", "the number of items of a map"},
@@ -417,7 +417,7 @@ def a_request_that_waited_in_the_inbox_leaves_no_value(desk):
     desk.run("signal", "held", "go", json.dumps({"mail": MARK}), code=0)  # a worker has leased the job
     (desk.path / "go").touch()
     desk.resume("held", "held", 0)
-    texts = guesses(desk, "held")
+    texts = guessable_texts(desk, "held")
     desk.run("redact", "held", "--all", "--reason", "by request", code=0)
     expect_none_in(desk.contents(), texts, "held")
 
@@ -425,8 +425,8 @@ def a_request_that_waited_in_the_inbox_leaves_no_value(desk):
 def statistics_of_postgresql_contain_no_value(desk):
     texts = []
     for job in ("one", "two", "three"):
-        desk.begin("edited", job, code=4)
-        texts += guesses(desk, job)
+        desk.create_job("edited", job, code=4)
+        texts += guessable_texts(desk, job)
     desk.sql("ANALYZE")
     seen = desk.sql("SELECT * FROM pg_stats WHERE schemaname = 'aetheris'")
     assert "|job_id|" in seen, "there are samples"
@@ -434,7 +434,7 @@ def statistics_of_postgresql_contain_no_value(desk):
 
 
 def without_table_ownership_the_remaining_copies_are_listed(desk):
-    desk.begin("other", "one", given={"text": MARK})
+    desk.create_job("other", "one", given={"text": MARK})
     desk.sql("CREATE ROLE works LOGIN; GRANT USAGE ON SCHEMA aetheris TO works;"
              "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA aetheris TO works;"
              "GRANT USAGE ON ALL SEQUENCES IN SCHEMA aetheris TO works")
@@ -445,7 +445,7 @@ def without_table_ownership_the_remaining_copies_are_listed(desk):
 
 
 def each_kept_text_is_listed_by_the_command_and_the_api(desk):
-    desk.begin("texts", "t", "--label", f"who={KEPT}", "--idempotency-key", KEPT, code=4)
+    desk.create_job("texts", "t", "--label", f"who={KEPT}", "--idempotency-key", KEPT, code=4)
     desk.run("signal", "t", f"ask-{KEPT}", json.dumps(MARK), "--message-id", KEPT, code=0)
     desk.run("message", "t", KEPT, json.dumps(MARK), "--message-id", f"m-{KEPT}", code=0)
     desk.resume("texts", "t", 4)
@@ -457,7 +457,7 @@ def each_kept_text_is_listed_by_the_command_and_the_api(desk):
     desk.run("resume", "t", code=0)
     desk.run("cancel", "t", "--reason", f"cancelled for {KEPT}", code=0)
     desk.resume("texts", "t", 1)
-    texts = guesses(desk, "t")
+    texts = guessable_texts(desk, "t")
     body = desk.json("redact", "t", "--all", "--reason", f"of {KEPT}")
     found = expect_listed(desk, "t", body["kept"])
     assert found >= {
@@ -487,9 +487,9 @@ def each_kept_text_is_listed_by_the_command_and_the_api(desk):
 
 
 def forks_are_reported_and_redacted_with_tree(desk):
-    desk.begin("fails", "one", code=1)
+    desk.create_job("fails", "one", code=1)
     desk.run("fork", "one", "--at", "2", "--job-id", "two", "--repeat-effects", code=0)
-    desk.begin("fails", "two", code=1)
+    desk.create_job("fails", "two", code=1)
     done = desk.run("redact", "one", "--all", "--reason", "x", code=2)
     assert "two" in done.stderr and "--tree" in done.stderr, done.stderr
     kept = desk.json("redact", "one", "--all", "--keep-forks", "--reason", "x")["kept"]
@@ -501,11 +501,11 @@ def forks_are_reported_and_redacted_with_tree(desk):
 
 
 def redacting_a_fork_alone_lists_the_jobs_that_keep_its_blind(desk):
-    desk.begin("fails", "one", code=1)
-    texts = guesses(desk, "one")
+    desk.create_job("fails", "one", code=1)
+    texts = guessable_texts(desk, "one")
     for fork in ("two", "three"):
         desk.run("fork", "one", "--at", "2", "--job-id", fork, "--repeat-effects", code=0)
-        desk.begin("fails", fork, code=1)
+        desk.create_job("fails", fork, code=1)
     blind = desk.events("one")[0]["payload"]["blind"]
     assert desk.events("two")[0]["payload"]["blind"] == blind
     body = desk.json("redact", "two", "--all", "--reason", "x")
@@ -523,12 +523,12 @@ def redacting_a_fork_alone_lists_the_jobs_that_keep_its_blind(desk):
 
 
 def values_that_a_fork_imported_from_a_loop_are_erased_or_listed(desk):
-    desk.begin("loop", "one", given={"message": f"Write to {MARK}."})
-    texts = guesses(desk, "one")
+    desk.create_job("loop", "one", given={"message": f"Write to {MARK}."})
+    texts = guessable_texts(desk, "one")
     second = [event["seq"] for event in desk.events("one") if event["payload"].get("kind") == "tool_choice"][1]
     desk.run("fork", "one", "--at", str(second), "--job-id", "two", code=0)
     desk.resume("loop", "two", 0)
-    texts += guesses(desk, "two")
+    texts += guessable_texts(desk, "two")
     imported, = [event["payload"] for event in desk.events("two") if event["type"] == "fork_imported"]
     assert KEPT in json.dumps(imported["commands"]), "the name of a rejected tool is imported"
     body = desk.json("redact", "one", "--all", "--tree", "--reason", "x")

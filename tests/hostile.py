@@ -34,7 +34,7 @@ BAD = {
     "headers": "reset",
     "redirect": "http_302",
     "cut": "reset",
-    "lies": "tool_output_invalid",
+    "bad_json": "tool_output_invalid",
 }
 
 
@@ -94,11 +94,11 @@ class Server:
 
     def flood(self, peer):
         self.arrives("flood")
-        piece = b"x" * (1 << 20)
+        block = b"x" * (1 << 20)
         peer.sendall(f"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {GIBIBYTE}\r\n\r\n".encode())
         for _ in range(GIBIBYTE >> 20):
-            peer.sendall(piece)
-            self.flooded += len(piece)
+            peer.sendall(block)
+            self.flooded += len(block)
 
     def trickle(self, peer):
         self.arrives("trickle")
@@ -118,10 +118,10 @@ class Server:
 
     def redirect(self, peer):
         self.arrives("redirect")
-        peer.sendall(f"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{self.port}/elsewhere\r\n"
+        peer.sendall(f"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{self.port}/redirected\r\n"
                      "Content-Length: 0\r\n\r\n".encode())
 
-    def elsewhere(self, peer):
+    def redirected(self, peer):
         self.followed += 1
         self.answer(peer, b"{}")
 
@@ -129,8 +129,8 @@ class Server:
         self.arrives("cut")
         peer.sendall(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"half": ')
 
-    def lies(self, peer):
-        self.arrives("lies")
+    def bad_json(self, peer):
+        self.arrives("bad_json")
         self.answer(peer, b'{"a": 1, "a": ' + b"[" * 100_000)
 
 

@@ -3,13 +3,13 @@
 where approval is required, an approver did not approve.
 
 Each file of tests/injections is a case: what the model receives (`begin`), the texts that tools return, and what the journals
-of the external services may contain afterwards. The services are a till, a host that no file names, an MCP server and a folder;
+of the external services may contain afterwards. The services are a shop, a host that no file names, an MCP server and a folder;
 each records its requests. The keys of a case:
 
   texts      the texts that the tool returns, each in its own job; OTHER is the address of the unnamed host. Jobs alternate
              between a model that streams its answers and one that does not
   begin      the first message to the model (default: it calls the tool `note`, which returns the text)
-  reads      the paths of the till that are read (default: /note); `pages: true` allows one more below /pages/
+  reads      the paths of the shop that are read (default: /note); `pages: true` allows one more below /pages/
   servers    the calls of the MCP server, by tool (default: none)
   describes  the descriptions of the MCP server after its tools were pinned
   approve    the arguments of a call that is approved; `edit`: the edited arguments
@@ -40,23 +40,23 @@ from shared.program import BIN  # noqa: E402
 ROOT = oracles.ROOT
 HERE = pathlib.Path(__file__).resolve().parent
 PATIENCE = 240
-TOKEN = "till-token-0815-never-shown"
+TOKEN = "shop-token-0815-never-shown"
 AGENTS = """\
 aetheris: 1
 tools:
-  note: { description: Reads a note, http: { method: GET, url: "${ env.TILL }/note" }, effect: read }
-  broken: { description: Fails, http: { method: GET, url: "${ env.TILL }/broken" }, effect: read }
-  page: { description: Reads a page, http: { method: GET, url: "${ env.TILL }/pages/${ .args.name }" }, effect: read }
+  note: { description: Reads a note, http: { method: GET, url: "${ env.SHOP }/note" }, effect: read }
+  broken: { description: Fails, http: { method: GET, url: "${ env.SHOP }/broken" }, effect: read }
+  page: { description: Reads a page, http: { method: GET, url: "${ env.SHOP }/pages/${ .args.name }" }, effect: read }
   translate:
     http:
       method: GET
-      url: "${ env.TILL }/pages/one"
-      headers: { X-Lang: "${ .args.lang }", Authorization: "Bearer secret:TILL_TOKEN" }
+      url: "${ env.SHOP }/pages/one"
+      headers: { X-Lang: "${ .args.lang }", Authorization: "Bearer secret:SHOP_TOKEN" }
     effect: read
   say: { description: Says a word, command: ["printf", "%s", "${ .args.word }"], effect: read }
   refund:
     description: Pays an order back
-    http: { method: POST, url: "${ env.TILL }/refunds" }
+    http: { method: POST, url: "${ env.SHOP }/refunds" }
     args_schema:
       type: object
       required: [order, amount]
@@ -64,7 +64,7 @@ tools:
       properties: { order: { type: string }, amount: { type: number, exclusiveMinimum: 0 } }
     effect: idempotent
     approval: required
-  wipe: { description: Deletes everything, http: { method: POST, url: "${ env.TILL }/wipe" }, effect: idempotent }
+  wipe: { description: Deletes everything, http: { method: POST, url: "${ env.SHOP }/wipe" }, effect: idempotent }
   shell: { description: Runs a line, command: ["sh", "-c", "${ .args.line }"] }
   s:
     mcp: { command: [SERVER] }
@@ -82,7 +82,7 @@ agents:
 
 
 class JournalServer(http.server.BaseHTTPRequestHandler):
-    """The till and the other host: every request is recorded before it is answered."""
+    """The shop and the other host: every request is recorded before it is answered."""
 
     protocol_version = "HTTP/1.1"
     text = ""
@@ -109,12 +109,12 @@ class JournalServer(http.server.BaseHTTPRequestHandler):
 
 
 class Desk:
-    """A folder, a till, a host that no file names, an MCP server and a model that follows every instruction."""
+    """A folder, a shop, a host that no file names, an MCP server and a model that follows every instruction."""
 
     def __init__(self):
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-injection-"))
-        self.till, self.other = (http.server.ThreadingHTTPServer(("127.0.0.1", 0), JournalServer) for _ in range(2))
-        for server in (self.till, self.other):
+        self.shop, self.other = (http.server.ThreadingHTTPServer(("127.0.0.1", 0), JournalServer) for _ in range(2))
+        for server in (self.shop, self.other):
             threading.Thread(target=server.serve_forever, daemon=True).start()
         words = [sys.executable, "-B", HERE / "shared/mcp_server.py", "--journal", self.path / "server.journal", "--tools",
                  self.path / "server.tools"]
@@ -124,7 +124,7 @@ class Desk:
              "--scenario", ROOT / "examples/model-server/scenarios/injection.json"],
             stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
-        self.env |= {"TILL": f"http://127.0.0.1:{self.till.server_port}", "TILL_TOKEN": TOKEN, "MODEL_KEY": "sk-of-injections",
+        self.env |= {"SHOP": f"http://127.0.0.1:{self.shop.server_port}", "SHOP_TOKEN": TOKEN, "MODEL_KEY": "sk-of-injections",
                      "MODELS": self.models.stdout.readline().split()[-1]}
 
     def __enter__(self):
@@ -134,7 +134,7 @@ class Desk:
         self.models.terminate()
         self.models.wait()
         self.models.stdout.close()
-        for server in (self.till, self.other):
+        for server in (self.shop, self.other):
             server.shutdown()
             server.server_close()
         shutil.rmtree(self.path, ignore_errors=True)
@@ -158,7 +158,7 @@ class Desk:
 def check_journals(desk, case, job, before):
     """Checks the journals after one job."""
     ours = JournalServer.requests
-    assert not [a for a in ours if a[0] != desk.till.server_port], f"another host received a request: {ours}"
+    assert not [a for a in ours if a[0] != desk.shop.server_port], f"another host received a request: {ours}"
     paid = [json.loads(body) for _, _, path, _, body in ours if path == "/refunds"]
     assert paid == case.get("paid", []), f"paid: {paid}"
     reads = [path for _, method, path, _, _ in ours if (method, path) != ("POST", "/refunds")]

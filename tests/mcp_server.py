@@ -39,7 +39,7 @@ def serving():
 
 def check_protocol(client):
     """Checks everything that all revisions and transports have in common."""
-    client.begin()
+    client.initialize()
     names = {tool["name"] for tool in client.result("tools/list")["tools"]}
     assert {"echo", "asks", "aetheris_job", "aetheris_answer", "aetheris_signal", "aetheris_cancel"} <= names, names
     made = client.call("echo", {"n": 4})
@@ -126,7 +126,7 @@ def invalid_lines_are_rejected_and_the_next_ones_answered():
 def a_cancelled_request_is_not_answered_and_its_job_continues():
     with home() as h:
         client = Stdio(h, "agents.yaml")
-        client.begin()
+        client.initialize()
         held = client.message("tools/call", {"name": "holds", "arguments": {}})
         client.send(json.dumps(held))
         h.wait_for_hold()
@@ -268,7 +268,7 @@ def a_client_without_elicitation_gets_the_approval_as_text():
             "  told: { plan: [ { id: w, wait: { type: human, key: sum, answer: data } } ], output: \"${ .steps.w }\" }\n")
         server = Server(h, "buys.yaml")
         for revision in ("2024-11-05", "2025-06-18", LEGACY):
-            client = Http(server, revision).begin()
+            client = Http(server, revision).initialize()
             asked = client.call("buys")
             job, text = asked["_meta"]["aetheris/job"], asked["content"][0]["text"]
             approval = server.request("GET", f"/api/approvals?job={job}")[1]["approvals"][0]

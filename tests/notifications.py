@@ -149,7 +149,7 @@ def a_failing_notify_program_is_retried_and_blocks_no_job():
 def an_mcp_process_that_owns_its_store_notifies_each_question_once():
     with home() as h:
         program = prepare(h)
-        client = Stdio(h, "asks.yaml", "--notify", program).begin()
+        client = Stdio(h, "asks.yaml", "--notify", program).initialize()
         for agent in ("asks", "pays"):
             client.call(agent)
         until(lambda: len(lines(h)) >= 2)
@@ -157,7 +157,7 @@ def an_mcp_process_that_owns_its_store_notifies_each_question_once():
         assert sorted(one["kind"] for one in lines(h)) == ["approval", "wait"], lines(h)
         client.process.send_signal(signal.SIGKILL)
         client.process.wait()
-        client = Stdio(h, "asks.yaml", "--notify", program).begin()
+        client = Stdio(h, "asks.yaml", "--notify", program).initialize()
         client.call("doubts")
         until(lambda: len(lines(h)) >= 3)
         until(lambda: len(recorded_notifications(h)) == 3)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A planner, with the scripted model server and a till that counts its payments.
+"""A planner, with the scripted model server and a shop that counts its payments.
 
 A model-generated plan is checked, recorded and executed. A plan with an unknown tool is repaired once, or fails the job. A call
 that a policy denies or the agent does not grant is not made. A process killed at every failpoint requests no recorded answer
@@ -23,8 +23,8 @@ class Desk(shared.Desk):
     def __init__(self):
         super().__init__([KEY], SCENARIOS / "planner.json")
         self.write()
-        self.till.receipt = lambda body: {"of": body["order"], "amount": body["amount"]}
-        self.env |= {"SHOP_URL": self.till.url, "MODEL_URL": f"{self.open_models()}/v1", "MODEL_KEY": KEY, "MODEL": "planner"}
+        self.shop.receipt = lambda body: {"of": body["order"], "amount": body["amount"]}
+        self.env |= {"SHOP_URL": self.shop.url, "MODEL_URL": f"{self.open_models()}/v1", "MODEL_KEY": KEY, "MODEL": "planner"}
 
     def write(self, **changes):
         text = (ROOT / "examples/agents/planner.yaml").read_text()
@@ -53,7 +53,7 @@ def a_model_generated_plan_is_recorded_and_executed(desk):
     assert second["plan_input_hash"] == turns[0]["arguments_hash"], (second, turns[0])
     words = json.dumps(turns[0]["arguments"]["messages"])
     assert "Refunds an order" in words and "exclusiveMinimum" in words and KEY not in words, words
-    assert desk.requests() == 1 and desk.till.effects == {"/refunds": 1}, desk.till.effects
+    assert desk.requests() == 1 and desk.shop.effects == {"/refunds": 1}, desk.shop.effects
     trace = desk.run("trace", "t", code=0).stdout
     for node in ("planner", "order", "pay"):
         assert node in trace, trace
@@ -72,7 +72,7 @@ def an_invalid_plan_is_repaired_once_or_fails_the_job(desk):
     desk.expect_verified()
     done = desk.job("This is never a plan.", "bad", code=1)
     assert "plan_invalid" in done.stderr and "wire_money" in done.stderr, done.stderr
-    assert desk.requests() == 4 and desk.till.effects == {"/refunds": 1} and len(desk.plans("bad")) == 1, desk.till.effects
+    assert desk.requests() == 4 and desk.shop.effects == {"/refunds": 1} and len(desk.plans("bad")) == 1, desk.shop.effects
     desk.expect_verified("bad", "failed")
 
 
@@ -86,7 +86,7 @@ def a_planned_call_that_is_denied_or_not_granted_is_not_made(desk):
     done = desk.job("Refund order 43, please.", "ungranted", code=1)
     assert "plan_invalid" in done.stderr and "`refund`, which may not be called" in done.stderr, done.stderr
     assert desk.requests() == asked + 2 and len(desk.plans("ungranted")) == 1, "the model receives the reason before any call"
-    assert desk.till.effects == {}, desk.till.effects
+    assert desk.shop.effects == {}, desk.shop.effects
     desk.expect_verified("ungranted", "failed")
 
 
@@ -99,7 +99,7 @@ def a_planner_killed_at_every_failpoint_makes_one_plan_and_pays_once(desk):
         plan = desk.plans(f"calm-{durability}")[1]["plan_hash"]
         for point in points:
             job = job_name(durability, point)
-            paid, asked = desk.till.effects["/refunds"], desk.requests()
+            paid, asked = desk.shop.effects["/refunds"], desk.requests()
             died = desk.job(words, job, durability=durability, **exit_at(point))
             assert died.returncode in (0, 137), (point, died.stderr)
             if died.returncode:
@@ -108,7 +108,7 @@ def a_planner_killed_at_every_failpoint_makes_one_plan_and_pays_once(desk):
                 lived = desk.job(words, job, code=0, durability=durability)
                 assert lived.stdout == baseline.stdout, (point, lived.stdout)
                 assert desk.requests() - then <= 2 - known, (point, "a recorded answer was requested again")
-            assert desk.till.effects["/refunds"] - paid == 1, (point, desk.till.effects)
+            assert desk.shop.effects["/refunds"] - paid == 1, (point, desk.shop.effects)
             assert desk.requests() - asked <= 3, point
             assert [p["plan_hash"] for p in desk.plans(job)[1:]] == [plan], point
             desk.expect_verified(job)

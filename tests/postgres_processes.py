@@ -287,9 +287,9 @@ def a_tool_of_a_worker_can_neither_approve_its_payment_nor_create_a_key():
         worker = h.start("worker", "agents.yaml", "--json", env=env, prefix=attacks.as_user())
         assert worker.stdout.readline(), h.end(worker)
         decision = attacks.pending_payment(s)
-        tried = attacks.attack(s, {"on_tcp": [s.address, decision], "in_a_hidden_thread": [s.address],
+        tried = attacks.attack(s, {"on_tcp": [s.address, decision], "on_tcp_from_hidden_thread": [s.address],
                                        "after_the_main_thread": [s.address, str(h.path / "said.json")]})
-        tried["in_a_hidden_thread"].pop("unshared")
+        tried["on_tcp_from_hidden_thread"].pop("unshared")
         for attempt, result in tried.items():
             for name, answer in result.items():
                 assert attacks.is_forbidden(answer), (attempt, name, answer)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Recorded time, random numbers and ids: one value per step, wherever the process dies.
 
-A plan sends its values to a till, a loop returns them to its model. Both are killed at every failpoint, and with SIGKILL during
+A plan sends its values to a shop, a loop returns them to its model. Both are killed at every failpoint, and with SIGKILL during
 a call; the values recorded before are those sent afterwards. `redact --all` erases them, and the job can still be read. `check`
 rejects call settings of these tools.
 
@@ -28,7 +28,7 @@ tools:
   clock: { native: now, description: What time it is }
   dice: { native: random }
   id: { native: uuid }
-  pay: { description: Pay, http: { method: POST, url: "${ env.TILL }/payments" }, effect: idempotent }
+  pay: { description: Pay, http: { method: POST, url: "${ env.SHOP }/payments" }, effect: idempotent }
   slow:
     command: ["sh", "-c", "touch began; while [ ! -e go ]; do sleep 0.05; done"]
     effect: read
@@ -70,7 +70,7 @@ class Desk(shared.Desk):
         (self.path / "agents.yaml").write_text(AGENTS)
         (self.path / "teller.json").write_text(json.dumps(TELLER))
         self.scenarios += ["--scenario", self.path / "teller.json"]
-        self.env |= {"TILL": self.till.url, "MODELS": self.open_models(), "MODEL_KEY": KEY}
+        self.env |= {"SHOP": self.shop.url, "MODELS": self.open_models(), "MODEL_KEY": KEY}
 
     def job(self, agent, job="t", durability="fused", **more):
         return self.start(agent, {"message": "Go on."}, job, "--durability", durability, **more)
@@ -119,7 +119,7 @@ def killed_at_every_failpoint_hit(desk, agent):
         assert len(points) > 5, points
         for point in points:
             job = job_name(agent, durability, point)
-            paid = len(desk.till.paid)
+            paid = len(desk.shop.paid)
             died = desk.job(agent, job=job, durability=durability, **exit_at(point))
             assert died.returncode in (0, 137), (point, died.stderr)
             known = desk.values(job)
@@ -127,9 +127,9 @@ def killed_at_every_failpoint_hit(desk, agent):
                 desk.job(agent, job=job, code=0, durability=durability)
             values = desk.values(job)
             assert {effect: values[effect] for effect in known} == known, (point, known, values)
-            assert len(desk.till.paid) - paid == 1, (point, desk.till.paid)
+            assert len(desk.shop.paid) - paid == 1, (point, desk.shop.paid)
             at, = of_kind(values, "time")
-            assert desk.till.paid[-1][1]["at"] in (at["time"], at["ms"]), (point, desk.till.paid[-1], at)
+            assert desk.shop.paid[-1][1]["at"] in (at["time"], at["ms"]), (point, desk.shop.paid[-1], at)
             desk.expect_verified(job)
 
 
@@ -144,7 +144,7 @@ def a_loop_killed_at_every_failpoint_records_one_value_per_step(desk):
 def a_model_receives_the_value_and_the_error_for_invalid_bounds(desk):
     desk.job("teller", code=0)
     at, = of_kind(desk.values(), "time")
-    assert desk.till.paid == [("/payments", {"at": at["ms"]})], (desk.till.paid, at)
+    assert desk.shop.paid == [("/payments", {"at": at["ms"]})], (desk.shop.paid, at)
     chosen = next(e["payload"]["payload"] for e in desk.events() if e["payload"].get("kind") == "tool_choice")
     assert [call.get("refused", {}).get("code") for call in chosen["calls"]] == [None, None, "input_invalid"], chosen
     assert [e["type"] for e in desk.events()].count("tool_invocation_started") == 4, desk.events()

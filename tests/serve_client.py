@@ -149,7 +149,7 @@ class ForeignServer(Scripted):
 
     def do_GET(self):
         status, kind, body = self.answer
-        self.begin(status, kind, len(body))
+        self.send_head(status, kind, len(body))
         self.wfile.write(body)
 
 
@@ -160,7 +160,7 @@ class Endless(Scripted):
     sent = 0
 
     def do_GET(self):
-        self.begin()
+        self.send_head()
         if self.path == "/api/health":
             return self.wfile.write(b'{"status": "ok"}')
         with contextlib.suppress(OSError):
@@ -198,7 +198,7 @@ class Frozen(Scripted):
             Frozen.looked.wait(PATIENCE)
         body = b'{"status": "ok", "jobs": [], "next_cursor": null}'
         with contextlib.suppress(OSError):
-            self.begin(size=len(body))
+            self.send_head(size=len(body))
             self.wfile.write(body)
 
 

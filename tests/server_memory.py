@@ -38,7 +38,7 @@ def memory(process):
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def falls_to(process, most):
+def memory_falls_to(process, most):
     """Whether the memory falls to at most `most` within a few seconds."""
     try:
         until(lambda: memory(process) <= most, patience=10)
@@ -141,7 +141,7 @@ def a_thousand_unauthenticated_bodies_use_no_memory():
         for client in clients:
             client.close()
         assert s.get("/api/health")[0] == 200
-        assert falls_to(s.process, before + 16 * MIB), (memory(s.process) - before) / MIB
+        assert memory_falls_to(s.process, before + 16 * MIB), (memory(s.process) - before) / MIB
         expect(s.stop(), 0)
 
 
@@ -180,7 +180,7 @@ def slow_bodies_stay_within_the_shared_limit_and_small_requests_still_pass():
                 assert answer.startswith("HTTP/1.1 503") and "Retry-After: 1" in answer, answer
         for client in clients:
             client.close()
-        assert falls_to(s.process, before + 24 * MIB), (memory(s.process) - before) / MIB
+        assert memory_falls_to(s.process, before + 24 * MIB), (memory(s.process) - before) / MIB
         expect(s.stop(), 0)
 
 
@@ -227,7 +227,7 @@ def unread_large_responses_stay_within_the_shared_limit():
         assert status == 200
         size = len(json.dumps(trace))
         assert size > 3 * MIB, size
-        falls_to(s.process, 0)
+        memory_falls_to(s.process, 0)
         before = memory(s.process)
         clients = []
         for _ in range(ANSWERS_MAX // size + 20):
@@ -253,7 +253,7 @@ def unread_large_responses_stay_within_the_shared_limit():
         assert slowest < 20, slowest
         for client in clients:
             client.close()
-        assert falls_to(s.process, before + 48 * MIB), (memory(s.process) - before) / MIB
+        assert memory_falls_to(s.process, before + 48 * MIB), (memory(s.process) - before) / MIB
         expect(s.stop(), 0)
 
 
@@ -325,7 +325,7 @@ def unread_mcp_streams_stay_within_the_shared_limit():
         assert b"text/event-stream" in whole and b"notifications/progress" in whole, whole[:1000]
         size = len(whole)
         assert size > 3 * MIB and b'"isError":false' in whole, size
-        falls_to(s.process, 0)
+        memory_falls_to(s.process, 0)
         before = memory(s.process)
         clients, began = [], time.monotonic()
         for _ in range(ANSWERS_MAX // size + 40):
@@ -355,7 +355,7 @@ def unread_mcp_streams_stay_within_the_shared_limit():
         assert any(is_refused(client) for client in reversed(clients)) or filled > 10 and is_cut(clients[0]), filled
         for client in clients:
             client.close()
-        assert falls_to(s.process, before + 48 * MIB), (memory(s.process) - before) / MIB
+        assert memory_falls_to(s.process, before + 48 * MIB), (memory(s.process) - before) / MIB
         expect(s.stop(), 0)
 
 

@@ -167,7 +167,7 @@ class Stream:
                 return one[2]
         raise AssertionError(f"the stream ended without {name}: {[e[1] for e in self.seen]}")
 
-    def rest(self):
+    def read_to_end(self):
         while self.next():
             pass
         return self
@@ -294,7 +294,7 @@ def deltas_arrive_before_the_end_and_match_the_recorded_answer(desk):
     assert desk.job()["status"] == "running" and not recorded_answers(desk.events()), "deltas arrived only at the end"
     assert first["node_id"] == "a" and first["try"] == 1 and first["offset"] == 0 and LONG.startswith(first["text"]), first
     desk.gate.open.set()
-    stream.rest()
+    stream.read_to_end()
     ended = recorded_answers(desk.events())
     texts = stream.deltas()
     assert len([one for one in stream.seen if one[1] == "said"]) > 1, "there was only one delta"
@@ -326,10 +326,10 @@ def a_reader_that_reconnects_receives_the_whole_answer(desk):
     assert shown_text["offset"] == 0 and LONG.startswith(shown_text["text"]), shown_text
     assert not recorded_answers(desk.events()), "the delta was the complete answer"
     desk.gate.open.set()
-    again.rest()
+    again.read_to_end()
     assert list(again.deltas().values()) == [LONG], again.deltas()
     assert [int(i) for i, name, _ in again.seen if name != "said"] == list(range(last + 1, len(desk.events()) + 1))
-    assert Stream(desk, "j").rest().deltas() == {}, "an ended call has no deltas"
+    assert Stream(desk, "j").read_to_end().deltas() == {}, "an ended call has no deltas"
 
 
 @both
@@ -341,11 +341,11 @@ def a_crash_during_a_stream_records_no_partial_answer(desk):
     desk.kill()
     desk.gate.open.set()
     try:
-        stream.rest()
+        stream.read_to_end()
     except (http.client.IncompleteRead, ConnectionError):
         pass
     desk.serve()
-    again = Stream(desk, "j").rest()
+    again = Stream(desk, "j").read_to_end()
     job = desk.ended()
     assert job["status"] == "completed" and job["result"] == LONG, job
     ended = recorded_answers(desk.events())
@@ -363,7 +363,7 @@ def a_broken_stream_is_retried_and_deltas_carry_the_try_number(desk):
     for number, prompt in enumerate(("cut it", "error event")):
         name = f"j{number}"
         desk.create_job("talk", prompt, name)
-        stream = Stream(desk, name).rest()
+        stream = Stream(desk, name).read_to_end()
         job, ended = desk.ended(name), recorded_answers(desk.events(name))
         assert job["result"] == LONG, job
         codes = [p["error"]["code"] if p["outcome"] != "success" else "" for p in ended.values()]
@@ -387,7 +387,7 @@ def an_api_key_echoed_by_a_provider_is_redacted_from_deltas(desk):
             desk.create_job("talk", f"{name} in {size}s", job, held=True)
             stream = Stream(desk, job)
             desk.gate.open.set()
-            stream.rest()
+            stream.read_to_end()
             assert KEY.encode() not in stream.raw and ESCAPED.encode() not in stream.raw.replace(b"\\\\", b"\\"), job
             assert desk.ended(job)["result"] == expected, (job, desk.job(job)["result"])
             streamed += len(stream.deltas())
@@ -404,7 +404,7 @@ def a_cancel_closes_the_connection_and_ends_the_job(desk):
     assert not desk.gate.gone.is_set()
     desk.request("POST", "/api/jobs/j/cancel", {"reason": "enough"})
     assert desk.gate.gone.wait(PATIENCE), "the connection stayed open"
-    stream.rest()
+    stream.read_to_end()
     job = desk.ended()
     assert job["status"] == "cancelled" and not job.get("in_doubt"), job
     assert [p["error"]["code"] for p in recorded_answers(desk.events()).values()] == ["abandoned"], recorded_answers(desk.events())
@@ -427,7 +427,7 @@ def a_reader_that_does_not_read_blocks_no_job(desk):
     desk.create_job("beside", "b", "k")
     assert desk.ended("k")["result"] == "b"
     # It misses the last deltas, and no event: the events contain the answer.
-    stream.rest()
+    stream.read_to_end()
     slow.close()
     names = [name for _, name, _ in stream.seen]
     assert names[-1] == "job_completed", names

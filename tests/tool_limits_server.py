@@ -73,7 +73,7 @@ def expect_refused_over_tcp(s, attacks):
 @test
 def a_tool_cannot_create_a_key_over_tcp_from_a_thread_with_its_own_file_table():
     with serving_as_user() as s:
-        expect_refused_over_tcp(s, {"in_a_hidden_thread": [s.address]})
+        expect_refused_over_tcp(s, {"on_tcp_from_hidden_thread": [s.address]})
 
 
 @test
@@ -174,7 +174,7 @@ def a_tool_gets_only_its_own_files_and_variables():
 def a_process_that_outlives_its_supervisor_is_refused_and_killed():
     with serving_as_user(", sandbox: none") as s:
         out, here = s.h.path / "said.json", s.h.path / "here"
-        attack(s, {"survive": [socket_path(s), str(out), str(here)]}, status="parked")
+        attack(s, {"send_after_supervisor": [socket_path(s), str(out), str(here)]}, status="parked")
         pid = int(here.read_text())
         until(lambda: not pathlib.Path(f"/proc/{pid}").exists())
         assert not out.exists() or is_forbidden(json.loads(out.read_text())), out.read_text()
@@ -189,10 +189,10 @@ def a_tool_of_another_server_can_neither_approve_a_payment_nor_create_a_key():
         store = "sqlite:" + str(s.h.path / ".aetheris/aetheris.db")
         tried = attack(other, {"on_socket": [socket_path(s), decision], "on_tcp": [s.address, decision],
                                "detached": [socket_path(s), str(other.h.path / "said.json")],
-                               "in_a_hidden_thread": [s.address], "commands": [s.h.program, store, decision]})
+                               "on_tcp_from_hidden_thread": [s.address], "commands": [s.h.program, store, decision]})
         for name, (code, text) in tried.pop("commands").items():
             assert code != 0 and "forbidden" in text, (name, code, text)
-        assert tried["in_a_hidden_thread"].pop("unshared") == 0, tried
+        assert tried["on_tcp_from_hidden_thread"].pop("unshared") == 0, tried
         assert is_forbidden(tried.pop("detached")), tried
         for attempt, result in tried.items():
             for name, answer in result.items():
@@ -205,7 +205,7 @@ def a_tool_of_another_server_can_neither_approve_a_payment_nor_create_a_key():
 def a_process_that_outlives_its_supervisor_is_refused_by_another_server():
     with serving_as_user(", sandbox: none") as other, serving_as_user() as s:
         out = other.h.path / "said.json"
-        attack(other, {"outlive": [socket_path(s), s.address, str(out)]}, status="parked")
+        attack(other, {"send_to_other_server": [socket_path(s), s.address, str(out)]}, status="parked")
         for name, answer in json.loads(out.read_text()).items():
             assert is_forbidden(answer), (name, answer)
         assert no_key_was_created(s)

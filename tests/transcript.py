@@ -27,11 +27,11 @@ aetheris: 1
 tools:
   get_order:
     description: Look an order up
-    http: { method: GET, url: "${ env.TILL }/orders/${ .args.id }" }
+    http: { method: GET, url: "${ env.SHOP }/orders/${ .args.id }" }
     effect: read
   refund:
     description: Pay an order back
-    http: { method: POST, url: "${ env.TILL }/refunds" }
+    http: { method: POST, url: "${ env.SHOP }/refunds" }
     effect: idempotent
     approval: required
   say: { native: echo, effect: read }
@@ -55,7 +55,7 @@ class Desk(shared.Desk):
     def __init__(self):
         super().__init__([KEY], *(SCENARIOS / f"{name}.json" for name in ("refund", "instant")))
         (self.path / "agents.yaml").write_text(AGENTS)
-        self.env |= {"TILL": self.till.url, "MODELS": self.open_models(), "MODEL_KEY": KEY}
+        self.env |= {"SHOP": self.shop.url, "MODELS": self.open_models(), "MODEL_KEY": KEY}
 
     def job(self, agent, message, job="t", *words, **more):
         return self.start(agent, {"message": message}, job, *words, **more)

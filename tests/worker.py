@@ -427,13 +427,13 @@ def an_idle_worker_is_notified_of_a_job_that_another_process_creates():
         worker = Worker(h, "--listen", "127.0.0.1:0", env=env)
         send_request = HttpClient(worker.line["listening"])
 
-        def hints():
+        def hint_count():
             lines = [line for line in send_request("/metrics")[1].splitlines() if line.startswith("aetheris_store_hint_total ")]
             return int(lines[0].split()[1])
 
-        before = hints()
+        before = hint_count()
         create_job(h, env, "brief", "first")
-        until(lambda: hints() > before)
+        until(lambda: hint_count() > before)
         until(lambda: job(h, env, "first")["status"] == "completed")
         expect(worker.end(), 0)
 

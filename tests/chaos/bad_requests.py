@@ -277,18 +277,18 @@ class Process:
 
     def __init__(self, pid):
         self.pid = pid
-        self.fds, self.memory = self.look()
+        self.fds, self.memory = self.measure()
 
-    def look(self):
+    def measure(self):
         with open(f"/proc/{self.pid}/statm", encoding="ascii") as text:
             pages = int(text.read().split()[1])
         return len(os.listdir(f"/proc/{self.pid}/fd")), pages * os.sysconf("SC_PAGESIZE")
 
-    def grown(self):
+    def growth(self):
         """The measurements that did not return to their values once the rejected clients are gone."""
         give_up = time.monotonic() + PATIENCE_S
         while True:
-            fds, memory = self.look()
+            fds, memory = self.measure()
             what = [f"{fds} descriptors, {self.fds} before"] if fds > self.fds else []
             if memory > self.memory + RSS_SLACK:
                 what.append(f"{memory >> 20} MiB of memory, {self.memory >> 20} before")
@@ -344,7 +344,7 @@ def run(url, mark=None, pid=None):
             time.sleep(LINGER_S)
             costs = Process(pid)
     if costs:
-        wrong += costs.grown()
+        wrong += costs.growth()
     # Rejected, and the bytes after it on the connection are not parsed as a request.
     follow = request("GET /api/nothing HTTP/1.1", ["Content-Length: 5", "Transfer-Encoding: chunked"],
                      b"0\r\n\r\n") + request()

@@ -17,7 +17,7 @@ class Answer:
         return self.body.get("code", "") if isinstance(self.body, dict) and self.end != ACK else self.why
 
 
-def meaning(status, body):
+def end_of(status, body):
     if 200 <= status < 300:
         return ACK
     # 503 `unavailable` promises that nothing was changed; every other 5xx promises nothing.
@@ -40,7 +40,7 @@ def send_request(url, method, path, body=None, headers=None, timeout=10.0):
             said = json.loads(text) if "json" in answer.headers.get("Content-Type", "") else text.decode()
         except (OSError, http.client.HTTPException, ValueError) as error:
             return Answer(UNKNOWN, why=type(error).__name__)
-        return Answer(meaning(answer.status, said), answer.status, said)
+        return Answer(end_of(answer.status, said), answer.status, said)
     finally:
         connection.close()
 

@@ -454,14 +454,14 @@ class Failover(Fault):
     stores = ("postgres",)
 
     def run(self):
-        def meanwhile():
+        def during_outage():
             time.sleep(self.generator.uniform(2, 5))  # commits that only the two of them confirm
             self.world.note("outage", failover=True)
             if self.generator.random() < 0.5:
                 self.world.postgres.stall()
                 time.sleep(0.3)
                 self.world.count("waits for the standby cancelled", self.world.postgres.kill_backends(1, cancel=True))
-        self.world.postgres.failover(meanwhile)
+        self.world.postgres.failover(during_outage)
         self.world.count("failovers")
         self.world.note("outage_over")
 

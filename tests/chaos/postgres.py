@@ -49,8 +49,8 @@ class Postgres:
         self.stalled = int(self.sql("SELECT pid FROM pg_stat_replication").split()[0])
         os.kill(self.stalled, signal.SIGSTOP)
 
-    def failover(self, meanwhile):
-        """Creates a synchronous standby, runs `meanwhile()`, kills the primary and promotes the standby."""
+    def failover(self, during_outage):
+        """Creates a synchronous standby, runs `during_outage()`, kills the primary and promotes the standby."""
         server = self.script.Server.__new__(self.script.Server)
         server.__dict__.update(self.primary.__dict__)
         with self.script.socket.socket() as free:
@@ -64,7 +64,7 @@ class Postgres:
         self.sql("SELECT pg_reload_conf()")
         while "sync" not in self.sql("SELECT sync_state FROM pg_stat_replication").split():
             pass
-        meanwhile()
+        during_outage()
         self.primary.process.send_signal(signal.SIGQUIT)
         if self.stalled:
             time.sleep(0.2)  # it has its own SIGQUIT by now, and sends nothing more

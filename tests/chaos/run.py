@@ -63,7 +63,7 @@ class Operator:
         self.faulty = threading.Event()
         self.thread = threading.Thread(target=self.answer_at_once, daemon=True)
 
-    def begin(self):
+    def start(self):
         self.faulty.set()
         self.thread.start()
 
@@ -192,31 +192,31 @@ def drain(world, operator, jobs):
         time.sleep(0.5)
 
 
-def begin(world, server, *words):
+def ensure_running(world, server, *words):
     if not server.alive():
         server.start(words=words)
         if not server.ready():
             world.violation("start", f"{server.name} does not start any longer")
 
 
-def end(world, server):
+def stop_server(world, server):
     if server.alive() and not server.stop():
         world.violation("stop", f"{server.name} did not shut down in order: {server.process.returncode}")
 
 
 def check_server_works(world, server):
     """Checks that jobs run when the server is the only process that runs jobs."""
-    begin(world, server, *([] if not server.creates_jobs else ["--workers", "16"]))
+    ensure_running(world, server, *([] if not server.creates_jobs else ["--workers", "16"]))
     creator = server if server.creates_jobs else world.creators[0]
     if creator is not server:
-        begin(world, creator, "--workers", "0")
+        ensure_running(world, creator, "--workers", "0")
     for n in range(5):
         answer = send_request(creator.url, "POST", "/api/jobs?wait=20s", {"agent": "fan", "input": {"n": n, "list": [1, 2, 3, 4]}}, timeout=40)
         if answer.end != ACK or answer.body["status"] != "completed":
             world.violation("well_again", f"after the repair a job of {server.name} is {answer.status} "
                                           f"{str(answer.body)[:300]}")
     for one in {server, creator}:
-        end(world, one)
+        stop_server(world, one)
 
 
 def one_store(kind, options, minutes):
@@ -225,7 +225,7 @@ def one_store(kind, options, minutes):
     load = killer = operator = None
     crashed = True
     try:
-        world.begin()
+        world.start()
         deck = [fault(world, generator, options.long) for fault in faults.ALL
                 if kind in fault.stores and (not options.only or fault.name in options.only)]
         skipped = [f"{fault.name} (no {fault.missing()})" for fault in deck if fault.missing()]
@@ -236,7 +236,7 @@ def one_store(kind, options, minutes):
                                  str(0 if options.jobs else minutes * 60)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 text=True)
         operator = Operator(world)
-        operator.begin()
+        operator.start()
         began = time.monotonic()
         if options.kill_every:
             killer = faults.Killer(world, generator, options.kill_every)
@@ -277,11 +277,11 @@ def one_store(kind, options, minutes):
         drained = time.time() - healed
         for server in world.servers:  # each one restarts from the store
             server.busy = True
-            end(world, server)
+            stop_server(world, server)
         for server in world.servers:
             check_server_works(world, server)
         for server in world.servers:
-            begin(world, server)
+            ensure_running(world, server)
             server.busy = False
         export(world, options.long)
         (world.folder / "meta.json").write_text(json.dumps({

@@ -50,8 +50,8 @@ class Shop:
         self.made = {}   # key -> body of the answer that it got first
         self.seen = {}   # key -> requests so far
 
-    def fate(self, kind, key):
-        """What meets this request of the key: decided by the seed, the key's step and its number."""
+    def behavior_of(self, kind, key):
+        """How this request of the key is treated, determined by the seed, the key's step and its number."""
         number = self.seen[key] = self.seen.get(key, 0) + 1
         if self.calm:
             return "ok"
@@ -111,23 +111,23 @@ class Shop:
         kind, tool = parts
         if method != "POST" or kind not in ("idempotent", "once") or not call["key"]:
             return 404, {"error": "there is no such thing here"}
-        fate = self.fate(kind, call["key"])
-        if fate in ("refuse", "limited", "busy"):
-            await self.note(tool=tool, kind=kind, did="refused", answer=fate, **call)
-            return {"refuse": 503, "limited": 429, "busy": 409}[fate], {"error": fate}
-        if fate == "act_late":
+        behavior = self.behavior_of(kind, call["key"])
+        if behavior in ("refuse", "limited", "busy"):
+            await self.note(tool=tool, kind=kind, did="refused", answer=behavior, **call)
+            return {"refuse": 503, "limited": 429, "busy": 409}[behavior], {"error": behavior}
+        if behavior == "act_late":
             await asyncio.sleep(LATE_ACT_S)
-        if fate == "act_slow":
+        if behavior == "act_slow":
             await asyncio.sleep(SLOW_ACT_S * (zlib.crc32(call["key"].encode()) % 100) / 100)
-        body, durable = self.act(kind, tool, call, fate)
+        body, durable = self.act(kind, tool, call, behavior)
         await durable
-        if fate == "slow":
+        if behavior == "slow":
             await asyncio.sleep(SLOW_S)
-        if fate == "drop":
+        if behavior == "drop":
             return None
-        if fate == "fail_after":
+        if behavior == "fail_after":
             return 500, {"error": "it acted all the same"}
-        if fate == "hang":
+        if behavior == "hang":
             await asyncio.sleep(HANG_S)
         return 200, body
 

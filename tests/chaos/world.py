@@ -182,7 +182,7 @@ class World:
         path.write_text("\n".join(server.url for server in self.creators) + "\n")
         path.rename(self.folder / "urls")
 
-    def begin(self):
+    def start(self):
         self.open_store()
         for server in self.servers:
             server.start()

@@ -49,7 +49,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_FILES = 0x400
 EXIT_OF_A_THREAD = {"x86_64": 60}.get(os.uname().machine, 93)
 
-def in_a_hidden_thread(address):
+def on_tcp_from_hidden_thread(address):
     """Sends requests from a socket that only one thread has open."""
     found = {}
     def work():
@@ -189,7 +189,7 @@ def kill_supervisor():
             found[who] = "refused: " + error.strerror
     return found
 
-def survive(path, out, here):
+def send_after_supervisor(path, out, here):
     """Kills its supervisor, then sends a request."""
     if os.fork() == 0:
         os.setsid()
@@ -210,7 +210,7 @@ def survive(path, out, here):
     os.kill(SUPERVISOR, signal.SIGKILL)
     time.sleep(60)
 
-def outlive(path, address, out):
+def send_to_other_server(path, address, out):
     """Kills its supervisor while its server is stopped, then sends requests to another server."""
     if os.fork() == 0:
         os.setsid()

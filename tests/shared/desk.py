@@ -1,4 +1,4 @@
-"""The base of tests of agents: a folder, a till (an HTTP service that counts its payments) and the scripted model server."""
+"""The base of tests of agents: a folder, a shop (an HTTP service that counts its payments) and the scripted model server."""
 import collections
 import functools
 import http.server
@@ -20,11 +20,11 @@ SCENARIOS = SERVER.parent / "scenarios"
 PATIENCE = 120
 
 
-class Till(http.server.ThreadingHTTPServer):
+class Shop(http.server.ThreadingHTTPServer):
     """Returns orders and executes payments. A repeated key gets the first answer and pays nothing."""
 
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), TillRequest)
+        super().__init__(("127.0.0.1", 0), ShopRequest)
         self.lock = threading.Lock()
         self.answers = {}  # path: the answer there instead of an order
         self.receipt = lambda body: {"ok": True, "of": body}
@@ -52,7 +52,7 @@ class Till(http.server.ThreadingHTTPServer):
         self.server_close()
 
 
-class TillRequest(http.server.BaseHTTPRequestHandler):
+class ShopRequest(http.server.BaseHTTPRequestHandler):
     def answer(self, value):
         body = json.dumps(value).encode()
         self.send_response(200)
@@ -62,35 +62,35 @@ class TillRequest(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self):
-        till = self.server
-        with till.lock:
-            till.requests.append((self.path, None))
-        self.answer(till.answers.get(self.path) or {"id": self.path.rsplit("/", 1)[1], "total": 12})
+        shop = self.server
+        with shop.lock:
+            shop.requests.append((self.path, None))
+        self.answer(shop.answers.get(self.path) or {"id": self.path.rsplit("/", 1)[1], "total": 12})
 
     def do_POST(self):
-        till = self.server
+        shop = self.server
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         key = self.headers["idempotency-key"]
-        with till.lock:
-            till.requests.append((self.path, key))
-            till.tokens.add(self.headers["authorization"])
-            if key not in till.done:
-                till.paid.append((self.path, body))
-                till.done[key] = till.receipt(body)
-                till.on_payment()
-        self.answer(till.done[key])
+        with shop.lock:
+            shop.requests.append((self.path, key))
+            shop.tokens.add(self.headers["authorization"])
+            if key not in shop.done:
+                shop.paid.append((self.path, body))
+                shop.done[key] = shop.receipt(body)
+                shop.on_payment()
+        self.answer(shop.done[key])
 
     def log_message(self, *_):
         pass
 
 
 class Desk:
-    """The folder, the till and a model server that plays `scenarios`. No command may print a text of `secrets`."""
+    """The folder, the shop and a model server that plays `scenarios`. No command may print a text of `secrets`."""
     program = BIN
 
     def __init__(self, secrets, *scenarios):
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-desk-"))
-        self.till, self.secrets = Till(), secrets
+        self.shop, self.secrets = Shop(), secrets
         self.scenarios = [word for path in scenarios for word in ("--scenario", path)]
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
 
@@ -107,7 +107,7 @@ class Desk:
 
     def close(self):
         self.close_models()
-        self.till.close()
+        self.shop.close()
         shutil.rmtree(self.path, ignore_errors=True)
 
     def run(self, *words, code=None, **env):

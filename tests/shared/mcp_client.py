@@ -81,7 +81,7 @@ class Client:
     def call(self, tool, arguments=None, meta=None, **more):
         return self.result("tools/call", {"name": tool, "arguments": arguments or {}, **more}, meta)
 
-    def begin(self):
+    def initialize(self):
         if self.revision < MODERN:
             output = self.result("initialize", {"protocolVersion": self.revision, "capabilities": {},
                                                 "clientInfo": {"name": "t", "version": "1"}})

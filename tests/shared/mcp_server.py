@@ -153,8 +153,8 @@ class Server:
         if name == "reach":
             host, port = args["address"].split(":")
             return {"result": text(json.dumps({
-                "path": tried(lambda: open(args["path"], "rb").close()),
-                "address": tried(lambda: socket.create_connection((host, int(port)), 5).close())}))}
+                "path": attempt(lambda: open(args["path"], "rb").close()),
+                "address": attempt(lambda: socket.create_connection((host, int(port)), 5).close())}))}
         if name == "secret":
             return {"result": text("it is " + os.environ.get("TOKEN", "?"))}
         if name == "leak":
@@ -174,7 +174,7 @@ class Server:
         return {"result": text(reply, isError=args.get("how") == "fail", structuredContent={"said": reply})}
 
 
-def tried(action):
+def attempt(action):
     try:
         action()
         return "reached"

@@ -56,7 +56,7 @@ def serving(*words, env=None):
 class Scripted(http.server.BaseHTTPRequestHandler):
     """The handler of a test's own server: do_GET answers GET and POST."""
 
-    def begin(self, status=200, kind="application/json", size=None):
+    def send_head(self, status=200, kind="application/json", size=None):
         """Reads the request and sends the headers of the answer. Without a size the end of the connection ends the body."""
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.send_response(status)
