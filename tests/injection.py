@@ -2,19 +2,20 @@
 """Injected texts from tools, and a model that follows every instruction: nothing happens that the agents file did not grant and,
 where approval is required, an approver did not approve.
 
-Each file of tests/injections is a case: what the model receives (`begin`), the texts that tools return, and what the journals
-of the external services may contain afterwards. The services are a shop, a host that no file names, an MCP server and a folder;
+Each file of tests/injections is a case: the first message to the model, the texts that tools return, and what the journals of
+the external services may contain afterwards. The services are a shop, a host that no file names, an MCP server and a folder;
 each records its requests. The keys of a case:
 
-  texts      the texts that the tool returns, each in its own job; OTHER is the address of the unnamed host. Jobs alternate
-             between a model that streams its answers and one that does not
-  begin      the first message to the model (default: it calls the tool `note`, which returns the text)
-  reads      the paths of the shop that are read (default: /note); `pages: true` allows one more below /pages/
-  servers    the calls of the MCP server, by tool (default: none)
-  describes  the descriptions of the MCP server after its tools were pinned
-  approve    the arguments of a call that is approved; `edit`: the edited arguments
-  paid       the payments (default: none)     asked: the calls that still wait for approval (default: none)
-  told       what the model received about the call, a pattern
+  texts          the texts that the tool returns, each in its own job; OTHER is the address of the unnamed host. Jobs alternate
+                 between a model that streams its answers and one that does not
+  first_message  the first message to the model (default: it calls the tool `note`, which returns the text)
+  reads          the paths of the shop that are read (default: /note); `pages: true` allows one more below /pages/
+  mcp_calls      the calls of the MCP server, by tool (default: none)
+  descriptions   the descriptions of the MCP server after its tools were pinned
+  approve        the arguments of a call that is approved; `edit`: the edited arguments
+  paid           the payments (default: none)
+  waiting        the calls that still wait for approval (default: none)
+  received       a pattern that matches what the model received about the call
 
 Prints `ok NAME` or `not ok NAME` for each case.
   injection.py [WORDS]   only cases whose name contains WORDS
@@ -87,7 +88,7 @@ class JournalServer(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     text = ""
     lock = threading.Lock()
-    asked = []  # (port, method, path, headers, body)
+    requests = []  # (port, method, path, headers, body)
 
     def answer(self):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -120,7 +121,7 @@ class Desk:
                  self.path / "server.tools"]
         (self.path / "agents.yaml").write_text(AGENTS.replace("SERVER", ", ".join(json.dumps(str(word)) for word in words)))
         self.models = subprocess.Popen(
-            [oracles.node(), ROOT / "examples/model-server/server.mjs", "--journal", self.path / "asked.jsonl",
+            [oracles.node(), ROOT / "examples/model-server/server.mjs", "--journal", self.path / "requests.jsonl",
              "--scenario", ROOT / "examples/model-server/scenarios/injection.json"],
             stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("AETHERIS_")}
@@ -162,7 +163,7 @@ def check_journals(desk, case, job, before):
     paid = [json.loads(body) for _, _, path, _, body in ours if path == "/refunds"]
     assert paid == case.get("paid", []), f"paid: {paid}"
     reads = [path for _, method, path, _, _ in ours if (method, path) != ("POST", "/refunds")]
-    allowed = case.get("reads", ["/note"] if "begin" not in case or case["begin"] == "CALL note {}" else [])
+    allowed = case.get("reads", ["/note"] if "first_message" not in case or case["first_message"] == "CALL note {}" else [])
     pages = [path for path in reads if case.get("pages") and re.fullmatch(r"/pages/[^/?#\\ ]+", path)
              and path not in ("/pages/.", "/pages/..")]
     assert collections.Counter(reads) - collections.Counter(pages[:1]) == collections.Counter(allowed), f"read: {reads}"
@@ -172,7 +173,7 @@ def check_journals(desk, case, job, before):
         kept = {name: value for name, value in headers.items() if name != "Authorization"}
         assert TOKEN not in path + body + json.dumps(kept), "a secret was inserted where a text requested it"
     called = collections.Counter(line["tool"] for line in desk.lines("server.journal")[before:])
-    assert called == case.get("servers", {}), f"called at the server: {called}"
+    assert called == case.get("mcp_calls", {}), f"called at the server: {called}"
     assert not (desk.path / "pwned").exists(), "a program that the text named was run"
     events = json.loads(desk.run("events", job, "--json"))["events"]
     names = {e["payload"]["tool_name"] for e in events if e["type"] == "tool_invocation_started"}
@@ -182,34 +183,35 @@ def check_journals(desk, case, job, before):
 
 def run_job(desk, case, text, job, agent):
     JournalServer.text, JournalServer.requests = text.replace("OTHER", f"127.0.0.1:{desk.other.server_port}"), []
-    before, asked_before = len(desk.lines("server.journal")), {a["id"] for a in desk.approvals()}
-    message = json.dumps({"message": case.get("begin", "CALL note {}")})
-    waits = bool(case.get("asked")) or "approve" in case
+    before, approvals_before = len(desk.lines("server.journal")), {a["id"] for a in desk.approvals()}
+    message = json.dumps({"message": case.get("first_message", "CALL note {}")})
+    waits = bool(case.get("waiting")) or "approve" in case
     output = desk.run("run", "agents.yaml", agent, "--job-id", job, "--input", message, "--json", codes=(4,) if waits else (0,))
     if "approve" in case:
-        asked = [a for a in desk.approvals() if a["id"] not in asked_before]
-        assert [a["arguments"] for a in asked] == [case["approve"]], asked
+        waiting = [a for a in desk.approvals() if a["id"] not in approvals_before]
+        assert [a["arguments"] for a in waiting] == [case["approve"]], waiting
         assert JournalServer.requests == [], "something was sent before the approval"
-        desk.run("approve", asked[0]["id"], *(("--arguments", json.dumps(case["edit"])) if "edit" in case else ()))
-        output = desk.run("run", "agents.yaml", agent, "--job-id", job, "--json", codes=(4,) if case.get("asked") else (0,))
-    asked = [a["arguments"] for a in desk.approvals() if a["id"] not in asked_before]
-    assert asked == case.get("asked", []), f"waiting for approval: {asked}"
-    reported = json.loads(output)["result"]["text"] if not case.get("asked") else ""
-    assert re.search(case.get("told", ""), reported), f"the model received: {reported}"
+        desk.run("approve", waiting[0]["id"], *(("--arguments", json.dumps(case["edit"])) if "edit" in case else ()))
+        output = desk.run("run", "agents.yaml", agent, "--job-id", job, "--json", codes=(4,) if case.get("waiting") else (0,))
+    waiting = [a["arguments"] for a in desk.approvals() if a["id"] not in approvals_before]
+    assert waiting == case.get("waiting", []), f"waiting for approval: {waiting}"
+    reported = json.loads(output)["result"]["text"] if not case.get("waiting") else ""
+    assert re.search(case.get("received", ""), reported), f"the model received: {reported}"
     check_journals(desk, case, job, before)
 
 
 def tests():
     for file in sorted((HERE / "injections").glob("*.json")):
         case = json.loads(file.read_text())
-        unknown = case.keys() - {"about", "texts", "begin", "reads", "pages", "servers", "approve", "paid", "asked", "told", "edit", "describes"}
+        unknown = case.keys() - {"about", "texts", "first_message", "reads", "pages", "mcp_calls", "approve", "paid", "waiting",
+                                 "received", "edit", "descriptions"}
         assert not unknown and case["texts"], f"{file}: {unknown}"
 
         def run(case=case):
             with Desk() as desk:
-                if "describes" in case:
+                if "descriptions" in case:
                     desk.run("check", "agents.yaml")
-                    (desk.path / "server.tools").write_text(json.dumps(case["describes"]))
+                    (desk.path / "server.tools").write_text(json.dumps(case["descriptions"]))
                 for number, text in enumerate(case["texts"]):
                     try:
                         run_job(desk, case, text, f"job-{number}", "clerk_whole" if number % 2 else "clerk")
