@@ -134,10 +134,10 @@ def the_coding_example_makes_the_tests_pass():
 
 def refund(place, answer):
     place.run("refund_agent", "refund-43", "Refund order 43, please.", code=4, MODEL="refund")
-    asked = json.loads(place.aetheris("approvals", "--json"))["approvals"]
-    assert [(a["tool"], a["arguments"]) for a in asked] == [("refund", {"order": "43", "amount": 29})], asked
+    waiting = json.loads(place.aetheris("approvals", "--json"))["approvals"]
+    assert [(a["tool"], a["arguments"]) for a in waiting] == [("refund", {"order": "43", "amount": 29})], waiting
     assert not [line for line in place.lines("shop.journal") if line["kind"] == "effect"], "paid before the approval"
-    place.aetheris(answer, asked[0]["id"])
+    place.aetheris(answer, waiting[0]["id"])
     result = json.loads(place.run("refund_agent", "refund-43", MODEL="refund"))["result"]
     paid = [line["route"] for line in place.lines("shop.journal") if line["kind"] == "effect"]
     assert len(place.lines("model.journal")) == 3, "a recorded answer was requested again"

@@ -81,9 +81,9 @@ class Desk(shared.Desk):
 def a_call_that_a_policy_holds_is_made_once_after_approval(desk):
     desk.job(code=4, more=("--label", "tier=new"))
     assert desk.shop.paid == [], desk.shop.paid
-    asked = desk.approvals()
-    assert len(asked) == 1, asked
-    one = asked[0]
+    waiting = desk.approvals()
+    assert len(waiting) == 1, waiting
+    one = waiting[0]
     assert one["arguments"] == {"amount": 12, "order": "43"}, one
     assert one["arguments_hash"] == desk.hash_of(one["arguments"]), one
     assert (one["reason"], one["labels"], one["editable"]) == ("money leaves", {"tier": "new"}, True), one
@@ -116,12 +116,12 @@ def the_approver_sees_the_request_to_be_sent_without_secrets(desk):
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, stdin=subprocess.DEVNULL)
     try:
         server.stdout.readline()
-        asked = {one["job_id"]: one for one in desk.approvals()}
-        sends = asked["plain"]["sends"]
+        waiting = {one["job_id"]: one for one in desk.approvals()}
+        sends = waiting["plain"]["sends"]
         assert sends["method"] == "POST" and sends["url"].startswith(desk.shop.url + "/refunds/4%E2%80%AE3%2F"), sends
         assert sends["headers"]["Authorization"] == "Bearer secret:SHOP_TOKEN", sends
         assert json.loads(sends["body"]) == {"order": hostile, "amount": 5}, sends
-        assert asked["stamp"]["sends"]["argv"] == ["echo", "for Ada; rm -rf /"], asked["stamp"]
+        assert waiting["stamp"]["sends"]["argv"] == ["echo", "for Ada; rm -rf /"], waiting["stamp"]
         text = desk.run("approvals", code=0).stdout
         assert "\u202e" not in text and "\u0007" not in text and "\\u202e" in text, repr(text)
         assert "sends:     POST " + desk.shop.url in text and "secret:SHOP_TOKEN" in text, text

@@ -84,7 +84,7 @@ class Models:
 
     def __init__(self, h):
         (h.path / "led.yaml").write_text(LED)
-        self.journal = h.path / "asked.jsonl"
+        self.journal = h.path / "requests.jsonl"
         folder = ROOT / "examples/model-server"
         self.process = subprocess.Popen(
             ["node", folder / "server.mjs", "--journal", self.journal, "--scenario", folder / "scenarios/instant.json"],

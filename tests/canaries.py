@@ -136,13 +136,13 @@ class EchoServer(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def answer(self):
-        asked = self.rfile.read(int(self.headers.get("content-length", 0)))
+        request = self.rfile.read(int(self.headers.get("content-length", 0)))
         given = self.headers.get("x-api-key") or self.headers.get("authorization", "").removeprefix("Bearer ")
         EchoServer.seen.add(given)
         echoed = EchoServer.instead or given
         text = " ".join(spellings(echoed))
         if self.path.startswith("/v1/"):
-            return self.model(json.loads(asked), echoed, text)
+            return self.model(json.loads(request), echoed, text)
         if self.path == "/tells":
             return self.respond(200, "application/json", json.dumps({"text": text, text: 1, "id": echoed}).encode(), [("x-said", echoed)])
         if self.path == "/plain":
@@ -175,7 +175,7 @@ class EchoServer(http.server.BaseHTTPRequestHandler):
         if way == "breaks":  # short enough to be shown whole in the error for an unreadable answer
             both = f"{echoed} {spellings(echoed)[-1]}"
             step = -(-len(both) // 4)
-            self.wfile.write("".join(self.piece(messages, both[at:at + step]) for at in range(0, len(both), step)).encode() + b"data: {garbage\n\n")
+            self.wfile.write("".join(self.fragment(messages, both[at:at + step]) for at in range(0, len(both), step)).encode() + b"data: {garbage\n\n")
             return
         events = list(self.message_events(text, calls) if messages else self.chat_events(text, calls))
         for number, event in enumerate(events):
@@ -192,7 +192,7 @@ class EchoServer(http.server.BaseHTTPRequestHandler):
             self.wfile.flush()
 
     @staticmethod
-    def piece(messages, text):
+    def fragment(messages, text):
         if messages:
             return f'data: {{"type":"content_block_delta","index":0,"delta":{{"type":"text_delta","text":{json.dumps(text)}}}}}\n\n'
         return f'data: {{"choices":[{{"delta":{{"content":{json.dumps(text)}}}}}]}}\n\n'
@@ -324,9 +324,9 @@ def run_by_commands(loud=False):
             place.run("check", "agents.yaml", codes=(0, 1))
             place.run("run", "agents.yaml", "all", "--job-id", "j", "--input", json.dumps(INPUT), codes=(4,), where="run")
             place.run("approvals")
-            asked = json.loads(place.run("approvals", "--json"))["approvals"][0]["id"]
+            approval = json.loads(place.run("approvals", "--json"))["approvals"][0]["id"]
             arguments = json.dumps({"of": CANARIES["LOUD"] if loud else "edited"})
-            place.run("approve", asked, "--arguments", arguments, where="approve")
+            place.run("approve", approval, "--arguments", arguments, where="approve")
             place.run("run", "agents.yaml", "all", "--job-id", "j", "--json", where="run again")
             for words in (("job", "j"), ("job", "j", "--json"), ("events", "j"), ("events", "j", "--json"), ("trace", "j"),
                           ("trace", "j", "--json"), ("verify", "j", "--json"), ("replay", "j", "--json"), ("inspect",), ("audit",),
@@ -366,10 +366,10 @@ def run_by_server(loud=False):
             # A slow reader misses deltas of ended calls, so no call may end before these are read.
             until(lambda: repeats(b"\n".join(joined_deltas(b"".join(received))), loud))
             EchoServer.gate.set()
-            asked = until(lambda: json.loads(send_request("/api/approvals"))["approvals"])[0]
-            place.preview = asked["sends"]
+            approval = until(lambda: json.loads(send_request("/api/approvals"))["approvals"])[0]
+            place.preview = approval["sends"]
             arguments = {"of": CANARIES["LOUD"] if loud else "edited"}
-            send_request(f"/api/approvals/{asked['id']}", {"decision": "approve", "arguments": arguments}, "approve")
+            send_request(f"/api/approvals/{approval['id']}", {"decision": "approve", "arguments": arguments}, "approve")
             until(lambda: json.loads(send_request("/api/jobs/j"))["status"] == "completed")
             for path in ("/api/jobs/j/events?limit=1000", "/api/jobs/j/trace", "/api/tools", "/api/agents", "/api/workers", "/metrics"):
                 send_request(path)

@@ -103,8 +103,8 @@ def model_that_calls(arguments):
 
     class Model(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            last = asked["messages"][-1]
+            request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            last = request["messages"][-1]
             message = {"role": "assistant", "content": "Done."}
             if last["role"] == "tool":
                 received.append(last["content"])

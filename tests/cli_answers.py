@@ -113,8 +113,8 @@ def a_rejection_prints_what_the_job_does_next():
         for agent, then, code in (("stops", "the job fails at node b", 1),
                                   ("goes_on", "node b fails and the job continues", 0)):
             expect(h.run("run", "ask.yaml", agent, "--job-id", agent), 4)
-            asked = expect(h.run("approvals", "--json"), 0).json()["approvals"][0]["id"]
-            result = expect(h.run("reject", asked), 0)
+            approval = expect(h.run("approvals", "--json"), 0).json()["approvals"][0]["id"]
+            result = expect(h.run("reject", approval), 0)
             assert result.out == "rejected\n", result
             assert result.err.startswith(f"When a process runs the job next, {then}.\nTo continue, run: "), result
             expect(h.run("run", "ask.yaml", "--job-id", agent), code)
@@ -260,18 +260,18 @@ def approvals_signals_and_messages_are_requested_and_answered():
         result = expect(h.run("run", "people.yaml", "buys", "--job-id", "b"), 4)
         commands = re.findall(r"(?:answer|or|then): +(aetheris .*)", result.err)
         assert [shlex.split(c)[1] for c in commands] == ["approve", "reject", "run"], result
-        asked = expect(h.run("approvals", "--json"), 0).json()["approvals"]
-        assert [a["kind"] for a in asked] == ["call"] and asked[0]["arguments"] == {"n": 5}, asked
+        waiting = expect(h.run("approvals", "--json"), 0).json()["approvals"]
+        assert [a["kind"] for a in waiting] == ["call"] and waiting[0]["arguments"] == {"n": 5}, waiting
         for seen in (result.err, expect(h.run("job", "b"), 0).out):
             assert "approval of the call of tool \"buy\"" in seen and 'arguments: {"n":5}' in seen, seen
-            assert "aetheris approvals\n" in seen and f"aetheris approve {asked[0]['id']}\n" in seen, seen
+            assert "aetheris approvals\n" in seen and f"aetheris approve {waiting[0]['id']}\n" in seen, seen
         wait, = expect(h.run("job", "b", "--json"), 0).json()["waits"]
-        assert (wait["tool"], wait["arguments"], wait["approval_id"], wait["answer"]) == ("buy", {"n": 5}, asked[0]["id"], "decision"), wait
+        assert (wait["tool"], wait["arguments"], wait["approval_id"], wait["answer"]) == ("buy", {"n": 5}, waiting[0]["id"], "decision"), wait
         assert commands[0] in expect(h.run("trace", "b"), 0).out
         expect(h.run("pause", "b"), 0)
         assert expect(h.run("job", "b", "--json"), 0).json()["parked"]["until"] == "resume"
         expect(run_printed(h, commands[0]), 0)
-        expect(h.run("reject", asked[0]["id"]), 5)
+        expect(h.run("reject", waiting[0]["id"]), 5)
         expect(h.run("approve", "b.0123456789abcdef"), 3)
         expect(h.run("resume", "b"), 0)
         expect(h.run("resume", "b"), 5)

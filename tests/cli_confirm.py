@@ -135,8 +135,8 @@ def after_a_crash_human_mode_asks_an_operator_about_a_changed_charge():
         job = expect(h.run("job", "c", "--json"), 0).json()
         assert (job["status"], job["parked"]["until"]) == ("parked", "confirmation"), job
         assert job["parked"]["reason"] == "replay_verification_human_required"
-        asked = expect(h.run("approvals", "--json"), 0).json()["approvals"]
-        assert [(a["kind"], a["tool"], a["node_id"]) for a in asked] == [("confirmation", "charge", "pay")], asked
+        waiting = expect(h.run("approvals", "--json"), 0).json()["approvals"]
+        assert [(a["kind"], a["tool"], a["node_id"]) for a in waiting] == [("confirmation", "charge", "pay")], waiting
         assert "which has changed" in expect(h.run("approvals"), 0).out
         assert "not_paused" in expect(h.run("resume", "c"), 5).err
         expect(h.run(*commands[0].split(), "--note", "it was me"), 0)

@@ -91,18 +91,18 @@ def rebuild_restores_the_rows_of_every_kind_of_job():
 @test
 def rebuild_restores_the_request_of_an_idempotency_key():
     with home() as h:
-        asked = ["run", "agents.yaml", "asks", "--detach", "--idempotency-key", "k", "--priority", "3", "--queue", "slow",
+        command = ["run", "agents.yaml", "asks", "--detach", "--idempotency-key", "k", "--priority", "3", "--queue", "slow",
                  "--deadline", "1h"]
-        job = expect(h.run(*asked), 0).out
+        job = expect(h.run(*command), 0).out
         before = rows_of(h.store)
         assert expect(h.run("rebuild", "--check", "--json"), 0).json()["ok"]
         run_sql(h.store, "UPDATE jobs SET request_hash = x'00'")
         expect(h.run("rebuild"), 0)
         assert rows_of(h.store)["jobs"] == before["jobs"]
-        assert expect(h.run(*asked), 0).out == job
+        assert expect(h.run(*command), 0).out == job
         for other in (["--priority", "4"], ["--queue", "fast"], ["--deadline", "2h"]):
-            name = asked.index(other[0])
-            expect(h.run(*asked[:name], *other, *asked[name + 2:]), 5)
+            name = command.index(other[0])
+            expect(h.run(*command[:name], *other, *command[name + 2:]), 5)
 
 
 @test

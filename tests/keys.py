@@ -73,20 +73,20 @@ def every_route_accepts_exactly_the_roles_of_its_contract():
         seen = 0
         for method, path, operation in operations(document):
             body = {} if method in ("POST", "PUT") else None
-            asked = operation["security"]
+            required = operation["security"]
             for name, headers in bad.items():
                 answer = send_request_from(s, 2 + seen % 200, method, path, body, headers)
-                if asked:
+                if required:
                     assert code(answer) == (401, "unauthorized"), (method, path, name, answer)
                 else:
                     assert answer[0] == 200, (method, path, name, answer)
             for role in ROLES:
                 answer = s.request(method, path, body, bearer(s.keys[role]))
-                may = not asked or role in asked[0]["key"]
+                may = not required or role in required[0]["key"]
                 assert (code(answer) == (403, "forbidden")) == (not may), (method, path, role, answer)
                 assert answer[0] != 401, (method, path, role, answer)
                 if not may:
-                    for name in asked[0]["key"]:
+                    for name in required[0]["key"]:
                         assert name in answer[1]["detail"], answer
                 seen += 1
         assert seen >= 5 * 30, seen
@@ -332,9 +332,9 @@ agents:
         operator, approver = bearer(keys["operator"]), bearer(keys["approver"])
         s.post("/api/jobs", {"agent": "pays", "id": "j"}, headers=operator)
         until(lambda: s.get("/api/approvals", headers=operator)[1]["approvals"])
-        asked = s.get("/api/approvals", headers=operator)[1]["approvals"][0]
+        approval = s.get("/api/approvals", headers=operator)[1]["approvals"][0]
         yes = {"decision": "approve"}
-        assert code(s.post("/api/approvals/" + asked["id"], yes, headers=operator)) == (403, "forbidden")
+        assert code(s.post("/api/approvals/" + approval["id"], yes, headers=operator)) == (403, "forbidden")
         key = s.get("/api/jobs/j", headers=operator)[1]["waits"][0]["correlation_key"]
         for more in ({}, {"wait_type": "human"}, {"buffer": True}):
             answer = s.post("/api/jobs/j/signal", {"correlation_key": key, "payload": yes, **more}, headers=operator)
@@ -344,7 +344,7 @@ agents:
         answer = s.post("/api/jobs/j/plan", {"task_graph": graph}, headers=operator)
         assert code(answer) == (403, "forbidden"), answer
         env = {"AETHERIS_URL": s.url, "AETHERIS_API_KEY": keys["approver"]}
-        assert expect(h.run("approve", asked["id"], env=env), 0).out == "approved\n"
+        assert expect(h.run("approve", approval["id"], env=env), 0).out == "approved\n"
         until(lambda: s.get("/api/jobs/j", headers=approver)[1]["status"] == "completed")
         assert code(s.post("/api/jobs", {"agent": "pays"}, headers=approver)) == (403, "forbidden")
 

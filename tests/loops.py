@@ -88,9 +88,9 @@ class Desk(shared.Desk):
 def a_refund_waits_for_approval_and_is_paid_once(desk):
     desk.job("refund", "Refund order 43, please.", code=4)
     assert desk.shop.effects == {}, desk.shop.effects
-    asked = desk.approvals()
-    assert [(a["tool"], a["arguments"]) for a in asked] == [("refund", {"order": "43", "amount": 12})], asked
-    desk.run("approve", asked[0]["id"], code=0)
+    waiting = desk.approvals()
+    assert [(a["tool"], a["arguments"]) for a in waiting] == [("refund", {"order": "43", "amount": 12})], waiting
+    desk.run("approve", waiting[0]["id"], code=0)
     result = json.loads(desk.job("refund", "Refund order 43, please.", code=0).stdout)
     assert result["text"] == "12 EUR was refunded for order 43." and result["turns"] == 3, result
     assert desk.shop.effects == {"/refunds": 1}, desk.shop.effects
@@ -104,8 +104,8 @@ def a_refund_waits_for_approval_and_is_paid_once(desk):
 
 def a_rejection_is_returned_to_the_model(desk):
     desk.job("refund", "Refund order 43, please.", code=4)
-    asked = desk.approvals()
-    desk.run("reject", asked[0]["id"], code=0)
+    waiting = desk.approvals()
+    desk.run("reject", waiting[0]["id"], code=0)
     result = json.loads(desk.job("refund", "Refund order 43, please.", code=0).stdout)
     assert result["text"].startswith("Nothing was refunded"), result
     assert desk.shop.effects == {}, desk.shop.effects
@@ -169,25 +169,25 @@ def a_loop_killed_at_every_failpoint_pays_once_per_call(desk):
             points = failpoint_hits(traced)
         for point in points:
             job = job_name(durability, point)
-            before, asked_before = desk.shop.effects["/payments"], len(desk.model_requests())
+            before, requests_before = desk.shop.effects["/payments"], len(desk.model_requests())
             died = desk.job("two", "Go on.", job=job, durability=durability, **exit_at(point))
             assert died.returncode in (0, 137), (point, died.stderr)
             recorded = [e for e in desk.events(job) if e["type"] == "tool_invocation_finished"]
-            asked_then = len(desk.model_requests()) - asked_before
+            requests_then = len(desk.model_requests()) - requests_before
             if died.returncode:
                 lived = desk.job("two", "Go on.", job=job, code=0, durability=durability)
                 assert lived.stdout == baseline.stdout, (point, lived.stdout)
             assert desk.shop.effects["/payments"] - before == 2, (point, desk.shop.effects)
-            asked = len(desk.model_requests()) - asked_before
-            assert asked <= 4, (point, asked)
-            assert len(recorded) == 0 or asked - asked_then <= 3, (point, asked)
+            requests = len(desk.model_requests()) - requests_before
+            assert requests <= 4, (point, requests)
+            assert len(recorded) == 0 or requests - requests_then <= 3, (point, requests)
             desk.expect_verified(job)
 
 
 def a_retry_resumes_at_the_turn_in_which_the_model_server_failed(desk):
     baseline = desk.job("two", "Go on.", job="calm", code=0)
-    paid, asked = desk.shop.effects["/payments"], len(desk.model_requests())
-    assert (paid, asked) == (2, 3), (paid, asked)
+    paid, requests = desk.shop.effects["/payments"], len(desk.model_requests())
+    assert (paid, requests) == (2, 3), (paid, requests)
     desk.shop.requests.clear()
     # with the second payment, before the third turn
     desk.shop.on_payment = lambda: desk.shop.effects["/payments"] == 4 and desk.close_models()
@@ -203,8 +203,8 @@ def a_retry_resumes_at_the_turn_in_which_the_model_server_failed(desk):
     assert desk.shop.requests == before and desk.shop.effects["/payments"] == 4, desk.shop.requests
     keys = [key for path, key in desk.shop.requests if key]
     assert len(keys) == len(set(keys)) == 2, keys
-    asked = desk.model_requests()
-    assert [line["turn"] for line in asked] == [1, 2, 3, 1, 2, 3], asked
+    requests = desk.model_requests()
+    assert [line["turn"] for line in requests] == [1, 2, 3, 1, 2, 3], requests
     desk.expect_verified("t", "failed")
     seen = desk.expect_verified("t2")
     assert seen["usage"]["model_calls"] == 1, seen["usage"]

@@ -29,7 +29,7 @@ ALL_TOOLS = {"echo": ("s.echo", {"text": "hello"}), "sum": ("s.sum", {"a": 1, "b
              "pay": ("s.pay", {}), "route": ("s.route", {"region": "Zürich"})}
 
 
-def check_outcomes(h, era, asked):
+def check_outcomes(h, era, answers):
     """Every outcome of a call (docs/specification.md)."""
     assert expect(h.run("run", "agents.yaml", "echo"), 0).out.strip() == "hello"
     assert json.loads(expect(h.run("run", "agents.yaml", "sum"), 0).out) == {"sum": 3}
@@ -45,7 +45,7 @@ def check_outcomes(h, era, asked):
     if era == "modern":
         assert expect(result, 1).json()["error"]["code"] == "input_required", result
     else:
-        assert expect(result, 0).json()["result"] == asked, result
+        assert expect(result, 0).json()["result"] == answers, result
     paid = expect(h.run("run", "agents.yaml", "pay", "--only", "--json"), 0).json()
     key = calls(h, "pay")[0]["key"]
     assert paid["result"] == f"paid {key}" and key.startswith(f"aetheris:{paid['id']}:"), paid

@@ -241,19 +241,19 @@ def questions_are_answered_through_the_client():
         assert server.request("PUT", "/api/agents/person", asks)[0] == 201
         client = Http(server, MODERN, {**ELICITATION, **TASKS})
         task = client.call("person")
-        asked = until(lambda: (seen := client.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "input_required" and seen)
-        (key, question), = asked["inputRequests"].items()
+        waiting = until(lambda: (seen := client.result("tasks/get", {"taskId": task["taskId"]}))["status"] == "input_required" and seen)
+        (key, question), = waiting["inputRequests"].items()
         SCHEMAS.check(MODERN, "ElicitRequest", question)
         client.result("tasks/update", {"taskId": task["taskId"],
                                        "inputResponses": {key: {"action": "accept", "content": {"decision": "approve"}}}})
         until(lambda: client.result("tasks/get", {"taskId": task["taskId"]})["status"] == "completed")
         # Without tasks the result contains the question, and the call is repeated with the answer.
         client = Http(server, MODERN, ELICITATION)
-        asked = client.call("person")
-        assert asked["resultType"] == "input_required", asked
-        SCHEMAS.check(MODERN, "InputRequiredResult", asked)
-        (key, _), = asked["inputRequests"].items()
-        done = client.call("person", requestState=asked["requestState"],
+        waiting = client.call("person")
+        assert waiting["resultType"] == "input_required", waiting
+        SCHEMAS.check(MODERN, "InputRequiredResult", waiting)
+        (key, _), = waiting["inputRequests"].items()
+        done = client.call("person", requestState=waiting["requestState"],
                            inputResponses={key: {"action": "accept", "content": {"decision": "approve"}}})
         assert done["structuredContent"] == "went on", done
         assert len(server.get("/api/jobs")[1]["jobs"]) == 2
@@ -269,17 +269,17 @@ def a_client_without_elicitation_gets_the_approval_as_text():
         server = Server(h, "buys.yaml")
         for revision in ("2024-11-05", "2025-06-18", LEGACY):
             client = Http(server, revision).initialize()
-            asked = client.call("buys")
-            job, text = asked["_meta"]["aetheris/job"], asked["content"][0]["text"]
+            waiting = client.call("buys")
+            job, text = waiting["_meta"]["aetheris/job"], waiting["content"][0]["text"]
             approval = server.request("GET", f"/api/approvals?job={job}")[1]["approvals"][0]
             for word in ('the call of tool "buy"', '{"n":5}', approval["id"], "aetheris_answer"):
                 assert word in text, (revision, word, text)
-            if "structuredContent" in asked:
-                wait, = asked["structuredContent"]["waits"]
+            if "structuredContent" in waiting:
+                wait, = waiting["structuredContent"]["waits"]
                 assert (wait["tool"], wait["arguments"], wait["approval_id"]) == ("buy", {"n": 5}, approval["id"]), wait
                 assert wait["correlation_key"] == approval["correlation_key"], wait
             else:
-                assert revision < "2025-06-18", asked
+                assert revision < "2025-06-18", waiting
             # The command in the text answers the question.
             result = json.loads(re.search(r"aetheris_answer (\{.*\})", text)[1].replace('"approve" or "reject"', '"approve"'))
             assert not client.call("aetheris_answer", result)["isError"]
@@ -337,21 +337,21 @@ def a_2025_client_answers_questions_as_documented():
         server = Server(h, "asks.yaml")
         page = (ROOT / "docs/mcp-server.md").read_text()
         yes, job = {"job_id": "JOB", "decision": "approve"}, {"job_id": "JOB", "wait_seconds": 30}
-        asked, done, again, other, shown = official_client_calls(server, ("refund", {}), ("aetheris_answer", yes), ("aetheris_answer", yes),
+        waiting, done, again, other, shown = official_client_calls(server, ("refund", {}), ("aetheris_answer", yes), ("aetheris_answer", yes),
                                                 ("aetheris_answer", {**yes, "decision": "reject"}), ("aetheris_job", job))
-        assert "    " + as_on_the_page(asked["content"][0]["text"]).replace("\n", "\n    ") in page, asked
-        wait, = asked["structuredContent"]["waits"]
+        assert "    " + as_on_the_page(waiting["content"][0]["text"]).replace("\n", "\n    ") in page, waiting
+        wait, = waiting["structuredContent"]["waits"]
         assert (wait["answer"], wait["tool"], wait["arguments"], wait["question"]) == ("decision", "pay", {"amount": 12}, None), wait
         assert not done["isError"] and not again["isError"] and again["structuredContent"]["duplicate"], again
         assert other["isError"] and other["structuredContent"]["outcome"] == "approved", other
         assert shown["structuredContent"] == {"amount": 12}, shown
 
         form = {"job_id": "JOB", "payload": {"n": 3}}
-        asked, wrong, done, again, signs, signed, shown = official_client_calls(
+        waiting, wrong, done, again, signs, signed, shown = official_client_calls(
             server, ("seats", {}), ("aetheris_answer", {"job_id": "JOB", "payload": {"n": 0}}), ("aetheris_answer", form),
             ("aetheris_answer", form), ("aetheris_job", job), ("aetheris_answer", yes), ("aetheris_job", job))
-        assert "    " + as_on_the_page(asked["content"][0]["text"]).replace("\n", "\n    ") in page, asked
-        wait, = asked["structuredContent"]["waits"]
+        assert "    " + as_on_the_page(waiting["content"][0]["text"]).replace("\n", "\n    ") in page, waiting
+        wait, = waiting["structuredContent"]["waits"]
         assert wait["answer"] == "data" and wait["question"]["schema"]["required"] == ["n"], wait
         assert wrong["isError"] and "/n" in wrong["content"][0]["text"], wrong
         assert not done["isError"] and (again["isError"] or again["structuredContent"]["duplicate"]), again

@@ -107,7 +107,7 @@ class Desk:
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-providers-"))
         self.write()
         (self.path / "talk.json").write_text(json.dumps(TALK))
-        self.journal = self.path / "asked.jsonl"
+        self.journal = self.path / "requests.jsonl"
         self.server = subprocess.Popen(
             [oracles.node(), SERVER, "--key", KEY, "--journal", self.journal, "--scenario", *SCENARIOS, self.path / "talk.json"],
             stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
@@ -163,18 +163,18 @@ def price_of(usage, cached="0.25"):
 def a_plan_uses_the_providers_protocol_and_records_one_format(desk):
     result = desk.run_agent("talk", "rain").stdout
     assert result == "You said: Tell me about rain; I was told: Be brief..\n", result
-    asked = desk.requests()
-    assert [(a["path"], a["model"], a["answer"]) for a in asked] == [(PATHS[desk.provider], "talk", "say")] * 2, asked
-    assert len({a["headers"]["idempotency-key"] for a in asked}) == 2, asked
+    requests = desk.requests()
+    assert [(a["path"], a["model"], a["answer"]) for a in requests] == [(PATHS[desk.provider], "talk", "say")] * 2, requests
+    assert len({a["headers"]["idempotency-key"] for a in requests}) == 2, requests
     if desk.provider == "anthropic":
-        assert {a["headers"]["anthropic-version"] for a in asked} == {"2023-06-01"}, asked
+        assert {a["headers"]["anthropic-version"] for a in requests} == {"2023-06-01"}, requests
     assert desk.run_agent("talk", "rain").stdout == result and len(desk.requests()) == 2, "the same job makes no further call"
     job, events = desk.job()
     for one in committed(events):
         assert one["llm_provider"] == desk.provider and one["llm_model"] == "talk", one
-    requests = [e["payload"]["arguments"] for e in events if e["type"] == "tool_invocation_started"]
-    assert requests[0].get("max_tokens") == (4096 if desk.provider == "anthropic" else None), requests[0]
-    assert requests[1]["max_tokens"] == 100 and len(requests[1]["messages"]) == 5, requests[1]
+    recorded = [e["payload"]["arguments"] for e in events if e["type"] == "tool_invocation_started"]
+    assert recorded[0].get("max_tokens") == (4096 if desk.provider == "anthropic" else None), recorded[0]
+    assert recorded[1]["max_tokens"] == 100 and len(recorded[1]["messages"]) == 5, recorded[1]
     answers = [e["payload"]["result"] for e in events if e["type"] == "tool_invocation_finished"]
     assert [a["finish_reason"] for a in answers] == ["stop", "stop"], answers
 
@@ -225,11 +225,11 @@ def an_answer_that_violates_its_schema_is_repaired_once_or_fails(desk):
 @both
 def the_retry_after_of_a_provider_is_respected(desk):
     assert desk.run_agent("storm", "rate limit").stdout == "Now there is room.\n"
-    asked = desk.requests()
-    assert [a["answer"] for a in asked] == ["fail 429", "say"], asked
-    times = [datetime.fromisoformat(a["time"].replace("Z", "+00:00")) for a in asked]
+    requests = desk.requests()
+    assert [a["answer"] for a in requests] == ["fail 429", "say"], requests
+    times = [datetime.fromisoformat(a["time"].replace("Z", "+00:00")) for a in requests]
     assert (times[1] - times[0]).total_seconds() >= 0.95, times
-    assert len({a["headers"]["idempotency-key"] for a in asked}) == 1, asked
+    assert len({a["headers"]["idempotency-key"] for a in requests}) == 1, requests
     job, events = desk.job()
     failed = [e["payload"] for e in events if e["type"] == "tool_invocation_finished"][0]
     assert failed["retry_after_ms"] == 1000 and failed["error"]["code"] == "http_429", failed

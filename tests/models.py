@@ -213,8 +213,8 @@ def after_a_kill_during_a_call_the_model_is_called_again_under_the_same_key(desk
     runner.kill()
     runner.wait()
     expect_exit(desk.talk())
-    asked = desk.requests()
-    assert len(asked) == 3 and asked[0][:2] == asked[1][:2] and [a[2] for a in asked] == [1, 2, 1], asked
+    requests = desk.requests()
+    assert len(requests) == 3 and requests[0][:2] == requests[1][:2] and [a[2] for a in requests] == [1, 2, 1], requests
     job, _ = desk.expect_verified()
     assert job["usage"]["model_calls"] == 3, job["usage"]
 
@@ -235,13 +235,13 @@ def a_recorded_answer_is_never_requested_again(desk):
                 known = json.loads(events.stdout)["events"] if events.returncode == 0 else []
                 recorded = sum(e["type"] == "tool_invocation_finished" and e["payload"]["outcome"] == "success"
                                for e in known)
-                asked_then = len(desk.requests()) - before
+                requests_then = len(desk.requests()) - before
                 expect_exit(desk.talk("--durability", durability))
-                asked = desk.requests()[before:]
+                requests = desk.requests()[before:]
                 # Of two calls those without a recorded answer are made again; one may have been in flight.
-                assert len(asked) <= 3, (here, asked)
-                assert len(asked) - asked_then <= max(0, 2 - recorded), (here, recorded, asked_then, asked)
-                assert len({a[0] for a in asked}) == 2, (here, asked)
+                assert len(requests) <= 3, (here, requests)
+                assert len(requests) - requests_then <= max(0, 2 - recorded), (here, recorded, requests_then, requests)
+                assert len({a[0] for a in requests}) == 2, (here, requests)
                 desk.expect_verified()
             else:
                 raise AssertionError(f"{durability} {point} never ended")

@@ -174,24 +174,24 @@ def workers_on_one_postgres_store_notify_each_question_once():
             program, env = prepare(h), {"AETHERIS_STORE": postgres.database()}
             creator = Server(h, "asks.yaml", "--workers", "0", "--notify", program, env=env)
             workers = [h.start("worker", "asks.yaml", "--notify", program, env=env) for _ in range(3)]
-            asked = {f"{agent}{n}" for agent in ("asks", "pays", "doubts", "spends") for n in range(5)}
-            for job in asked:
+            waiting = {f"{agent}{n}" for agent in ("asks", "pays", "doubts", "spends") for n in range(5)}
+            for job in waiting:
                 assert creator.post("/api/jobs", {"agent": job[:-1], "id": job})[0] == 201
-            until(lambda: {one["job"] for one in lines(h)} == asked)
-            until(lambda: len(recorded_notifications(h, env)) == len(asked))
+            until(lambda: {one["job"] for one in lines(h)} == waiting)
+            until(lambda: len(recorded_notifications(h, env)) == len(waiting))
             # A worker that starts later checks all jobs that have not ended.
             workers.append(h.start("worker", "asks.yaml", "--notify", program, env=env))
             assert "uses store" in workers[-1].stdout.readline()  # before that, SIGTERM ends a process at once
             assert creator.post("/api/jobs", {"agent": "asks", "id": "later"})[0] == 201
             until(lambda: "later" in {one["job"] for one in lines(h)})
-            until(lambda: len(recorded_notifications(h, env)) == len(asked) + 1)
+            until(lambda: len(recorded_notifications(h, env)) == len(waiting) + 1)
             for process in workers:
                 process.send_signal(signal.SIGTERM)
             ended = [h.end(process) for process in workers]
             expect(creator.stop(), 0)
             assert [one.code for one in ended] == [0] * 4, ended
             notified = lines(h)
-            assert len(notified) == len(asked) + 1 and len({one["id"] for one in notified}) == len(notified), notified
+            assert len(notified) == len(waiting) + 1 and len({one["id"] for one in notified}) == len(notified), notified
             assert len(set(recorded_notifications(h, env))) == len(recorded_notifications(h, env)), recorded_notifications(h, env)
     finally:
         postgres.end()

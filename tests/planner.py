@@ -82,10 +82,10 @@ def a_planned_call_that_is_denied_or_not_granted_is_not_made(desk):
     desk.write(grants=("grants: [payments]", "grants: []"))
     noted = desk.run("check", "agents.yaml", code=0).stderr
     assert "agents.planner.planner.tools" in noted and "`refund` (`payments`)" in noted, noted
-    asked = desk.requests()
+    requests = desk.requests()
     done = desk.job("Refund order 43, please.", "ungranted", code=1)
     assert "plan_invalid" in done.stderr and "`refund`, which may not be called" in done.stderr, done.stderr
-    assert desk.requests() == asked + 2 and len(desk.plans("ungranted")) == 1, "the model receives the reason before any call"
+    assert desk.requests() == requests + 2 and len(desk.plans("ungranted")) == 1, "the model receives the reason before any call"
     assert desk.shop.effects == {}, desk.shop.effects
     desk.expect_verified("ungranted", "failed")
 
@@ -99,7 +99,7 @@ def a_planner_killed_at_every_failpoint_makes_one_plan_and_pays_once(desk):
         plan = desk.plans(f"calm-{durability}")[1]["plan_hash"]
         for point in points:
             job = job_name(durability, point)
-            paid, asked = desk.shop.effects["/refunds"], desk.requests()
+            paid, requests = desk.shop.effects["/refunds"], desk.requests()
             died = desk.job(words, job, durability=durability, **exit_at(point))
             assert died.returncode in (0, 137), (point, died.stderr)
             if died.returncode:
@@ -109,7 +109,7 @@ def a_planner_killed_at_every_failpoint_makes_one_plan_and_pays_once(desk):
                 assert lived.stdout == baseline.stdout, (point, lived.stdout)
                 assert desk.requests() - then <= 2 - known, (point, "a recorded answer was requested again")
             assert desk.shop.effects["/refunds"] - paid == 1, (point, desk.shop.effects)
-            assert desk.requests() - asked <= 3, point
+            assert desk.requests() - requests <= 3, point
             assert [p["plan_hash"] for p in desk.plans(job)[1:]] == [plan], point
             desk.expect_verified(job)
 

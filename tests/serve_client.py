@@ -55,14 +55,14 @@ agents: {{ a: {{ plan: [ {{ id: s, tool: stamp, args: {{}} }} ], output: "${{ .s
 """)
         file("one")
         expect(h.run("run", "v.yaml", "--job-id", "j"), 4)
-        asked = lambda: expect(h.run("approvals", "--json"), 0).json()["approvals"]
-        first = asked()[0]["id"]
+        approvals = lambda: expect(h.run("approvals", "--json"), 0).json()["approvals"]
+        first = approvals()[0]["id"]
         file("two")
         s = Server(h, "v.yaml")
         result = expect(h.run("approve", first), 5)
         assert "approved" in result.out and "will not be made" in result.err and '"stamp" has changed' in result.err, result
-        until(lambda: [one["id"] for one in asked()] not in ([], [first]))
-        second = asked()[0]["id"]
+        until(lambda: [one["id"] for one in approvals()] not in ([], [first]))
+        second = approvals()[0]["id"]
         status, body = s.post(f"/api/approvals/{second}", {"decision": "approve"})
         assert status == 200 and "applied" not in body, body
         until(lambda: s.status("j") == "completed")
@@ -182,8 +182,8 @@ def a_response_above_256_mib_is_not_read_to_its_end():
 class Frozen(Scripted):
     """Answers the health request that each command sends first. Then it does not respond, like a stopped process, or it is busy."""
     frozen = True
-    asked = 0
-    looked = threading.Event()
+    requests = 0
+    health_checked = threading.Event()
 
     def do_GET(self):
         if self.path == "/api/health":
@@ -191,11 +191,11 @@ class Frozen(Scripted):
             if Frozen.requests > 1:
                 if Frozen.frozen:
                     threading.Event().wait(PATIENCE)
-                Frozen.looked.set()
+                Frozen.health_checked.set()
         elif Frozen.frozen:
             threading.Event().wait(PATIENCE)
         else:
-            Frozen.looked.wait(PATIENCE)
+            Frozen.health_checked.wait(PATIENCE)
         body = b'{"status": "ok", "jobs": [], "next_cursor": null}'
         with contextlib.suppress(OSError):
             self.send_head(size=len(body))
@@ -213,7 +213,7 @@ def a_frozen_server_times_out_and_a_busy_one_is_waited_for():
             assert time.monotonic() - began < 60, "the limit is two minutes"
         Frozen.frozen, Frozen.requests = False, 0
         expect(h.run("jobs", env={"AETHERIS_URL": url}), 0)
-        assert Frozen.looked.is_set()
+        assert Frozen.health_checked.is_set()
 
 
 @test
@@ -256,9 +256,9 @@ def approvals_lists_a_question_among_thousands_of_open_jobs():
         connection.close()
         until(lambda: not any(s.get(f"/api/jobs?status={status}&limit=1")[1]["jobs"] for status in ("queued", "running")))
         page = s.get("/api/approvals")[1]
-        assert [asked["job_id"] for asked in page["approvals"]] == ["p"] and page["next_cursor"] is None, page
+        assert [approval["job_id"] for approval in page["approvals"]] == ["p"] and page["next_cursor"] is None, page
         result = expect(s.h.run("approvals", "--json", env=s.env), 0).json()
-        assert [asked["job_id"] for asked in result["approvals"]] == ["p"] and result["next_cursor"] is None, result
+        assert [approval["job_id"] for approval in result["approvals"]] == ["p"] and result["next_cursor"] is None, result
         assert "aetheris approve p." in expect(s.h.run("approvals", env=s.env), 0).out
 
 
@@ -293,13 +293,13 @@ def an_error_names_a_route_to_http_clients_and_a_command_to_cli_users():
     with serving() as s:
         s.post("/api/jobs", {"agent": "asks", "id": "a"})
         until(lambda: s.status("a") == "waiting")
-        asked = [s.get("/api/jobs/nobody"), s.get("/api/jobs/nobody/verify"),
+        answers = [s.get("/api/jobs/nobody"), s.get("/api/jobs/nobody/verify"),
                  s.post("/api/jobs/nobody/cancel", {}), s.post("/api/jobs/nobody/fork", {"at_seq": 2}),
                  s.post("/api/jobs/a/resolve", {"idempotency_key": "k", "resolution": "fail"}),
                  s.post("/api/jobs/a/fork", {"at_seq": 999}), s.post("/api/jobs/a/retry", {}),
                  s.post("/api/jobs/a/signal", {"correlation_key": "other", "payload": 1}),
                  s.post("/api/approvals/nobody", {"decision": "approve"}), s.request("DELETE", "/api/keys/nobody")]
-        for status, wrong in asked:
+        for status, wrong in answers:
             assert 400 <= status < 500 and " /api/" in wrong["detail"], wrong
             assert "aetheris" not in wrong["detail"] and wrong["act"] in wrong["detail"], wrong
         shown = expect(s.h.run("signal", "a", "other", "1"), 2)

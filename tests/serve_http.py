@@ -263,9 +263,9 @@ def a_long_verify_does_not_delay_other_requests():
         verifies.start()
         waits = []
         while verifies.is_alive():
-            asked = time.monotonic()
+            started = time.monotonic()
             assert s.get("/api/health")[0] == 200
-            waits.append(time.monotonic() - asked)
+            waits.append(time.monotonic() - started)
             time.sleep(0.01)
         took = time.monotonic() - began
         assert answer[0][0] == 200 and answer[0][1]["ok"], answer
@@ -425,8 +425,8 @@ def each_invalid_request_gets_its_status_as_a_problem_and_changes_nothing():
     with serving(env=sanitizer("quarantine_size_mb=1")) as s:
         s.post("/api/jobs", {"agent": "asks", "id": "a"})
         until(lambda: s.status("a") == "waiting")
-        asked, wrong = bad_requests.run(s.url, mark=True, pid=s.process.pid)
-        assert asked > 450 and not wrong, "\n".join(wrong)
+        sent, wrong = bad_requests.run(s.url, mark=True, pid=s.process.pid)
+        assert sent > 450 and not wrong, "\n".join(wrong)
         assert s.process.poll() is None
         assert s.get("/api/jobs/a/verify")[1]["ok"]
 

@@ -313,8 +313,8 @@ def each_change_of_a_jobs_status_is_a_line_on_stderr():
         until(lambda: s.status("w") == "waiting" and s.status("s") == "waiting")
         s.post("/api/jobs/s/pause", {})
         until(lambda: s.status("s") == "parked")
-        asked = s.get("/api/approvals?job=w")[1]["approvals"][0]["id"]
-        expect(h.run("approve", asked), 0)
+        approval = s.get("/api/approvals?job=w")[1]["approvals"][0]["id"]
+        expect(h.run("approve", approval), 0)
         until(lambda: s.status("w") == "completed")
         until(lambda: s.status("t") == "completed")
         s.post("/api/jobs?wait=30s", {"agent": "d", "id": "d"})
@@ -322,7 +322,7 @@ def each_change_of_a_jobs_status_is_a_line_on_stderr():
         lines = [line.split(" ", 1)[1] for line in result.splitlines() if " job " in line]
         for line in ("job e started: agent echo", "job e completed", "job f failed (no_money) at node f",
                      "job w started: agent a",
-                     f"job w waiting for approval of a call at node s; run: aetheris approve {asked}",
+                     f"job w waiting for approval of a call at node s; run: aetheris approve {approval}",
                      "job w resumed: agent a", "job w completed",
                      "job s waiting for a signal at node w; run: aetheris job s",
                      "job s parked (paused): until resumed; run: aetheris resume s",

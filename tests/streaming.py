@@ -199,7 +199,7 @@ class Desk:
         self.theirs = pathlib.Path(tempfile.mkdtemp(prefix="aetheris-streaming-provider-"))
         (self.path / "agents.yaml").write_text(AGENTS.format(provider=provider))
         (self.theirs / "talk.json").write_text(json.dumps(TALK))
-        self.journal = self.theirs / "asked.jsonl"
+        self.journal = self.theirs / "requests.jsonl"
         self.models = subprocess.Popen(
             [oracles.node(), SERVER, "--key", KEY, "--journal", self.journal, "--scenario", self.theirs / "talk.json"],
             stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)

@@ -173,8 +173,8 @@ def an_mcp_server_is_confined_to_its_sandbox():
     reach = {"reach": {"description": "Opens a file and connects", "inputSchema": {"type": "object"}}}
     for sandbox, held in ((", sandbox: { read: [mcp_server.py], write: [said], network: none }", True), ("", False)):
         with serving_mcp(sandboxed_server(sandbox), reach) as s:
-            asked = {"path": str(s.h.path / ".aetheris/aetheris.db"), "address": s.address}
-            status, job = s.post("/api/jobs?wait=60s", {"agent": "reaches", "input": asked})
+            targets = {"path": str(s.h.path / ".aetheris/aetheris.db"), "address": s.address}
+            status, job = s.post("/api/jobs?wait=60s", {"agent": "reaches", "input": targets})
             assert (status, job["status"]) == (201, "completed"), job
             result = json.loads(job["result"])
             for what in ("path", "address"):

@@ -327,7 +327,7 @@ def created_jobs(url):
 def run(url, mark=None, pid=None):
     """(number of requests, unexpected answers). `mark`: no other client creates jobs, so none may exist afterwards. `pid`: of the
     server, which has no other clients meanwhile: its memory and descriptors must return to their values."""
-    wrong, asked = [], 0
+    wrong, sent = [], 0
     silent = begin_silence(url) if mark else []
     agent = send_request(url, "GET", "/api/agents").body["agents"][0]["name"]
     before = created_jobs(url) if mark else None
@@ -339,7 +339,7 @@ def run(url, mark=None, pid=None):
                 fault = error_in(name, one_answer(url, content, first), wanted)
                 if fault:
                     wrong.append(fault + (" (behind a good one)" if first else ""))
-                asked += 1
+                sent += 1
         if pid and costs is None:
             time.sleep(LINGER_S)
             costs = Process(pid)
@@ -359,7 +359,7 @@ def run(url, mark=None, pid=None):
             pass
         if text.count(b"HTTP/1.1 ") != 1:
             wrong.append(f"left-overs of a refused request were read as another: {text[:300]!r}")
-    asked += 1
+    sent += 1
     with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) as peer:
         peer.sendall(request() * 500)
         stream, answers = peer.makefile("rb"), 0
@@ -370,19 +370,19 @@ def run(url, mark=None, pid=None):
             pass
         if answers != 500:
             wrong.append(f"of 500 requests in a row {answers} were answered")
-    asked += 1
+    sent += 1
     # Gone in the middle.
     for content in (b"GE", jobs(b'{"agent": "nobody"}')[:-5], request()):
         with socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S) as peer:
             peer.sendall(content)
-        asked += 1
-    asked += len(silent)
+        sent += 1
+    sent += len(silent)
     wrong += end_silence(silent)
     if send_request(url, "GET", "/api/health").end != ACK:
         wrong.append("the server is not there any longer")
     elif mark and created_jobs(url) != before:
         wrong.append("a job came of a bad request")
-    return asked, wrong
+    return sent, wrong
 
 
 def measure(url, times):
@@ -466,6 +466,6 @@ if __name__ == "__main__":
         sys.exit()
     count, bad = run(sys.argv[1], mark=True)
     print("\n".join(bad))
-    print(f"{count} asked, {len(bad)} answered otherwise")
+    print(f"{count} sent, {len(bad)} answered otherwise")
     print("p99 alone %.1f ms, beside slow clients %.1f ms" % tuple(x * 1000 for x in latency_under(sys.argv[1], 600)))
     sys.exit(1 if bad else 0)

@@ -210,7 +210,7 @@ class Checker:
         for intent in self.intents.values():
             if "job" in intent:
                 self.of_job[intent["job"]].append(intent)
-            self.numbers[f"{intent['op']}s asked"] += 1
+            self.numbers[f"{intent['op']}s sent"] += 1
 
     def read_faults(self):
         self.deaths = collections.defaultdict(list)  # process ids may be reused

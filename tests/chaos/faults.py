@@ -371,8 +371,8 @@ class BadRequests(Fault):
         try:
             if not server.ready(20):
                 return
-            asked, wrong = bad_requests.run(server.url)
-            self.world.count("bad_requests", asked)
+            sent, wrong = bad_requests.run(server.url)
+            self.world.count("bad_requests", sent)
             for text in wrong[:20]:
                 self.world.violation("bad_request", text)
             if not server.alive():

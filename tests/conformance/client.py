@@ -85,8 +85,8 @@ def take_turn():
 
 def answered(folder):
     """Answers the questions of tools during their calls."""
-    asked = json.loads(subprocess.run([BIN, "approvals", "--json"], cwd=folder, stdout=subprocess.PIPE, timeout=PATIENCE).stdout)
-    for one in asked["approvals"]:
+    waiting = json.loads(subprocess.run([BIN, "approvals", "--json"], cwd=folder, stdout=subprocess.PIPE, timeout=PATIENCE).stdout)
+    for one in waiting["approvals"]:
         form = one["question"]["schema"]
         usual = {name: kind["default"] for name, kind in form.get("properties", {}).items() if "default" in kind}
         aetheris(folder, "approve", one["id"], "--arguments", json.dumps({**example(form), **usual}))
@@ -107,7 +107,7 @@ def main():
                 if code != WAITS:
                     return code
                 answered(folder)
-        print(f"client.py: asked for more than {ROUNDS} times", file=sys.stderr, flush=True)
+        print(f"client.py: input was requested more than {ROUNDS} times", file=sys.stderr, flush=True)
         return WAITS
 
 

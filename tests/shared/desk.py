@@ -96,7 +96,7 @@ class Desk:
 
     def open_models(self, *words):
         """Its URL."""
-        words = ["node", SERVER, "--journal", self.path / "asked.jsonl", *self.scenarios, *words]
+        words = ["node", SERVER, "--journal", self.path / "requests.jsonl", *self.scenarios, *words]
         self.models = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
         return self.models.stdout.readline().split()[-1]
 
@@ -121,7 +121,7 @@ class Desk:
         return self.run("run", "agents.yaml", agent, "--job-id", job, *words, "--input", json.dumps(given), code=code, **env)
 
     def model_requests(self):
-        path = self.path / "asked.jsonl"
+        path = self.path / "requests.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def approvals(self):
