@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The published hash chains verify in another language, and it notices what was altered.
+# The published hash chains verify with the Python verifier, which detects each modification.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 vectors=testdata/vectors/chain.json
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 failed=0
 
-# chain_1.json: as the schemas were before job_created 3 and tool_invocation_started 2.
+# chain_1.json has the schemas before job_created 3 and tool_invocation_started 2.
 python3 scripts/verify_vectors.py "$vectors" testdata/vectors/chain_1.json || failed=1
 
-# Says `not ok` when the altered log still verifies. $1: what is altered; $2: Python that alters `log`.
+# Prints `not ok` if the altered log verifies. $1: what is altered; $2: Python code that alters `log`.
 altered() {
   python3 - "$vectors" "$work/altered.json" "$2" <<'PYTHON'
 import json, sys
@@ -19,7 +19,7 @@ log = vectors["logs"][1]
 exec(change)
 json.dump({"logs": [log]}, open(target, "w", encoding="utf-8"))
 PYTHON
-  if python3 scripts/verify_vectors.py "$work/altered.json" >"$work/said"; then
+  if python3 scripts/verify_vectors.py "$work/altered.json" >"$work/output"; then
     echo "not ok chain vectors: an altered $1 is detected"
     failed=1
   else
@@ -44,10 +44,10 @@ log = json.load(open(sys.argv[1], encoding="utf-8"))["logs"][0]
 with open(sys.argv[2], "w", encoding="utf-8") as lines:
     lines.writelines(json.dumps(event) + "\n" for event in log["events"])
 PYTHON
-if python3 scripts/verify_vectors.py --events "$work/events.ndjson" >"$work/said"; then
+if python3 scripts/verify_vectors.py --events "$work/events.ndjson" >"$work/output"; then
   echo "ok chain vectors: one envelope per line verifies"
 else
-  cat "$work/said" >&2
+  cat "$work/output" >&2
   echo "not ok chain vectors: one envelope per line verifies"
   failed=1
 fi
