@@ -33,8 +33,9 @@ ALL = 0  # slots: the whole pool
 RELEASE, DEV = "build/release", "build/dev"
 
 # Scripts that run long, the longest first: none of them may be the last one to start.
-LONG_SCRIPTS = ["tests/chaos_short.py", "tests/conformance.py", "tests/cli.py", "tests/crash_sweep.py", "tests/serve.py",
-                "tests/mcp.py", "tests/postgres.py", "tests/loops.py", "tests/approvals.py", "tests/agents_shown.py"]
+LONG_SCRIPTS = ["tests/chaos_short.py", "tests/conformance.py", "tests/crash_sweep.py", "tests/serve_process.py",
+                "tests/serve_watch.py", "tests/mcp.py", "tests/postgres_store.py", "tests/postgres_processes.py",
+                "tests/loops.py", "tests/approvals.py", "tests/agents_shown.py"]
 # Bytes and texts of enemies: always under sanitizers.
 HOSTILE_SCRIPTS = ["tests/hostile.py", "tests/injection.py"]
 
@@ -250,8 +251,8 @@ def on_release(names):
 
 
 def on_sanitizers(names):
-    """The hostile ones, and two others that follow from the commit."""
-    return HOSTILE_SCRIPTS + random.Random(commit()).sample(on_release(names), 2)
+    """The hostile ones, and three others that follow from the commit."""
+    return HOSTILE_SCRIPTS + random.Random(commit()).sample(on_release(names), 3)
 
 
 def sim(name, *words, wanted=0):

@@ -1,5 +1,5 @@
-"""The programs under test: BIN, which users run, and TESTING_BIN, the same with the native functions `fill`, `fail`, `doubt` and
-`nap`. AETHERIS_BIN and AETHERIS_TESTING_BIN name them; without the second it is `aetheris_testing` beside the first.
+"""The programs under test: BIN, which users run, and TESTING_BIN, which also has the native functions `fill`, `fail`, `doubt`
+and `nap`. AETHERIS_BIN and AETHERIS_TESTING_BIN name them. The default of the second is `aetheris_testing` beside the first.
 """
 import os
 import pathlib
