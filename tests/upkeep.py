@@ -24,7 +24,7 @@ from shared.program import ROOT  # noqa: E402
 from shared.server import Server  # noqa: E402
 
 TESTS = []
-NEWEST = 7  # the layout that this version writes
+NEWEST = 8  # the layout that this version writes
 
 
 def test(function):

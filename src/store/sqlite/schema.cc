@@ -165,9 +165,8 @@ DROP INDEX jobs_ready;
 CREATE INDEX jobs_ready ON jobs(queue, agent, capabilities, priority DESC, turn) WHERE ready = 1;
 )sql";
 
-// Added by layout 7: the requests to operators that a job may have open (store/pending.h), the
-// replies to consumed entries of inboxes, and what lists show of a job: its origin (NULL = a row of
-// an earlier layout) and its summary.
+// Added by layout 7: the requests to operators that a job may have open (store/pending.h), and the
+// replies to consumed entries of inboxes.
 constexpr const char* kPending = R"sql(
 ALTER TABLE jobs ADD COLUMN pending INTEGER NOT NULL DEFAULT 0;
 UPDATE jobs SET pending = CASE WHEN status IN ('completed', 'failed', 'cancelled') THEN 80 ELSE 127 END;
@@ -180,7 +179,11 @@ CREATE TABLE inbox_replies(
   reply BLOB NOT NULL,
   UNIQUE(job, id)
 );
+)sql";
 
+// Added by layout 8: what lists show of a job: its origin (NULL = a row of an earlier layout) and
+// its summary.
+constexpr const char* kSummaries = R"sql(
 ALTER TABLE jobs ADD COLUMN forked_from TEXT;
 CREATE INDEX jobs_forked_from ON jobs(forked_from) WHERE forked_from <> '';
 
@@ -206,6 +209,7 @@ constexpr std::initializer_list<const char*> kMigrations[] = {
     {kValueUses},                                                           // 4 → 5
     {kByNeeds},                                                             // 5 → 6
     {kPending},                                                             // 6 → 7
+    {kSummaries},                                                           // 7 → 8
 };
 static_assert(std::size(kMigrations) == kLayout - 1);
 
@@ -289,6 +293,7 @@ Status prepare_schema(Database& db, const std::string& path) {
       AE_TRY(db.execute(kValueUses));
       AE_TRY(db.execute(kByNeeds));
       AE_TRY(db.execute(kPending));
+      AE_TRY(db.execute(kSummaries));
     } else {
       for (std::int64_t from = layout; from < kLayout; ++from) {
         for (const char* step : kMigrations[from - 1]) AE_TRY(db.execute(step));

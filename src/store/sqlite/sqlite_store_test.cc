@@ -446,7 +446,6 @@ AE_TEST("sqlite/a file of the first layout is brought up to date, and loses noth
           "DROP INDEX jobs_ready; DROP INDEX jobs_held;"
           "CREATE INDEX jobs_ready ON jobs(priority DESC) WHERE ready = 1;"
           "ALTER TABLE jobs DROP COLUMN queue; ALTER TABLE jobs DROP COLUMN turn;"
-          "DROP INDEX jobs_pending; ALTER TABLE jobs DROP COLUMN pending; DROP TABLE inbox_replies;"
           "ALTER TABLE jobs DROP COLUMN capabilities; PRAGMA user_version = 1");
   std::filesystem::remove(path + ".position");
   testing::TestLoop loop;
