@@ -14,7 +14,7 @@ store::JobRow row_at(std::uint64_t seq) {
   return row;
 }
 
-AE_TEST("etag/it changes with the view, the job, its last event and its lease holder") {
+AE_TEST("etag/a tag changes with the view, the job, its last event and its lease holder") {
   const Instant now{};
   const std::string tag = etag_of("view", row_at(3), now);
   EXPECT_TRUE(tag.starts_with("W/\"") && tag.ends_with("\"")) << tag;
@@ -29,7 +29,7 @@ AE_TEST("etag/it changes with the view, the job, its last event and its lease ho
   EXPECT_NE(etag_of("view", claimed, now), tag);
 }
 
-AE_TEST("etag/there is none while a timer of the job is due") {
+AE_TEST("etag/a job with a timer that is due has no tag") {
   store::JobRow row = row_at(3);
   row.wake_at = Instant{1000};
   EXPECT_FALSE(etag_of("view", row, Instant{999}).empty());

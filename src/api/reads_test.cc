@@ -28,7 +28,7 @@ aetheris: 1
 tools:
   echo: { native: echo, effect: read }
 agents:
-  says: { plan: [ { id: say, tool: echo, args: { said: "${ .input }" } } ], output: "${ .steps.say.said }" }
+  echo: { plan: [ { id: say, tool: echo, args: { said: "${ .input }" } } ], output: "${ .steps.say.said }" }
   asks:
     plan:
       - { id: w, wait: { type: signal, key: "go" } }
@@ -94,7 +94,7 @@ class ReadsFixture final : runtime::RuntimeObserver {
   std::shared_ptr<std::optional<ApiResponse>> start(ApiRequest request) {
     auto response = std::make_shared<std::optional<ApiResponse>>();
     api->handle(std::move(request),
-                [response](ApiResponse given) { *response = std::move(given); });
+                [response](ApiResponse received) { *response = std::move(received); });
     loop.run_ready();
     return response;
   }
@@ -205,7 +205,7 @@ AE_TEST("reads/every view is the same from reader threads as from the loop") {
   }
 }
 
-AE_TEST("reads/many at once from reader threads, while jobs run") {
+AE_TEST("reads/many concurrent reads on reader threads succeed while jobs run") {
   ReadsFixture fixture(thread_pool);
   fixture.post({"api", "jobs"}, R"({"id":"j","agent":"maps","input":{"list":[1,2,3,4,5,6]}})");
   std::size_t answered = 0, created = 0;
@@ -222,7 +222,7 @@ AE_TEST("reads/many at once from reader threads, while jobs run") {
     ApiRequest create;
     create.method = "POST";
     create.path = {"api", "jobs"};
-    create.body = R"({"agent":"says","input":1})";
+    create.body = R"({"agent":"echo","input":1})";
     fixture.api->handle(std::move(create), [&created](const ApiResponse& response) {
       created += response.status == 201 ? 1 : 0;
     });
@@ -233,7 +233,7 @@ AE_TEST("reads/many at once from reader threads, while jobs run") {
 
 AE_TEST("reads/the loop answers other requests while logs are read, two at once") {
   ReadsFixture fixture(held_executor);
-  fixture.make("j", R"("agent":"says","input":1)");
+  fixture.make("j", R"("agent":"echo","input":1)");
   const auto first = fixture.start(ReadsFixture::get({"api", "jobs", "j", "trace"}));
   const auto second = fixture.start(ReadsFixture::get({"api", "jobs", "j", "verify"}));
   const auto third = fixture.start(ReadsFixture::get({"api", "jobs", "j", "replay"}));
@@ -271,7 +271,7 @@ AE_TEST("reads/a read for a client that disconnected is skipped, or ends early")
   fixture.held().run_next();
   fixture.loop.run_ready();
   EXPECT_EQ(fixture.held().held(), 0u);
-  EXPECT_EQ(fixture.loads.size(), loads) << "the log is not even loaded";
+  EXPECT_EQ(fixture.loads.size(), loads) << "the log is not loaded";
   ASSERT_TRUE(*skipped);
   EXPECT_EQ((*skipped)->body.text("code"), "unavailable");
 }
@@ -281,13 +281,13 @@ AE_TEST("reads/work that is interrupted fails with unavailable") {
   fixture.make("j", R"("agent":"maps","input":{"list":[1,2,3]})");
   for (const char* view :
        {"", "events", "trace", "transcript", "replay", "verify", "steps", "conversation"}) {
-    const std::stop_source gone;
+    const std::stop_source disconnect;
     ApiRequest request = ReadsFixture::get({"api", "jobs", "j"});
     if (*view != 0) request.path.emplace_back(view);
-    request.disconnected = gone.get_token();
+    request.disconnected = disconnect.get_token();
     const auto response = fixture.start(std::move(request));
     ASSERT_EQ(fixture.held().held(), 1u) << view;
-    gone.request_stop();
+    disconnect.request_stop();
     fixture.run_all();
     ASSERT_TRUE(*response) << view;
     EXPECT_EQ((*response)->status, 503) << view;
@@ -321,7 +321,7 @@ AE_TEST("reads/a view has an ETag, and the client that has it gets 304 without a
   EXPECT_NE(tag({{"after", "1"}}), tag({}));
   EXPECT_EQ(tag({{"wait", "1ms"}}), "") << "the response to a wait is no representation";
   EXPECT_EQ(fixture.send(ReadsFixture::get({"api", "jobs", "j", "verify"})).etag, "");
-  ApiRequest missing = ReadsFixture::get({"api", "jobs", "nobody"});
+  ApiRequest missing = ReadsFixture::get({"api", "jobs", "missing"});
   missing.if_none_match = "*";
   EXPECT_EQ(fixture.send(missing).status, 404);
 }
@@ -361,7 +361,7 @@ AE_TEST(
 
 AE_TEST("reads/lists are rendered on reader threads") {
   ReadsFixture fixture(held_executor);
-  fixture.make("j", R"("agent":"says","input":1)");
+  fixture.make("j", R"("agent":"echo","input":1)");
   for (const Path& path : {Path{"api", "jobs"}, Path{"openapi.json"}, Path{"api", "agents"}}) {
     ApiRequest request = ReadsFixture::get(path);
     request.render = print;

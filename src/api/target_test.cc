@@ -1,3 +1,4 @@
+// Tests of targets, query parameters and problems.
 #include "api/target.h"
 
 #include "api/problem.h"
@@ -6,12 +7,12 @@
 namespace ae::api {
 namespace {
 
-AE_TEST("api/a segment stays one, whatever it holds") {
+AE_TEST("api/a segment of a path is escaped") {
   EXPECT_EQ(target({"api", "jobs", "a/b c%"}, {}), "/api/jobs/a%2Fb%20c%25");
   EXPECT_EQ(target({"x"}, {{"label", "a:b&c"}, {"q", ""}}), "/x?label=a:b%26c&q=");
 }
 
-AE_TEST("api/a query names each thing once, but labels and keys") {
+AE_TEST("api/query parameters are checked for unknown names, duplicates and limits") {
   const Query twice({{"limit", "1"}, {"limit", "2"}});
   const QueryParameter known[] = {{"label", true}, {"limit"}};
   EXPECT_EQ(twice.check_names(known).error().message, "duplicate query parameter \"limit\"");
@@ -38,7 +39,7 @@ AE_TEST("api/some query parameters cannot be combined") {
             "the query parameter \"limit\" cannot be used with \"job\"; allowed: kind");
 }
 
-AE_TEST("api/a problem can be read back") {
+AE_TEST("api/a problem is parsed back into its error") {
   const Error error{Code::not_settled, "ask again later"};
   EXPECT_EQ(error_of_problem(problem(error), 409), error);
   EXPECT_EQ(error_of_problem(Value(), 502).code, Code::unavailable);

@@ -25,7 +25,7 @@ std::string gunzip(std::string_view bytes) {
   return text;
 }
 
-AE_TEST("gzip/what is compressed is the same again, and smaller") {
+AE_TEST("gzip/compressed text is smaller and decompresses to the same text") {
   std::string text;
   for (int i = 0; i < 5000; ++i) text += "event " + std::to_string(i) + "\n";
   const auto compressed = gzip(text);
@@ -35,7 +35,7 @@ AE_TEST("gzip/what is compressed is the same again, and smaller") {
   EXPECT_EQ(gunzip(*gzip("")), "");
 }
 
-AE_TEST("gzip/a client accepts it by name or by a star, with a weight above 0") {
+AE_TEST("gzip/a client accepts gzip by name or by a wildcard, with a weight above 0") {
   for (const char* header : {"gzip", "deflate, gzip", "br;q=1.0, GZIP ;q=0.5", "*", "*;q=0.1",
                              "identity;q=0, gzip; q=0.001"}) {
     EXPECT_TRUE(accepts_gzip(header)) << header;
@@ -65,7 +65,7 @@ const std::string* header_of(const net::HttpResponse& response, std::string_view
   return nullptr;
 }
 
-AE_TEST("http_mapping/a body over 1 KiB of a GET is compressed for a client that accepts it") {
+AE_TEST("http_mapping/a body over 1 KiB of a GET is compressed for a client that accepts gzip") {
   const Value large = Value::object({{"text", std::string(4000, 'a')}});
   const Value small = Value::object({{"text", "a"}});
   const api::ApiRequest accepts = to_api(request_with("GET", {{"accept-encoding", "gzip"}}));

@@ -1,5 +1,5 @@
-// Pages show what the whole shows: lists of steps and single steps as the trace, pages of events as
-// the log, conversations as the requests that were sent.
+// Tests that pages equal the whole: lists of steps and single steps the trace, pages of events the
+// log, conversations the requests that were sent.
 #include <map>
 #include <set>
 
@@ -77,7 +77,7 @@ void expect_same_as_trace(const JobFixture& job, const StepIndex& index, const s
   }
 }
 
-AE_TEST("pages/the rows of steps, and single steps, are those of the trace") {
+AE_TEST("pages/the rows of steps and single steps equal those of the trace") {
   for (std::uint64_t seed = first_seed(); seed < first_seed() + seeds(20); ++seed) {
     SCOPED_TRACE(repeat(seed, "pages.the rows of steps*"));
     Dice dice(seed);
@@ -97,7 +97,7 @@ AE_TEST("pages/the rows of steps, and single steps, are those of the trace") {
   }
 }
 
-AE_TEST("pages/a loop's turns and calls are listed below it, with the calls of each turn") {
+AE_TEST("pages/the turns of a loop are listed below it, with the calls of each turn") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "nope"}}));
   job.ok("chat/0/0", "'found'").ok("chat/1", text_answer("Done"));
@@ -108,7 +108,7 @@ AE_TEST("pages/a loop's turns and calls are listed below it, with the calls of e
   EXPECT_EQ(turns["steps"].items()[0]["children"], json("{'by_status': {'done': 1}, 'total': 1}"));
 }
 
-AE_TEST("pages/steps are selected by status and change, and pages join to the whole") {
+AE_TEST("pages/steps are filtered by status and change, and pages join to the whole list") {
   JobFixture job(
       "[{'id': 'm', 'kind': 'map', 'over': [1, 2, 3, 4, 5], 'on_item_error': 'collect',"
       "  'max_parallel': 5, 'do': {'tool': 'look', 'args': {'q': '${ .item }'}}}]");
@@ -135,7 +135,8 @@ AE_TEST("pages/steps are selected by status and change, and pages join to the wh
   const Value changed = list(job, {.parent = map, .changed_since = seen});
   ASSERT_EQ(changed["steps"].size(), 1U);
   EXPECT_EQ(changed["steps"].items()[0]["item"], Value(4));
-  EXPECT_EQ(list(job, {.changed_since = seen})["steps"].size(), 1U) << "its parts count too";
+  EXPECT_EQ(list(job, {.changed_since = seen})["steps"].size(), 1U)
+      << "a change of its items counts";
   const auto none = list_steps(job.state, index_of(job.log), {.parent = "nope"});
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, Code::not_found);
@@ -153,7 +154,7 @@ Value events_of(const JobFixture& job, const EventQuery& query) {
   return std::move(page).take(job.log.size(), is_terminal(job.state.status));
 }
 
-AE_TEST("pages/events come forwards and backwards, and their pages join to the whole") {
+AE_TEST("pages/events are listed forwards and backwards, and pages join to the whole list") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", text_answer("Done"));
   const Value all = events_of(job, {});
@@ -178,7 +179,7 @@ AE_TEST("pages/events come forwards and backwards, and their pages join to the w
   EXPECT_TRUE(middle["next"].is_null());
 }
 
-AE_TEST("pages/events are selected by step and text, and slim ones are cut") {
+AE_TEST("pages/events are filtered by step and text, and slim events are cut") {
   JobFixture job(
       "[{'id': 'a', 'kind': 'tool', 'tool': 'look', 'args': {'q': 1}},"
       " {'id': 'b', 'kind': 'tool', 'tool': 'look', 'args': {'q': 2}}]");
@@ -233,10 +234,10 @@ using Lines = std::vector<std::string>;
 AE_TEST("pages/a conversation has the prompt, the answers and the results of calls") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "look", "{'q': 1}"}, {"b", "nope"}}));
-  const Value begun = conversation(job);
-  EXPECT_EQ(begun["live"], Value(true));
-  EXPECT_EQ(lines_of(begun), (Lines{R"(system prompt "Be kind")", R"(user prompt "Hello")",
-                                    R"(assistant answer "")"}))
+  const Value started = conversation(job);
+  EXPECT_EQ(started["live"], Value(true));
+  EXPECT_EQ(lines_of(started), (Lines{R"(system prompt "Be kind")", R"(user prompt "Hello")",
+                                      R"(assistant answer "")"}))
       << "the first call has no result yet";
   job.ok("chat/0/0", "'found'").ok("chat/1", text_answer("Done"));
   const Value all = conversation(job);
@@ -284,7 +285,7 @@ AE_TEST("pages/messages keep their numbers while a conversation grows, and pages
   EXPECT_EQ(Value::array(joined), all["messages"]);
 }
 
-AE_TEST("pages/the request of a turn is the one that was sent") {
+AE_TEST("pages/the request of a turn equals the request that was sent") {
   JobFixture job = loop_job();
   job.claim().ok("chat/0", tool_calls_answer({{"a", "look"}}));
   job.ok("chat/0/0", "'found'");
@@ -315,7 +316,7 @@ AE_TEST("pages/a step that calls no model has no conversation") {
 
 // ---------------------------------------------------------------- forks and summaries
 
-AE_TEST("pages/a preview of a fork has what it keeps, runs and repeats") {
+AE_TEST("pages/a preview of a fork lists imported, run and repeated nodes") {
   JobFixture job(
       "[{'id': 'a', 'kind': 'tool', 'tool': 'pay'},"
       " {'id': 'b', 'kind': 'tool', 'tool': 'pay', 'needs': ['a']},"
@@ -333,7 +334,7 @@ AE_TEST("pages/a preview of a fork has what it keeps, runs and repeats") {
   EXPECT_EQ(preview["repeats"].items()[0]["node_id"], Value("b"));
 }
 
-AE_TEST("pages/a summary has the error, the wait and the figures of the job") {
+AE_TEST("pages/a summary has the error, the wait and the usage of the job") {
   JobFixture waits("[{'id': 'w', 'kind': 'wait', 'wait': {'type': 'signal', 'key': 'go'}}]");
   waits.claim();
   const Value waiting = summary_view(waits.state);
