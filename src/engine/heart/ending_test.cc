@@ -311,13 +311,11 @@ void each_way_ends(bool owned) {
   EXPECT_EQ(reached, ends);
 }
 
-AE_TEST(
-    "ending/each way to end reaches its end after at most one resolve, and lists what stayed "
-    "unknown") {
+AE_TEST("ending/every way to end needs at most one resolve and lists the unknown calls") {
   each_way_ends(true);
 }
 
-AE_TEST_SLOW("ending/each way to end on a shared store reaches its end after at most one resolve") {
+AE_TEST_SLOW("ending/every way to end on a shared store needs at most one resolve") {
   each_way_ends(false);
 }
 
@@ -352,7 +350,7 @@ constexpr std::string_view kChanging =
     "'book':{'effect':'idempotent','retry':{'max_attempts':3,'retry_on':['timeout']},"
     "'compensate':{'tool':'undo'}}}}";
 
-AE_TEST("ending/a deadline ends a job whose process died and that is parked for resolve") {
+AE_TEST("ending/a deadline ends a job that is parked for resolve after its process died") {
   JobFixture job("[{'id':'a','kind':'tool','tool':'pay'}]", {.deadline = 1h});
   const EventBody resumed{JobResumed{.by = "runtime"}};
   job.claim().reload();
@@ -376,7 +374,7 @@ AE_TEST("ending/a deadline ends a job whose process died and that is parked for 
       << "a person is asked";
 }
 
-AE_TEST("ending/a deadline passes while a change is in doubt, and another call is sent again") {
+AE_TEST("ending/a deadline passes while a change is unknown and another call is resent") {
   JobFixture job(
       "[{'id':'w','kind':'tool','tool':'mark'},{'id':'x','kind':'tool','tool':'sign','needs':['w']}"
       ","
@@ -394,7 +392,7 @@ AE_TEST("ending/a deadline passes while a change is in doubt, and another call i
   expect_proved(job);
 }
 
-AE_TEST("ending/a deadline ends a parked job of a shared store though another call is still open") {
+AE_TEST("ending/a deadline ends a parked job of a shared store although a call is still open") {
   JobFixture job(
       "[{'id':'w','kind':'tool','tool':'mark'},{'id':'x','kind':'tool','tool':'sign','needs':['w']}"
       ","
@@ -409,7 +407,7 @@ AE_TEST("ending/a deadline ends a parked job of a shared store though another ca
   EXPECT_EQ(job.status(), "failed") << job.log_text();
 }
 
-AE_TEST("ending/a job that is cancelled parks for its only call when that could be undone") {
+AE_TEST("ending/a cancelled job parks for an unknown call that can be compensated") {
   JobFixture job = one(kUndoable);
   job.claim();
   crash_and_claim(job).cancel();
@@ -421,7 +419,7 @@ AE_TEST("ending/a job that is cancelled parks for its only call when that could 
   EXPECT_TRUE(job.last<JobCancelled>().in_doubt.is_null());
 }
 
-AE_TEST("ending/a cancel that says compensate: false ends at once, and lists the call") {
+AE_TEST("ending/a cancel with compensate: false ends at once and lists the unknown call") {
   JobFixture job = one(kUndoable);
   job.claim();
   crash_and_claim(job).cancel("", false);
@@ -429,7 +427,7 @@ AE_TEST("ending/a cancel that says compensate: false ends at once, and lists the
   EXPECT_EQ(listed(job), std::set{job.sent[0].key});
 }
 
-AE_TEST("ending/a cancel ends at once when the tool fails unknown outcomes, and lists the call") {
+AE_TEST("ending/with on_in_doubt: fail a cancel ends at once and lists the unknown call") {
   JobFixture job =
       one("{'effect':'at_most_once','on_in_doubt':'fail','compensate':{'tool':'undo'}}");
   job.claims_when_free = false;
@@ -440,7 +438,7 @@ AE_TEST("ending/a cancel ends at once when the tool fails unknown outcomes, and 
   EXPECT_EQ(listed(job), std::set{job.sent[0].key});
 }
 
-AE_TEST("ending/a call that is sent again keeps its keys and its arguments") {
+AE_TEST("ending/a resend keeps the keys and the arguments of the call") {
   JobFixture job = one(kResent);
   job.claim();
   crash_and_claim(job).cancel();
@@ -450,7 +448,7 @@ AE_TEST("ending/a call that is sent again keeps its keys and its arguments") {
   EXPECT_EQ(job.sent[1].try_no, 2u);
 }
 
-AE_TEST("ending/a resend keeps to the tries, the dedupe window and the version of the tool") {
+AE_TEST("ending/a resend respects max_attempts, the dedupe window and the tool version") {
   {
     JobFixture job = one(kResent);  // 2 tries
     job.claim().times_out("a").after(1s).times_out("a");
@@ -477,7 +475,7 @@ AE_TEST("ending/a resend keeps to the tries, the dedupe window and the version o
   }
 }
 
-AE_TEST("ending/another worker's call is left alone until its grace has passed") {
+AE_TEST("ending/a call of another worker is not resent before its grace period ends") {
   JobFixture job = one(kResent);
   job.owned = false;
   job.claim();
@@ -491,7 +489,7 @@ AE_TEST("ending/another worker's call is left alone until its grace has passed")
   EXPECT_EQ(job.status(), "cancelled");
 }
 
-AE_TEST("ending/a call that cannot be undone keeps no job from its end, also beside one that can") {
+AE_TEST("ending/an unknown call without compensation does not delay the end") {
   JobFixture job("[{'id':'a','kind':'tool','tool':'do'},{'id':'p','kind':'tool','tool':'pay'}]",
                  {.more = "{'tools':{'undo':{'effect':'idempotent'},'do':{'effect':'at_most_once',"
                           "'on_in_doubt':'park','compensate':{'tool':'undo'}}}}"});
@@ -504,7 +502,7 @@ AE_TEST("ending/a call that cannot be undone keeps no job from its end, also bes
   EXPECT_EQ(listed(job), std::set{job.state.key_of(job.step("p")).text.string()});
 }
 
-AE_TEST("ending/a job with nothing to undo but a call in doubt remembers why it ends") {
+AE_TEST("ending/a job that waits only for an unknown call keeps the reason of its end") {
   JobFixture job = one(kResent);
   job.limits.lost_claims_max = 3;
   job.claim().crash().crash().crash();
@@ -519,7 +517,7 @@ AE_TEST("ending/a job with nothing to undo but a call in doubt remembers why it 
 
 // ---------------------------------------------------------------- completed jobs
 
-AE_TEST("ending/a job that completes lists the calls whose outcome stayed unknown") {
+AE_TEST("ending/a completed job lists the calls whose outcome stayed unknown") {
   const std::pair<std::string_view, std::string_view> places[] = {
       {"[{'id':'a','kind':'tool','tool':'risk','on_error':'continue'}]", "a"},
       {"[{'id':'a','kind':'map','over':[1],'max_parallel':1,'do':{'tool':'risk'},'on_item_error':'"
@@ -536,7 +534,7 @@ AE_TEST("ending/a job that completes lists the calls whose outcome stayed unknow
   }
 }
 
-AE_TEST("ending/a job that goes on after a loop with an unknown call lists it when it completes") {
+AE_TEST("ending/a job that continues after a loop with an unknown call lists it at the end") {
   JobFixture job(
       "[{'id':'chat','kind':'loop','on_error':'continue','loop':{'tool':'model:main',"
       "'model':'small','prompt':'Hi','tools':['risk'],'max_turns':5,'parallel_tools':1}}]",
@@ -546,7 +544,7 @@ AE_TEST("ending/a job that goes on after a loop with an unknown call lists it wh
   EXPECT_EQ(listed(job), std::set{job.sent[1].key});
 }
 
-AE_TEST("ending/a call that a person gave up is listed when the job completes") {
+AE_TEST("ending/a call resolved as fail is listed when the job completes") {
   JobFixture job("[{'id':'a','kind':'tool','tool':'pay','on_error':'continue'}]");
   job.claim().unknown("a").resolve("a", "fail");
   ASSERT_EQ(job.status(), "completed") << job.log_text();
@@ -554,7 +552,7 @@ AE_TEST("ending/a call that a person gave up is listed when the job completes") 
   EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["reason"], Value("unknown"));
 }
 
-AE_TEST("ending/a job without an unknown call writes job_completed as before") {
+AE_TEST("ending/a job without unknown calls writes job_completed in schema 1") {
   JobFixture job(kOne, {.more = "{'tools':{'do':{}}}"});
   job.claim().ok("a");
   EXPECT_TRUE(job.last<JobCompleted>().in_doubt.is_null());
@@ -569,7 +567,7 @@ JobFixture ended() {
   return job;
 }
 
-AE_TEST("note/an ended job takes what a person found out, and its end stays") {
+AE_TEST("note/an ended job accepts a resolution as a note and keeps its end") {
   JobFixture job = ended();
   const std::uint64_t seq = job.state.seq;
   job.send_request({.by = "ann",
@@ -595,7 +593,7 @@ AE_TEST("note/an ended job takes what a person found out, and its end stays") {
   expect_proved(job);
 }
 
-AE_TEST("note/a call is noted once, and only when it is in doubt and settled") {
+AE_TEST("note/a call is noted once, and only when its outcome is unknown and settled") {
   JobFixture job = ended();
   EXPECT_EQ(job.resolve("a", "not_happened").refused, Code::not_settled);
   job.after(2min);
@@ -615,7 +613,7 @@ Outcome refused() {
   return {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_409"};
 }
 
-AE_TEST("note/a certain result that comes after the end is noted, once") {
+AE_TEST("note/a definite result that arrives after the end is noted once") {
   JobFixture job = ended();
   const std::uint64_t seq = job.state.seq;
   job.store_effect("a", succeeded());
@@ -634,7 +632,7 @@ AE_TEST("note/a certain result that comes after the end is noted, once") {
   expect_proved(job);
 }
 
-AE_TEST("note/a late refusal is noted as not_happened, a late result that says nothing is not") {
+AE_TEST("note/a late failure is noted as not_happened, a late timeout is not noted") {
   JobFixture job = ended();
   job.store_effect("a", {.kind = OutcomeKind::timeout, .error_code = "timeout"});
   EXPECT_EQ(job.count(EventType::outcome_noted), 0u);
@@ -645,7 +643,7 @@ AE_TEST("note/a late refusal is noted as not_happened, a late result that says n
   expect_proved(other);
 }
 
-AE_TEST("note/a call of two unknown tries has not happened when each was refused") {
+AE_TEST("note/two unknown tries are noted as not_happened only when both failed definitely") {
   JobFixture job("[{'id':'a','kind':'tool','tool':'do'}]",
                  {.more = "{'tools':{'do':{'effect':'idempotent','on_in_doubt':'fail',"
                           "'retry':{'max_attempts':2,'retry_on':['timeout']}}}}"});
@@ -670,7 +668,7 @@ AE_TEST("note/a call of two unknown tries has not happened when each was refused
   EXPECT_EQ(notes({{first.invocation, 1, one}, {first.invocation, 2, two}}), 1u);
 }
 
-AE_TEST("note/an erased job gets no value with a late result") {
+AE_TEST("note/a late result of an erased job is noted without its value") {
   JobFixture job = ended();
   const SentTry sent = sent_try_of(job.state, job.step("a"));
   const std::string record =
@@ -682,7 +680,7 @@ AE_TEST("note/an erased job gets no value with a late result") {
   EXPECT_TRUE(std::get<OutcomeNoted>(events->front()).result.is_null());
 }
 
-AE_TEST("note/what an erased effect record keeps of a late result is noted") {
+AE_TEST("note/a late result is noted from an erased effect record without its value") {
   JobFixture job = ended();
   const SentTry sent = sent_try_of(job.state, job.step("a"));
   const auto record = erased_effect(
@@ -707,7 +705,7 @@ Value doubt_of(const JobFixture& job) {
   return view.items()[0];
 }
 
-AE_TEST("ending/a job that waits shows a call that was given up, and parks for no person") {
+AE_TEST("ending/a waiting job shows an abandoned call and does not park for it") {
   JobFixture job(kRiskThenWait);
   job.claim().unknown("a");
   ASSERT_EQ(job.status(), "waiting") << job.log_text();
@@ -722,7 +720,7 @@ AE_TEST("ending/a job that waits shows a call that was given up, and parks for n
   EXPECT_EQ(listed(job), std::set{job.sent[0].key});
 }
 
-AE_TEST("ending/a call in doubt comes before one that was given up") {
+AE_TEST("ending/unknown calls are listed before abandoned ones") {
   JobFixture job(
       "[{'id':'a','kind':'tool','tool':'risk','on_error':'continue'},"
       "{'id':'b','kind':'tool','tool':'pay','needs':['a']}]");
@@ -736,7 +734,7 @@ AE_TEST("ending/a call in doubt comes before one that was given up") {
   EXPECT_EQ(view["parked"]["action"], view["in_doubt"].items()[0]["actions"].items()[0]);
 }
 
-AE_TEST("note/a late result of a call that was given up is noted while the job goes on") {
+AE_TEST("note/a late result of an abandoned call is noted while the job continues") {
   JobFixture job(kRiskThenWait);
   job.claim().unknown("a").store_effect("a", succeeded());
   ASSERT_EQ(job.status(), "waiting") << job.log_text();
@@ -748,7 +746,7 @@ AE_TEST("note/a late result of a call that was given up is noted while the job g
   expect_proved(job);
 }
 
-AE_TEST("ending/a plan that drops a call which was given up hides it nowhere") {
+AE_TEST("ending/an abandoned call that a new plan drops is still listed") {
   JobFixture job(kRiskThenWait);
   job.claim();
   const SentTry sent = sent_try_of(job.state, job.step("a"));
@@ -783,7 +781,7 @@ AE_TEST("ending/a plan that drops a call which was given up hides it nowhere") {
   expect_proved(job);
 }
 
-AE_TEST("note/a late result of a call that a plan dropped is noted") {
+AE_TEST("note/a late result of a call that a new plan dropped is noted") {
   JobFixture job(kRiskThenWait);
   job.claim();
   const SentTry sent = sent_try_of(job.state, job.step("a"));

@@ -41,7 +41,7 @@ JobFixture& edit(JobFixture& job, std::string_view id, std::string_view argument
 
 // ---------------------------------------------------------------- rules
 
-AE_TEST("policy/a denied call is never declared, and the log says why") {
+AE_TEST("policy/a denied call is never declared, and the log has the reason") {
   const std::string rules = ruled("{'action':'deny', 'reason':'not on Sundays'}");
   JobFixture job = buys(rules);
   job.claim();
@@ -58,7 +58,7 @@ AE_TEST("policy/a denied call is never declared, and the log says why") {
   expect_verified(job);
 }
 
-AE_TEST("policy/a call that another plan denies before its next try fails, and nobody is asked") {
+AE_TEST("policy/a call denied by a new plan before its retry fails without an approval request") {
   constexpr std::string_view kRetry = ", 'retry':{'max_attempts':3, 'retry_on':['connect']}";
   const std::string now = "{'tools':{'buy':{'effect':'at_most_once', 'on_in_doubt':'park'" +
                           std::string(kRetry) + "}}}";
@@ -93,7 +93,7 @@ AE_TEST("policy/a call that another plan denies before its next try fails, and n
   }
 }
 
-AE_TEST("policy/the first rule that holds is the one") {
+AE_TEST("policy/the first matching rule applies") {
   const std::string rules = ruled(
       "{'action':'allow', 'when':'${ .args.n < 10 }'},"
       "{'action':'require_approval', 'when':'${ .args.n < 100 }', 'reason':'not small'},"
@@ -106,7 +106,7 @@ AE_TEST("policy/the first rule that holds is the one") {
   EXPECT_EQ(buys(rules, "{'n':500}").claim().state.error->code, "denied");
 }
 
-AE_TEST("policy/what the tool says of itself holds beside them: a policy makes nothing laxer") {
+AE_TEST("policy/a policy cannot relax the approval rule of the tool") {
   const std::string allowed = ruled("{'action':'allow'}", ", 'approval':'required'");
   EXPECT_EQ(buys(allowed).claim().status(), "waiting");
   const std::string small = ruled("{'action':'allow'}", ", 'approval':'${ .args.n > 100 }'");
@@ -115,7 +115,7 @@ AE_TEST("policy/what the tool says of itself holds beside them: a policy makes n
   EXPECT_EQ(buys(denied).claim().state.error->code, "denied");
 }
 
-AE_TEST("policy/a rule for a label is about jobs that have it") {
+AE_TEST("policy/a rule with a label applies only to jobs with that label") {
   const auto labelled = [](const Value& labels) {
     State state;
     state.plan = compiled(
@@ -133,7 +133,7 @@ AE_TEST("policy/a rule for a label is about jobs that have it") {
 }
 
 // agents::check_policies rejects such a rule; older logs contain plans with it.
-AE_TEST("policy/a rule for a label without a value decides in a stored plan as it did then") {
+AE_TEST("policy/a label rule without a value keeps its meaning in a stored plan") {
   const auto labelled = [](const Value& labels) {
     State state;
     state.plan =
@@ -149,8 +149,7 @@ AE_TEST("policy/a rule for a label without a value decides in a stored plan as i
   EXPECT_EQ(labelled({}), PolicyAction::deny);
 }
 
-AE_TEST(
-    "policy/a condition reads the arguments and the job, and one that fails lets nothing through") {
+AE_TEST("policy/a condition reads arguments and job, and a failing condition blocks the call") {
   const std::string of_job = ruled("{'action':'deny', 'when':'${ .job.agent == \\\"tester\\\" }'}");
   EXPECT_EQ(buys(of_job).claim().state.error->code, "denied");
   const std::string broken = ruled("{'action':'deny', 'when':'${ .args.n + \\\"x\\\" }'}");
@@ -159,7 +158,7 @@ AE_TEST(
   EXPECT_TRUE(job.sent.empty());
 }
 
-AE_TEST("policy/a condition that looks up an argument which is not there lets nothing through") {
+AE_TEST("policy/a condition that reads a missing argument blocks the call") {
   const auto strict = [](std::string_view rules, std::string_view more = "") {
     return "{'conditions':'strict', " + ruled(rules, more).substr(1);
   };
@@ -192,7 +191,7 @@ AE_TEST("policy/a condition that looks up an argument which is not there lets no
   EXPECT_FALSE(Plan::compile(graph(kBuy, "{'conditions':'lax', 'tools':{'buy':{}}}")).has_value());
 }
 
-AE_TEST("policy/a condition that compares values of different types lets nothing through") {
+AE_TEST("policy/a condition that compares values of different types blocks the call") {
   const auto ends = [](std::string_view conditions, const std::string& when,
                        std::string_view action, std::string_view n) {
     const std::string rule = "{'action':'" + std::string(action) + "', 'when':'${ " + when + " }'}";
@@ -219,7 +218,7 @@ AE_TEST("policy/a condition that compares values of different types lets nothing
       << "a list is plainly no text";
 }
 
-AE_TEST("policy/a condition that reads of the job what no job has lets nothing through") {
+AE_TEST("policy/a condition that reads an unknown member of .job blocks the call") {
   for (const char* action : {"deny", "require_approval", "allow"}) {
     const std::string rule = "{'action':'" + std::string(action) +
                              "', 'when':'${ .job.label.tier == \\\"untrusted\\\" }'}";
@@ -232,7 +231,7 @@ AE_TEST("policy/a condition that reads of the job what no job has lets nothing t
   }
 }
 
-AE_TEST("policy/a condition whose failure names a long argument of a model's can be recorded") {
+AE_TEST("policy/a condition failure that quotes a long argument can be recorded") {
   std::string key = "a";
   while (key.size() < 300) key += "\xC3\xA9";
   JobFixture job =
@@ -244,7 +243,7 @@ AE_TEST("policy/a condition whose failure names a long argument of a model's can
   expect_verified(job);
 }
 
-AE_TEST("policy/how long a person has is the rule's to say, and else the tool's") {
+AE_TEST("policy/the expiry of a rule overrides the approval_expires of the tool") {
   const auto expires = [](std::string_view more) {
     JobFixture job(kBuy, {.more = more, .input = "{'n':1}"});
     job.claim();
@@ -259,7 +258,7 @@ AE_TEST("policy/how long a person has is the rule's to say, and else the tool's"
             1h);
 }
 
-AE_TEST("policy/of a map it is asked item by item, and a denied item is a failure like any other") {
+AE_TEST("policy/map items are checked one by one, and a denied item is an ordinary failure") {
   JobFixture job =
       buys(ruled("{'action':'deny', 'when':'${ .args.n > 2 }'}"), "{}",
            "[{'id':'m', 'kind':'map', 'over':[1,2,3], 'max_parallel':3,"
@@ -271,14 +270,14 @@ AE_TEST("policy/of a map it is asked item by item, and a denied item is a failur
   expect_verified(job);
 }
 
-AE_TEST("policy/a node may go on without a call that was denied") {
+AE_TEST("policy/a node with on_error: continue continues after a denied call") {
   JobFixture job = buys(ruled("{'action':'deny'}"), "{'n':1}",
                         "[{'id':'a', 'kind':'tool', 'tool':'buy', 'on_error':'continue'}]");
   EXPECT_EQ(job.claim().status(), "completed");
   EXPECT_EQ(job.state.result["a"]["error"]["code"], "denied");
 }
 
-AE_TEST("policy/what undoes a call is part of it, and not judged") {
+AE_TEST("policy/a compensation is not subject to the policies of its tool") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'book'},"
       " {'id':'b', 'kind':'tool', 'tool':'pay', 'needs':['a']}]",
@@ -289,7 +288,7 @@ AE_TEST("policy/what undoes a call is part of it, and not judged") {
   EXPECT_EQ(job.sent.back().tool, "put");
 }
 
-AE_TEST("policy/what asks about a call is part of it, and not judged") {
+AE_TEST("policy/a probe is not subject to the policies of its tool") {
   for (const char* action : {"deny", "require_approval"}) {
     JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'buy'}]",
                    {.more = "{'tools':{'buy':{'effect':'at_most_once', 'on_in_doubt':'probe',"
@@ -303,7 +302,7 @@ AE_TEST("policy/what asks about a call is part of it, and not judged") {
   }
 }
 
-AE_TEST("policy/a crash at any commit denies once and asks once") {
+AE_TEST("policy/a crash at any commit denies once and requests approval once") {
   const std::string rules =
       ruled("{'action':'deny', 'when':'${ .args.n > 2 }'}, {'action':'require_approval'}");
   constexpr std::string_view kTwo =
@@ -330,7 +329,7 @@ AE_TEST("policy/a crash at any commit denies once and asks once") {
   }
 }
 
-AE_TEST("policy/a log in which a denied call was made is refused") {
+AE_TEST("policy/a log with a call that the plan denies is rejected") {
   JobFixture job = buys(ruled("{'action':'allow'}"));
   job.claim();
   const Value before = job.plan->task_graph;
@@ -355,7 +354,7 @@ AE_TEST("policy/a log in which a denied call was made is refused") {
   EXPECT_NE(refused(after).find("denies"), std::string::npos);
 }
 
-AE_TEST("policy/a log that denies, or asks about, a call that needs nobody's yes is refused") {
+AE_TEST("policy/a log that denies or requests approval for an allowed call is rejected") {
   JobFixture job = buys(ruled("{'action':'deny', 'when':'${ .args.n > 500 }'}"));
   job.claim();
   ASSERT_EQ(job.sent.size(), 1u) << job.log_text();
@@ -383,7 +382,7 @@ AE_TEST("policy/a log that denies, or asks about, a call that needs nobody's yes
   EXPECT_EQ(error_of("denied", "{'n':501}"), "");
 }
 
-AE_TEST("policy/a log that denies a call with other arguments than the plan's is not proved") {
+AE_TEST("policy/verify rejects a denied call with other arguments than the plan's") {
   JobFixture job = buys(ruled("{'action':'deny', 'when':'${ .args.n > 200 }'}"));
   job.claim();
   ASSERT_EQ(job.state.error->code, "denied");
@@ -403,7 +402,7 @@ AE_TEST("policy/a log that denies a call with other arguments than the plan's is
 
 constexpr std::string_view kCan = "{'tools':{'buy':{'capabilities':['net', 'payments']}}}";
 
-AE_TEST("policy/a plan that a model made calls only what can do no more than is granted") {
+AE_TEST("policy/a plan made by a model may call only tools whose capabilities are granted") {
   const auto run = [](std::string_view planned_by, std::string_view grants) {
     const std::string more =
         "{'grants':" + std::string(grants) + ", " + std::string(kCan.substr(1));
@@ -425,7 +424,7 @@ AE_TEST("policy/a plan that a model made calls only what can do no more than is 
   }
 }
 
-AE_TEST("policy/what a plan of a model may not use it may not use in a map either") {
+AE_TEST("policy/a capability that is not granted is denied in a map too") {
   constexpr std::string_view kEach =
       "[{'id':'a', 'kind':'map', 'over':[1, 2], 'max_parallel':2,"
       "  'do':{'tool':'buy', 'args':{'n':'${ .item }'}}}]";
@@ -437,7 +436,7 @@ AE_TEST("policy/what a plan of a model may not use it may not use in a map eithe
   expect_verified(job);
 }
 
-AE_TEST("policy/a yes of a person is no grant, and a tool that names nothing needs none") {
+AE_TEST("policy/an approval does not replace a grant; tools without capabilities need none") {
   const std::string tools =
       "{'tools':{'buy':{'approval':'required'}, 'wire':{'capabilities':['net']}}}";
   constexpr std::string_view kTwo =
@@ -453,7 +452,7 @@ AE_TEST("policy/a yes of a person is no grant, and a tool that names nothing nee
   expect_verified(job);
 }
 
-AE_TEST("policy/a log in which a plan of a model used what nobody granted is refused") {
+AE_TEST("policy/a log in which a model's plan uses a capability without a grant is rejected") {
   JobFixture job(kBuy, {.more = kCan, .input = "{'n':1}"});
   job.claim().ok("a");
   const auto refused = [&](std::string_view planned_by) {
@@ -479,7 +478,7 @@ constexpr std::string_view kLoopRules =
     " 'book': {}, 'exact': {},"
     " 'put': {'rules': [{'action': 'deny', 'when': '${ .args.v > 10 }', 'reason': 'too much'}]}}}";
 
-AE_TEST("policy/a model is told that its call was denied, and goes on") {
+AE_TEST("policy/a model receives the denial of its call and continues") {
   JobFixture job = loop_job("", {.more = kLoopRules});
   job.claim().ok("chat/0",
                  tool_calls_answer({{"a", "put", "{'v': 11}"}, {"b", "put", "{'v': 1}"}}));
@@ -494,7 +493,7 @@ AE_TEST("policy/a model is told that its call was denied, and goes on") {
   expect_verified(job);
 }
 
-AE_TEST("policy/a model is told with which arguments its call was really made") {
+AE_TEST("policy/a model receives the edited arguments of its call") {
   JobFixture job = loop_job("", {.more = kLoopRules});
   job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{'amount': 500}"}}));
   edit(job, job.open_request_id("chat/0/0"), "{'amount': 50}");
@@ -517,7 +516,7 @@ constexpr std::string_view kAsked =
     "{'type':'object', 'properties':{'n':{'type':'integer'}}},"
     " 'rules':[{'action':'deny', 'when':'${ .args.n > 1000 }', 'reason':'far too much'}]}}}";
 
-AE_TEST("edit/what is sent is what the approver made of it, under keys of its own") {
+AE_TEST("edit/the edited arguments are sent under their own keys") {
   JobFixture job = buys(kAsked);
   job.claim();
   const std::size_t before = job.log.size();
@@ -541,7 +540,7 @@ AE_TEST("edit/what is sent is what the approver made of it, under keys of its ow
   expect_verified(job);
 }
 
-AE_TEST("edit/the arguments as they were asked for are no edit") {
+AE_TEST("edit/unchanged arguments count as a plain approval") {
   JobFixture job = buys(kAsked);
   job.claim();
   edit(job, job.open_request_id("a"), "{'n':250}");
@@ -549,7 +548,7 @@ AE_TEST("edit/the arguments as they were asked for are no edit") {
   EXPECT_EQ(job.sent.size(), 1u);
 }
 
-AE_TEST("edit/what the schema or a policy refuses is not approved, and the question stays open") {
+AE_TEST("edit/an edit that the schema or a policy rejects leaves the request open") {
   JobFixture job = buys(kAsked);
   job.claim();
   const std::string id = job.open_request_id("a");
@@ -570,7 +569,7 @@ AE_TEST("edit/what the schema or a policy refuses is not approved, and the quest
   EXPECT_EQ(job.approve("a").sent.size(), 1u);
 }
 
-AE_TEST("edit/whoever answers to the arguments of before is told so, and nothing more is sent") {
+AE_TEST("edit/an answer to the arguments before an edit is rejected, and nothing is sent") {
   JobFixture job = buys(kAsked);
   job.claim();
   const std::string id = job.open_request_id("a");
@@ -587,7 +586,7 @@ AE_TEST("edit/whoever answers to the arguments of before is told so, and nothing
   EXPECT_EQ(job.sent.size(), 1u);
 }
 
-AE_TEST("edit/an edit that comes after a plain yes changes nothing, and is told so") {
+AE_TEST("edit/an edit after a plain approval is reported as not applied") {
   JobFixture job = buys(kAsked);
   job.claim();
   const std::string id = job.open_request_id("a");
@@ -599,7 +598,7 @@ AE_TEST("edit/an edit that comes after a plain yes changes nothing, and is told 
   EXPECT_EQ(job.sent[0].arguments, json("{'n':250}"));
 }
 
-AE_TEST("edit/one that expired before the call began is asked for again, as it was edited") {
+AE_TEST("edit/an edit that expired before the call is requested again as edited") {
   JobFixture job = buys(kAsked);
   job.claim().pause();
   edit(job, job.open_request_id("a"), "{'n':100}");
@@ -613,7 +612,7 @@ AE_TEST("edit/one that expired before the call began is asked for again, as it w
   expect_verified(job);
 }
 
-AE_TEST("edit/a call that was sent once keeps its arguments") {
+AE_TEST("edit/a call that was already sent keeps its arguments") {
   JobFixture job = buys("{'tools':{'buy':{'approval':'required', 'retry':{'max_attempts':3}}}}");
   job.claim().approve("a").fails("a", "connect");
   job.versions.assign(job.plan->tools.size(), "fedcba9876543210");
@@ -625,7 +624,7 @@ AE_TEST("edit/a call that was sent once keeps its arguments") {
   EXPECT_EQ(job.refused, Code::input_invalid);
 }
 
-AE_TEST("edit/a crash at any commit sends the edited arguments, under one key") {
+AE_TEST("edit/a crash at any commit sends the edited arguments under one key") {
   for (std::size_t crash_at = 1; crash_at < 8; ++crash_at) {
     JobFixture job = buys(kAsked);
     const auto may_crash = [&] {
@@ -646,7 +645,7 @@ AE_TEST("edit/a crash at any commit sends the edited arguments, under one key") 
   }
 }
 
-AE_TEST("edit/a log in which other arguments were sent than the approver's is refused") {
+AE_TEST("edit/a log that sends other arguments than the edited ones is rejected") {
   JobFixture job = buys(kAsked);
   job.claim();
   edit(job, job.open_request_id("a"), "{'n':100}");
@@ -683,7 +682,7 @@ AE_TEST("edit/a log in which other arguments were sent than the approver's is re
   EXPECT_NE(fault(other), "");
 }
 
-AE_TEST("edit/an act that holds one is not taken for a plain yes by a program that knows none") {
+AE_TEST("edit/the stored request has the edit in its own member, not in the payload") {
   const ControlRequest request{.body = SignalRequest{.approval = "0123456789abcdef",
                                                      .arguments = json("{'n':1}"),
                                                      .payload = json("{'decision':'approve'}")}};
@@ -695,7 +694,7 @@ AE_TEST("edit/an act that holds one is not taken for a plain yes by a program th
   EXPECT_EQ(read->as<SignalRequest>()->arguments, json("{'n':1}"));
 }
 
-AE_TEST("edit/a checkpoint keeps what was made of a call") {
+AE_TEST("edit/a checkpoint keeps the edit of a call") {
   JobFixture job = loop_job("", {.more = kLoopRules});
   job.claim().ok("chat/0", tool_calls_answer({{"a", "refund", "{'amount': 500}"}}));
   edit(job, job.open_request_id("chat/0/0"), "{'amount': 50}");
@@ -716,7 +715,7 @@ AE_TEST("edit/a checkpoint keeps what was made of a call") {
 
 // ---------------------------------------------------------------- plan validation
 
-AE_TEST("policy/a plan whose rules nobody could follow is refused") {
+AE_TEST("policy/a plan with invalid rules is rejected") {
   for (const char* rules :
        {"[]", "[{}]", "[{'action':'ask'}]", "[{'action':'deny', 'when':'true'}]",
         "[{'action':'deny', 'when':'${ .input.x }'}]",

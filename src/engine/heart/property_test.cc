@@ -95,7 +95,7 @@ void expect_once(const JobFixture& job, const RandomWorld& world) {
   }
 }
 
-AE_TEST("property/the order of answers changes neither the end nor what happened") {
+AE_TEST("property/the order of answers changes neither the result nor what happened") {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(15); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.the order of answers*"));
@@ -123,10 +123,10 @@ AE_TEST("property/the order of answers changes neither the end nor what happened
   }
 }
 
-AE_TEST("property/every fold of every prefix agrees with the state as it grew") {
+AE_TEST("property/every prefix of a log folds to the state of the live job") {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(5); ++seed) {
-    SCOPED_TRACE(repeat(seed, "property.every fold*"));
+    SCOPED_TRACE(repeat(seed, "property.every prefix*"));
     JobFixture job = job_of(made(seed, FailureMode::tolerated));
     RandomWorld world(FailureMode::tolerated);
     Dice dice(seed);
@@ -163,7 +163,7 @@ AE_TEST("property/every fold of every prefix agrees with the state as it grew") 
   }
 }
 
-AE_TEST("property/every log is proved, and every view of it can be made") {
+AE_TEST("property/every log verifies, and all its views can be built") {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(15); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.every log*"));
@@ -251,7 +251,7 @@ AE_TEST("property/many crashes change no result and repeat no effect") {
   }
 }
 
-AE_TEST("property/a cancel at any moment ends the job and hides no doubt") {
+AE_TEST("property/a cancel at any moment ends the job and lists every unknown call") {
   const std::uint64_t first = first_seed();
   for (std::uint64_t seed = first; seed < first + seeds(30); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.a cancel*"));
@@ -304,12 +304,12 @@ void expect_undone(const JobFixture& job) {
   ASSERT_EQ(state_view(job.folded(job.log.size())), state_view(job.state));
 }
 
-AE_TEST("property/whatever ends a job and however often it crashes, what was done is undone once") {
+AE_TEST("property/every end of a job compensates each committed step once, despite crashes") {
   const std::uint64_t first = first_seed();
   std::size_t undone = 0, confirmed = 0;
   std::map<std::string, int> ends;  // by status and code
   for (std::uint64_t seed = first; seed < first + seeds(150); ++seed) {
-    SCOPED_TRACE(repeat(seed, "property.whatever ends*"));
+    SCOPED_TRACE(repeat(seed, "property.every end*"));
     JobFixture job = job_of(seed % 2 == 0 ? made(seed, FailureMode::ends) : limited(seed));
     RandomWorld world(FailureMode::ends);
     Dice dice(seed);
@@ -398,12 +398,12 @@ Result<EventBody> typed(const Forged& forged) {
   return event_from_json(*kind, forged.payload);
 }
 
-AE_TEST("property/no event, however wrong, does more than be refused") {
+AE_TEST("property/a forged event is rejected or applied without a crash") {
   const std::uint64_t first = first_seed();
   const PlanSource compile = uncached_plan_source();
   std::size_t refused = 0;
   for (std::uint64_t seed = first; seed < first + seeds(6); ++seed) {
-    SCOPED_TRACE(repeat(seed, "property.no event*"));
+    SCOPED_TRACE(repeat(seed, "property.a forged event*"));
     const FailureMode failing = seed % 2 == 0 ? FailureMode::ends : FailureMode::tolerated;
     JobFixture job = job_of(made(seed, failing));
     RandomWorld world(failing);
@@ -509,24 +509,24 @@ Cost chain_cost(std::size_t count, bool wide) {
   return cost;
 }
 
-AE_TEST("cost/a decision of a long map looks at as little as one of a short map") {
+AE_TEST("cost/a decision visits as few steps in a long map as in a short one") {
   const Cost small = map_cost(50), large = map_cost(1000);
   EXPECT_EQ(large.most, small.most);
   EXPECT_LE(large.checked, 1000u * 2 + 100);
 }
 
-AE_TEST("cost/a chain is linear") {
+AE_TEST("cost/a chain costs linear work") {
   const Cost cost = chain_cost(500, false);
   EXPECT_LE(cost.most, 2u);
   EXPECT_LE(cost.checked, 500u * 4);
 }
 
-AE_TEST("cost/a wide plan is no dearer than the limit of open calls") {
+AE_TEST("cost/a wide plan costs no more than the limit of open calls") {
   const Cost cost = chain_cost(1000, true);
   EXPECT_LE(cost.most, 64u + 2);
 }
 
-AE_TEST_SLOW("cost/20,000 items and 10,000 nodes cost what few do, each") {
+AE_TEST_SLOW("cost/20,000 items and 10,000 nodes cost as little per step as a few") {
   const Cost few = map_cost(50), many = map_cost(20'000);
   EXPECT_EQ(many.most, few.most);
   EXPECT_LE(many.checked, 20'000u * 2 + 100);

@@ -14,7 +14,7 @@ std::string one(std::string_view tool) {
 
 // ---------------------------------------------------------------- success and failure
 
-AE_TEST("tool/a call is declared, performed, recorded and committed in order") {
+AE_TEST("tool/a call is declared, sent, recorded and committed in order") {
   JobFixture job(one("pay"));
   job.claim().ok("a", "{'id':7}");
   EXPECT_EQ(job.types("a"), (Types{"node_started", "command_emitted", "tool_invocation_started",
@@ -24,7 +24,7 @@ AE_TEST("tool/a call is declared, performed, recorded and committed in order") {
   EXPECT_EQ(job.state.result, json("{'a':{'id':7}}"));
 }
 
-AE_TEST("tool/the declaration stands in one commit, before anything is sent") {
+AE_TEST("tool/a call is declared in a commit before anything is sent") {
   JobFixture job(one("pay"));
   job.claim();
   EXPECT_EQ(job.log.back().type, EventType::tool_invocation_started);
@@ -33,7 +33,7 @@ AE_TEST("tool/the declaration stands in one commit, before anything is sent") {
   EXPECT_EQ(job.sent[0].external_key, "aetheris:job-1:" + job.step("a").id.text + ":0");
 }
 
-AE_TEST("tool/nothing is sent after the lease") {
+AE_TEST("tool/nothing is sent after the lease has expired") {
   JobFixture job(one("pay"));
   job.limits.send_window = std::chrono::hours(1);
   job.claim();
@@ -50,7 +50,7 @@ AE_TEST("tool/a definite failure ends the job with its code") {
   EXPECT_TRUE(job.last<JobFailed>().in_doubt.is_null());
 }
 
-AE_TEST("tool/an output that broke a rule fails the node, counts as done and is never retried") {
+AE_TEST("tool/an invalid output fails the node, counts as done and is never retried") {
   JobFixture job(one("put"));
   Outcome outcome{.kind = OutcomeKind::success};
   outcome.invalid = json("{'invalid':true, 'reason':'is too large', 'size':9}");
@@ -62,7 +62,7 @@ AE_TEST("tool/an output that broke a rule fails the node, counts as done and is 
   EXPECT_TRUE(job.last<JobFailed>().in_doubt.is_null());
 }
 
-AE_TEST("tool/arguments that the schema refuses make no call") {
+AE_TEST("tool/arguments that violate the schema make no call") {
   JobFixture job(one("pay"),
                  {.more = "{'tools':{'pay':{'effect':'at_most_once','on_in_doubt':'park',"
                           "'args_schema':{'type':'object','required':['x']}}}}"});
@@ -74,7 +74,7 @@ AE_TEST("tool/arguments that the schema refuses make no call") {
 
 // ---------------------------------------------------------------- retry
 
-AE_TEST("retry/waits as its recorded chance says") {
+AE_TEST("retry/the wait follows from the recorded random number") {
   JobFixture job(one("put"));
   job.claim().fails("a", "connect");
   const auto random = job.last<RandomRecorded>();
@@ -92,7 +92,7 @@ AE_TEST("retry/waits as its recorded chance says") {
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
-AE_TEST("retry/the same chance gives the same wait, another chance another") {
+AE_TEST("retry/the same random seed gives the same wait, another seed another wait") {
   const auto wait_with = [](std::uint64_t jitter_seed) {
     JobFixture job(one("put"));
     job.jitter_seed = jitter_seed;
@@ -103,7 +103,7 @@ AE_TEST("retry/the same chance gives the same wait, another chance another") {
   EXPECT_NE(wait_with(1), wait_with(2));
 }
 
-AE_TEST("retry/jitter spreads over the upper half of the wait") {
+AE_TEST("retry/jitter is spread over the upper half of the wait") {
   Duration least = 1h, most = 0s;
   for (std::uint64_t jitter_seed = 0; jitter_seed < 200; ++jitter_seed) {
     JobFixture job(one("put"));
@@ -132,7 +132,7 @@ AE_TEST("retry/all tries share their keys and their arguments") {
   EXPECT_EQ(job.last<NodeFinished>().try_no, 3);
 }
 
-AE_TEST("retry/ends when the tries are used up") {
+AE_TEST("retry/retries end when the tries are used up") {
   JobFixture job(one("put"));
   job.claim()
       .fails("a", "connect")
@@ -145,14 +145,14 @@ AE_TEST("retry/ends when the tries are used up") {
   EXPECT_EQ(job.state.error->code, "connect");
 }
 
-AE_TEST("retry/a failure outside of retry_on is final") {
+AE_TEST("retry/a failure that is not in retry_on is final") {
   JobFixture job(one("put"));
   job.claim().fails("a", "http_404");
   EXPECT_EQ(job.tries("a"), 1u);
   EXPECT_EQ(job.status(), "failed");
 }
 
-AE_TEST("retry/what the downstream asked for is waited for, up to the longest back-off") {
+AE_TEST("retry/a delay requested by the downstream is awaited, up to max_backoff") {
   JobFixture job(one("put"));
   Outcome busy{.kind = OutcomeKind::failure, .definite = true, .error_code = "connect"};
   busy.retry_after = 3s;
@@ -171,7 +171,7 @@ AE_TEST("retry/a try that was never sent is declared again and not counted") {
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
-AE_TEST("retry/a long back-off gives the job back until then") {
+AE_TEST("retry/a long back-off releases the job until it ends") {
   JobFixture job(one("put"),
                  {.more = "{'tools':{'put':{'effect':'idempotent','retry':{"
                           "'max_attempts':3,'initial_backoff':'60s','max_backoff':'60s'}}}}"});
@@ -199,7 +199,7 @@ AE_TEST("retry/a signal wakes a job that backs off") {
 
 // ---------------------------------------------------------------- unknown outcomes
 
-AE_TEST("unknown/a read is simply tried again, and fails when the tries are used up") {
+AE_TEST("unknown/a read is retried and fails when its tries are used up") {
   JobFixture job(one("look"));
   job.claim().times_out("a").after(10s).unknown("a").after(10s).times_out("a");
   EXPECT_EQ(job.tries("a"), 3u);
@@ -208,14 +208,14 @@ AE_TEST("unknown/a read is simply tried again, and fails when the tries are used
   EXPECT_TRUE(job.last<JobFailed>().in_doubt.is_null());
 }
 
-AE_TEST("unknown/an idempotent call is tried again under the same key") {
+AE_TEST("unknown/an idempotent call is retried under the same key") {
   JobFixture job(one("put"));
   job.claim().times_out("a").after(10s).ok("a");
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.sent[0].external_key, job.sent[1].external_key);
 }
 
-AE_TEST("unknown/an idempotent call without tries left parks; it never simply fails") {
+AE_TEST("unknown/an idempotent call without tries left parks instead of failing") {
   JobFixture job(one("once"));
   job.claim().times_out("a");
   EXPECT_EQ(job.status(), "parked");
@@ -225,7 +225,7 @@ AE_TEST("unknown/an idempotent call without tries left parks; it never simply fa
   EXPECT_EQ(job.releases, 1);
 }
 
-AE_TEST("unknown/an at_most_once call is never sent again: it parks") {
+AE_TEST("unknown/an at_most_once call is never sent again and parks") {
   JobFixture job(one("pay"),
                  {.more = "{'tools':{'pay':{'effect':'at_most_once','on_in_doubt':'park',"
                           "'retry':{'max_attempts':5,'retry_on':['timeout']}}}}"});
@@ -234,7 +234,7 @@ AE_TEST("unknown/an at_most_once call is never sent again: it parks") {
   EXPECT_EQ(job.status(), "parked");
 }
 
-AE_TEST("unknown/an at_most_once call that is to fail lists itself in doubt") {
+AE_TEST("unknown/with on_in_doubt: fail an at_most_once call fails and is listed as unknown") {
   JobFixture job(one("risk"));
   job.claim().unknown("a");
   EXPECT_EQ(job.status(), "failed");
@@ -243,7 +243,7 @@ AE_TEST("unknown/an at_most_once call that is to fail lists itself in doubt") {
   EXPECT_EQ(job.state.final_in_doubt.items()[0], job.sent[0].key);
 }
 
-AE_TEST("unknown/a failure that is not definite is no failure of an at_most_once call") {
+AE_TEST("unknown/an indefinite failure of an at_most_once call parks the job") {
   JobFixture job(one("pay"));
   job.claim().answer("a", {.kind = OutcomeKind::failure, .error_code = "http_500"});
   EXPECT_EQ(job.status(), "parked");
@@ -251,7 +251,7 @@ AE_TEST("unknown/a failure that is not definite is no failure of an at_most_once
 
 // ---------------------------------------------------------------- crash
 
-AE_TEST("crash/an idempotent call is sent again under its first key, with the same arguments") {
+AE_TEST("crash/an idempotent call is resent under its first key with the same arguments") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'once', 'args':{'n':'${ .input.n }'}}]",
                  {.input = "{'n':1.5}"});
   job.claim().crash();
@@ -263,7 +263,7 @@ AE_TEST("crash/an idempotent call is sent again under its first key, with the sa
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
-AE_TEST("crash/the earlier try is closed unknown in the commit of the new one") {
+AE_TEST("crash/the earlier try is closed as unknown in the commit of the new one") {
   JobFixture job(one("once"));
   job.claim().crash();
   EXPECT_EQ(job.types(), (Types{"job_created", "plan_generated", "job_running", "node_started",
@@ -282,13 +282,13 @@ AE_TEST("crash/a resend after a crash uses up no try") {
       << "the resend did not arrive, so it says nothing of the call before it";
 }
 
-AE_TEST("crash/an answer to the resend says what became of the call before it") {
+AE_TEST("crash/an answer to the resend decides the call before it") {
   JobFixture job(one("once"));
   job.claim().crash();
   EXPECT_EQ(job.fails("a", "http_422").status(), "failed");
 }
 
-AE_TEST("doubt/a try that was never sent does not make an earlier one certain") {
+AE_TEST("unknown/a try that was never sent leaves an earlier try unknown") {
   JobFixture job(one("put"));
   job.claim().crash();
   job.fails("a", "not_sent").after(1s);
@@ -300,14 +300,14 @@ AE_TEST("doubt/a try that was never sent does not make an earlier one certain") 
   EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
 }
 
-AE_TEST("doubt/no tries are left, the last one did not arrive: a person is asked about the first") {
+AE_TEST("unknown/a call without tries left parks if an earlier try may have happened") {
   JobFixture job(one("put"));
   job.claim().times_out("a").after(1s).fails("a", "connect").after(10s).fails("a", "connect");
   EXPECT_EQ(job.tries("a"), 3u);
   EXPECT_EQ(job.status(), "parked");
 }
 
-AE_TEST("late/a person's `fail` stands: what comes after it is late") {
+AE_TEST("late/a result after the fail resolution of an operator is late") {
   JobFixture job(one("pay"));
   job.claim().crash();
   const SentTry first = sent_try_of(job.state, job.step("a"));
@@ -328,7 +328,7 @@ AE_TEST("crash/an at_most_once call parks") {
   EXPECT_TRUE(job.step("a").call->open);
 }
 
-AE_TEST("crash/an at_most_once call that is to fail is closed unknown and listed") {
+AE_TEST("crash/with on_in_doubt: fail an at_most_once call is closed as unknown and listed") {
   JobFixture job(one("risk"));
   job.claim().crash();
   EXPECT_EQ(job.status(), "failed");
@@ -345,7 +345,7 @@ AE_TEST("crash/after the dedupe window an idempotent call is treated as at_most_
   EXPECT_EQ(job.status(), "parked");
 }
 
-AE_TEST("crash/within the dedupe window, counted from the first declaration, it is sent again") {
+AE_TEST("crash/the dedupe window is counted from the first declaration") {
   JobFixture job(one("once"));
   job.claim().reload();
   job.now = job.now + 23h;
@@ -367,14 +367,14 @@ AE_TEST("crash/an unlimited dedupe window never ends") {
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
-AE_TEST("crash/a read has no window") {
+AE_TEST("crash/a read has no dedupe window") {
   JobFixture job(one("look"));
   job.claim().reload();
   job.now = job.now + 25h;
   EXPECT_EQ(job.claim().tries("a"), 2u);
 }
 
-AE_TEST("crash/a tool that has changed since is not sent again") {
+AE_TEST("crash/a call is not resent by a changed tool") {
   JobFixture job(one("once"));
   job.claim().reload();
   job.versions.assign(job.plan->tools.size(), "ffffffffffffffff");
@@ -384,7 +384,7 @@ AE_TEST("crash/a tool that has changed since is not sent again") {
             std::string_view::npos);
 }
 
-AE_TEST("crash/a read is not sent again by a changed tool: a person says what it gave") {
+AE_TEST("crash/a read is not resent by a changed tool and parks for an operator") {
   for (const bool lost : {true, false}) {
     JobFixture job(one("look"));
     job.claim();
@@ -400,7 +400,7 @@ AE_TEST("crash/a read is not sent again by a changed tool: a person says what it
   }
 }
 
-AE_TEST("crash/a read that for sure failed, or has no tries left, is none to be sent again") {
+AE_TEST("crash/a changed tool may retry a read after a definite failure") {
   JobFixture failed(one("look"));
   failed.claim().fails("a", "connect").reload();
   failed.versions.assign(failed.plan->tools.size(), "ffffffffffffffff");
@@ -411,7 +411,7 @@ AE_TEST("crash/a read that for sure failed, or has no tries left, is none to be 
   EXPECT_EQ(used_up.claim().times_out("a").status(), "failed");
 }
 
-AE_TEST("crash/a read whose changed tool was not sent for a person's word is read by the new one") {
+AE_TEST("crash/a read resolved as not_happened is sent by the changed tool") {
   JobFixture job(one("look"));
   job.claim().reload();
   job.waits_for_settling = true;
@@ -421,7 +421,7 @@ AE_TEST("crash/a read whose changed tool was not sent for a person's word is rea
   EXPECT_EQ(job.ok("a", "1").status(), "completed");
 }
 
-AE_TEST("crash/a retry that ends outside of the dedupe window parks") {
+AE_TEST("crash/a retry outside the dedupe window parks") {
   JobFixture job(one("put"),
                  {.more = "{'tools':{'put':{'effect':'idempotent','dedupe_window':'1m','retry':{"
                           "'max_attempts':3,'initial_backoff':'4m','max_backoff':'4m',"
@@ -445,7 +445,7 @@ AE_TEST("crash/another worker waits until lease and grace have passed") {
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
-AE_TEST("crash/a call that settles soon is waited for") {
+AE_TEST("crash/a call that settles soon is awaited without a release") {
   JobFixture job(one("once"));
   job.owned = false;
   job.claim().after(26s);
@@ -458,9 +458,7 @@ AE_TEST("crash/a call that settles soon is waited for") {
   EXPECT_EQ(job.decide_again_at, settles);
 }
 
-AE_TEST(
-    "crash/workers that die while they wait for a dead one's call do not make the next wait "
-    "longer") {
+AE_TEST("crash/workers that die while they wait for a call do not extend the wait") {
   JobFixture job(one("once"));
   job.owned = false;
   job.claim().after(20s).crash();
@@ -475,7 +473,7 @@ AE_TEST(
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
-AE_TEST("crash/as many orphans as calls may be open are all sent again") {
+AE_TEST("crash/all calls left open at the parallel limit are resent") {
   JobFixture job(
       "[{'id':'m', 'kind':'map', 'over':'${ .input }', 'max_parallel':8, 'do':{'tool':'once'}}]",
       {.input = "[1,2,3,4,5,6,7,8]"});
@@ -495,7 +493,7 @@ AE_TEST("crash/a completed node is never run again") {
   EXPECT_EQ(job.tries("b"), 2u);
 }
 
-AE_TEST("crash/an answer that an effect store kept is taken instead of a second call") {
+AE_TEST("crash/a result in the effect store is used instead of a second call") {
   JobFixture job(one("pay"));
   job.claim().reload();
   job.begin_attempt();
@@ -505,7 +503,7 @@ AE_TEST("crash/an answer that an effect store kept is taken instead of a second 
   EXPECT_EQ(job.all<ToolInvocationFinished>()[0].caught_up, true);
 }
 
-AE_TEST("crash/an answer that comes while a person is asked closes the question") {
+AE_TEST("crash/a result that arrives while an operator is asked closes the wait") {
   JobFixture job(one("pay"));
   job.claim().crash();
   ASSERT_EQ(job.status(), "parked");
@@ -519,7 +517,7 @@ AE_TEST("crash/an answer that comes while a person is asked closes the question"
   EXPECT_TRUE(job.last<JobCancelled>().in_doubt.is_null());
 }
 
-AE_TEST("late/a success that comes after its attempt lost the job frees a parked job") {
+AE_TEST("late/a late success frees a parked job") {
   JobFixture job(one("pay"));
   job.claim().crash();
   ASSERT_EQ(job.status(), "parked");
@@ -529,7 +527,7 @@ AE_TEST("late/a success that comes after its attempt lost the job frees a parked
   EXPECT_EQ(job.step("a").result, json("7"));
 }
 
-AE_TEST("late/a definite failure that comes late is one: the node fails, nobody is asked") {
+AE_TEST("late/a late definite failure fails the node without an operator") {
   JobFixture job(one("pay"));
   job.claim().crash();
   job.store_effect("a", {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_402"});
@@ -538,14 +536,14 @@ AE_TEST("late/a definite failure that comes late is one: the node fails, nobody 
   EXPECT_EQ(job.tries("a"), 1u);
 }
 
-AE_TEST("late/what is not certain is not taken late") {
+AE_TEST("late/a late timeout is not applied") {
   JobFixture job(one("pay"));
   job.claim().crash();
   job.store_effect("a", {.kind = OutcomeKind::timeout, .error_code = "timeout"});
   EXPECT_EQ(job.status(), "parked");
 }
 
-AE_TEST("late/only the attempt that made the call is believed") {
+AE_TEST("late/a late result counts only from the attempt that made the call") {
   JobFixture job(one("pay"));
   job.claim().crash();
   SentTry other = sent_try_of(job.state, job.step("a"));
@@ -554,8 +552,7 @@ AE_TEST("late/only the attempt that made the call is believed") {
   EXPECT_EQ(job.status(), "parked");
 }
 
-AE_TEST(
-    "late/a success between not_happened and the new try is the answer: nothing is sent again") {
+AE_TEST("late/a success between not_happened and the new try is the result") {
   JobFixture job(one("pay"));
   job.claim().crash();
   job.claims_when_free = false;
@@ -567,7 +564,7 @@ AE_TEST(
   EXPECT_EQ(job.tries("a"), 1u);
 }
 
-AE_TEST("late/what comes after a call was decided is shown, and changes nothing") {
+AE_TEST("late/a late result of a decided call is recorded once and changes nothing") {
   JobFixture job(one("put"));
   job.claim();
   const SentTry first = sent_try_of(job.state, job.step("a"));
@@ -586,7 +583,7 @@ AE_TEST("late/what comes after a call was decided is shown, and changes nothing"
   EXPECT_EQ(job.step("a").result, json("8"));
 }
 
-AE_TEST("late/whoever decides an unknown call names the slot that must be empty") {
+AE_TEST("late/a resolution names the effect slot that must be empty") {
   JobFixture job(one("pay"));
   job.claim().crash();
   auto applied =
@@ -606,7 +603,7 @@ AE_TEST("late/whoever decides an unknown call names the slot that must be empty"
       << "its own attempt closed it: nothing can come any more";
 }
 
-AE_TEST("limits/a result over 16 MiB ends its node, and the record of it is small") {
+AE_TEST("limits/a result above 16 MiB fails its node and is recorded as a summary") {
   JobFixture job(one("pay"));
   job.claim();
   const std::string large(17u << 20, 'x');
@@ -619,7 +616,7 @@ AE_TEST("limits/a result over 16 MiB ends its node, and the record of it is smal
   EXPECT_LT(canonical(record).size(), 1000u);
 }
 
-AE_TEST("limits/arguments, a map's value and an output over 16 MiB fail as payload_too_large") {
+AE_TEST("limits/arguments, map lists and outputs above 16 MiB fail with payload_too_large") {
   const std::string half = canonical(Value(std::string(9u << 20, 'x')));
   const std::string two =
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
@@ -641,7 +638,7 @@ AE_TEST("limits/arguments, a map's value and an output over 16 MiB fail as paylo
             "payload_too_large");
 }
 
-AE_TEST("limits/a job of too many events fails and says so") {
+AE_TEST("limits/a job with too many events fails with events_limit") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'put'},"
       " {'id':'b', 'kind':'tool', 'tool':'put', 'needs':['a']}]");
@@ -652,8 +649,7 @@ AE_TEST("limits/a job of too many events fails and says so") {
   EXPECT_EQ(job.tries("b"), 0u);
 }
 
-AE_TEST(
-    "not_sent/a call that could not be sent is tried again ever more slowly, under the same keys") {
+AE_TEST("not_sent/an unsent call is retried with growing waits under the same keys") {
   JobFixture job(one("pay"));
   job.claim();
   const auto withdrawn = [&] {
@@ -679,7 +675,7 @@ AE_TEST(
   EXPECT_EQ(job.status(), "completed");
 }
 
-AE_TEST("not_sent/another attempt sends at once what an earlier one withdrew") {
+AE_TEST("not_sent/another attempt sends a withdrawn call at once") {
   JobFixture job(one("pay"));
   job.claim();
   job.decides = false;
@@ -701,7 +697,7 @@ AE_TEST("crash/a success without its command_committed is committed, never calle
   EXPECT_EQ(job.tries("a"), 1u);
 }
 
-AE_TEST("crash/a missing step_committed is written, and nothing else") {
+AE_TEST("crash/only a missing step_committed is written") {
   JobFixture job(one("pay"));
   job.claim().ok("a", "7");
   while (job.log.back().type != EventType::node_finished) job.log.pop_back();
@@ -714,7 +710,7 @@ AE_TEST("crash/a missing step_committed is written, and nothing else") {
 
 // ---------------------------------------------------------------- resolutions
 
-AE_TEST("resolve/happened takes the result and calls nothing") {
+AE_TEST("resolve/happened uses the given result and calls nothing") {
   JobFixture job(one("pay"));
   job.claim().crash().resolve("a", "happened", "{'id':7}");
   EXPECT_EQ(job.status(), "completed");
@@ -725,7 +721,7 @@ AE_TEST("resolve/happened takes the result and calls nothing") {
   EXPECT_EQ(job.last<DecisionRecorded>().by, "someone");
 }
 
-AE_TEST("resolve/happened after a time-out closes nothing twice") {
+AE_TEST("resolve/happened after a timeout does not close the try twice") {
   JobFixture job(one("pay"));
   job.claim().times_out("a").resolve("a", "happened", "7");
   EXPECT_EQ(job.status(), "completed");
@@ -742,7 +738,7 @@ AE_TEST("resolve/not_happened permits one new try under the same keys") {
   EXPECT_EQ(job.ok("a", "8").status(), "completed");
 }
 
-AE_TEST("resolve/what did not happen is in doubt no more, also when the new try never arrives") {
+AE_TEST("resolve/a call resolved as not_happened stays known if the new try never arrives") {
   JobFixture job("[{'id':'a','kind':'tool','tool':'wire'}]",
                  {.more = "{'tools': {'wire': {'effect': 'at_most_once', 'on_in_doubt': 'park',"
                           "'retry': {'max_attempts': 3, 'retry_on': ['connect']}}}}"});
@@ -756,7 +752,7 @@ AE_TEST("resolve/what did not happen is in doubt no more, also when the new try 
   EXPECT_EQ(job.ok("a").status(), "completed");
 }
 
-AE_TEST("resolve/not_happened is too early before the call has settled, as the view says when") {
+AE_TEST("resolve/not_happened is rejected before the call has settled, and the view shows when") {
   for (const bool owned : {true, false}) {
     JobFixture job(one("pay"));
     job.owned = owned;
@@ -776,7 +772,7 @@ AE_TEST("resolve/not_happened is too early before the call has settled, as the v
   }
 }
 
-AE_TEST("resolve/after a complete response not_happened need not wait") {
+AE_TEST("resolve/not_happened is accepted at once after a complete response") {
   JobFixture job(one("pay"));
   job.claim().answer("a", {.kind = OutcomeKind::unknown,
                            .settled = true,
@@ -788,7 +784,7 @@ AE_TEST("resolve/after a complete response not_happened need not wait") {
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
-AE_TEST("late/what the log has already is kept no second time, also behind a later try") {
+AE_TEST("late/an outcome that is already in the log is not imported again") {
   JobFixture job(one("put"));
   job.claim();
   const SentTry first = sent_try_of(job.state, job.step("a"));
@@ -804,7 +800,7 @@ AE_TEST("late/what the log has already is kept no second time, also behind a lat
   EXPECT_EQ(job.log.size(), events) << job.log_text();
 }
 
-AE_TEST("resolve/not_happened is as early for a read that may still arrive") {
+AE_TEST("resolve/not_happened of a read is rejected until the call has settled") {
   for (const bool lost : {true, false}) {
     JobFixture job(one("look"));
     job.claim();
@@ -822,7 +818,7 @@ AE_TEST("resolve/not_happened is as early for a read that may still arrive") {
   }
 }
 
-AE_TEST("resolve/not_happened counts from when its giver looked, not from when it is taken in") {
+AE_TEST("resolve/not_happened counts from the check of the operator, not from its application") {
   JobFixture job(one("pay"));
   job.claim().crash();
   const Instant settles = *job.state.settles_at(job.step("a"));
@@ -843,9 +839,7 @@ AE_TEST("resolve/not_happened counts from when its giver looked, not from when i
   EXPECT_EQ(job.tries("a"), 2u);
 }
 
-AE_TEST(
-    "resolve/not_happened from a check before the newest try is refused, also when that one "
-    "settled") {
+AE_TEST("resolve/not_happened from a check before the newest try is rejected, even if settled") {
   JobFixture job(one("pay"));
   job.claim().times_out("a");
   const Instant settles = *job.state.settles_at(job.step("a"));
@@ -870,7 +864,7 @@ AE_TEST(
   EXPECT_EQ(resolve_at(job.now), std::nullopt);
 }
 
-AE_TEST("resolve/not_happened from a check before the newest try was sent is refused") {
+AE_TEST("resolve/not_happened from a check before the newest try was sent is rejected") {
   JobFixture job(one("pay"));
   job.claim().times_out("a");
   const Instant settles = *job.state.settles_at(job.step("a"));
@@ -898,7 +892,7 @@ AE_TEST("resolve/not_happened from a check before the newest try was sent is ref
   EXPECT_EQ(resolve_at(decided + 5s), std::nullopt);
 }
 
-AE_TEST("resolve/when its giver looked does not matter where a look cannot be too early") {
+AE_TEST("resolve/the time of the check does not matter for happened and fail") {
   for (const std::string resolution : {"happened", "fail"}) {
     JobFixture job(one("pay"));
     job.claim().crash();
@@ -909,7 +903,7 @@ AE_TEST("resolve/when its giver looked does not matter where a look cannot be to
   }
 }
 
-AE_TEST("resolve/fail fails the node and keeps the doubt in the record") {
+AE_TEST("resolve/fail fails the node and lists the unknown call") {
   JobFixture job(one("pay"));
   job.claim().crash().resolve("a", "fail");
   EXPECT_EQ(job.status(), "failed");
@@ -918,7 +912,7 @@ AE_TEST("resolve/fail fails the node and keeps the doubt in the record") {
   EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
 }
 
-AE_TEST("resolve/a redo that is lost too parks again, under a key of its own") {
+AE_TEST("resolve/a lost new try parks again under its own correlation key") {
   JobFixture job(one("pay"));
   job.claim().crash();
   job.waits_for_settling = true;
@@ -929,7 +923,7 @@ AE_TEST("resolve/a redo that is lost too parks again, under a key of its own") {
   EXPECT_EQ(job.status(), "completed");
 }
 
-AE_TEST("resolve/an answer about an earlier try does not stand for a later one") {
+AE_TEST("resolve/a resolution of an earlier try does not apply to a later one") {
   JobFixture job(one("pay"));
   job.claim().crash().after(60s);
   ControlRequest first{.body = ResolveRequest{.idempotency_key = job.sent[0].key,
@@ -945,7 +939,7 @@ AE_TEST("resolve/an answer about an earlier try does not stand for a later one")
   EXPECT_EQ(job.sent.size(), 2u);
 }
 
-AE_TEST("resolve/a definite failure after a redo follows the retry policy") {
+AE_TEST("resolve/a definite failure of the new try follows the retry policy") {
   JobFixture job(one("pay"));
   job.claim().times_out("a");
   job.waits_for_settling = true;
@@ -955,7 +949,7 @@ AE_TEST("resolve/a definite failure after a redo follows the retry policy") {
   EXPECT_TRUE(job.last<JobFailed>().in_doubt.is_null());
 }
 
-AE_TEST("resolve/the start of a key is enough, when it is long enough and means one call") {
+AE_TEST("resolve/a unique prefix of a key of at least 8 characters is accepted") {
   JobFixture job(one("pay"));
   job.claim().crash();
   const std::string key = job.sent[0].key;
@@ -970,7 +964,7 @@ AE_TEST("resolve/the start of a key is enough, when it is long enough and means 
   EXPECT_EQ(with(key), Code::job_terminal);
 }
 
-AE_TEST("resolve/what makes no sense is refused") {
+AE_TEST("resolve/an invalid resolution is rejected") {
   JobFixture job(one("pay"));
   job.claim().crash();
   EXPECT_EQ(job.resolve("a", "maybe").refused, Code::input_invalid);
@@ -979,7 +973,7 @@ AE_TEST("resolve/what makes no sense is refused") {
   EXPECT_EQ(job.status(), "parked");
 }
 
-AE_TEST("resolve/other branches go on while a call is in doubt") {
+AE_TEST("resolve/other branches continue while a call is unknown") {
   JobFixture job(
       "[{'id':'a', 'kind':'tool', 'tool':'pay'}, {'id':'b', 'kind':'tool', 'tool':'put'},"
       " {'id':'c', 'kind':'tool', 'tool':'put', 'needs':['b']}]");
