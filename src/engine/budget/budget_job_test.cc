@@ -35,7 +35,7 @@ std::string used(int input, int output) {
 }
 const Budget& of(const JobFixture& job) { return job.state.budget; }
 
-AE_TEST("budget/a call is declared with what it may use, and pays what it has used") {
+AE_TEST("budget/a call reserves its maximum use and is charged its actual use") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim();
   EXPECT_EQ(job.last<ToolInvocationStarted>().reserved,
@@ -51,7 +51,7 @@ AE_TEST("budget/a call is declared with what it may use, and pays what it has us
   expect_verified(job);
 }
 
-AE_TEST("budget/an answer that does not say all that it used pays no less than was reserved") {
+AE_TEST("budget/an answer with incomplete usage is charged at least its reservation") {
   constexpr std::uint64_t kMax = (std::uint64_t{1} << 53) - 1;
   const struct {
     const char* usage;
@@ -78,7 +78,7 @@ AE_TEST("budget/an answer that does not say all that it used pays no less than w
   }
 }
 
-AE_TEST("budget/a job without one reserves nothing, and its log says nothing of it") {
+AE_TEST("budget/a job without a budget reserves nothing and records no budget") {
   JobFixture job("[" + calls("a") + "]");
   job.claim();
   EXPECT_TRUE(job.last<ToolInvocationStarted>().reserved.is_null());
@@ -86,7 +86,7 @@ AE_TEST("budget/a job without one reserves nothing, and its log says nothing of 
   EXPECT_TRUE(job_view(job.state)["budget"].is_null());
 }
 
-AE_TEST("budget/each limit parks the job before the call that it has no room for") {
+AE_TEST("budget/each limit parks the job before the first call that exceeds it") {
   struct Case {
     std::string_view limits, limit;
   };
@@ -115,7 +115,7 @@ AE_TEST("budget/each limit parks the job before the call that it has no room for
   }
 }
 
-AE_TEST("budget/the decision that parks a job names every limit that its next call exceeds") {
+AE_TEST("budget/the decision that parks a job lists every limit that the next call exceeds") {
   JobFixture job =
       job_with_budget(model_call_node("a"), "{'tokens': 10, 'cost_micros': 20, 'model_calls': 1}");
   job.claim();
@@ -132,7 +132,7 @@ AE_TEST("budget/the decision that parks a job names every limit that its next ca
   EXPECT_EQ(decision.exceeded[1].requested, 111u);
 }
 
-AE_TEST("budget/calls side by side reserve together, and the next begins when there is room") {
+AE_TEST("budget/parallel calls reserve together, and the next starts when the budget allows") {
   JobFixture job =
       job_with_budget(model_call_node("a") + "," + model_call_node("b"), "{'tokens': 100}");
   job.claim();
@@ -146,7 +146,7 @@ AE_TEST("budget/calls side by side reserve together, and the next begins when th
   expect_verified(job);
 }
 
-AE_TEST("budget/what is under way is awaited and recorded before the job parks") {
+AE_TEST("budget/calls in flight are awaited and recorded before the job parks") {
   JobFixture job =
       job_with_budget(model_call_node("a") + "," + model_call_node("b") + "," + calls("c", "['a']"),
                       "{'model_calls': 1}");
@@ -163,7 +163,7 @@ AE_TEST("budget/what is under way is awaited and recorded before the job parks")
   expect_verified(job);
 }
 
-AE_TEST("budget/a call that only has to be sent again is sent before the job parks") {
+AE_TEST("budget/a call that only needs a resend is sent before the job parks") {
   for (const bool long_pause : {false, true}) {
     const std::string more =
         "{'budget': {'tool_calls': 1}, 'tools': {'put': {'retry': {'max_attempts': 3,"
@@ -183,7 +183,7 @@ AE_TEST("budget/a call that only has to be sent again is sent before the job par
   }
 }
 
-AE_TEST("budget/a model's try that has no room when its pause is over parks the job") {
+AE_TEST("budget/a model's retry that the budget does not allow parks the job") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'model_calls': 1}");
   job.claim().times_out("a");
   ASSERT_EQ(job.status(), "running") << job.log_text();
@@ -193,8 +193,7 @@ AE_TEST("budget/a model's try that has no room when its pause is over parks the 
   expect_verified(job);
 }
 
-AE_TEST(
-    "budget/a log that reserves more than a number holds is refused, and nothing else happens") {
+AE_TEST("budget/a log whose reservations overflow is rejected as log_corrupt") {
   std::string nodes;
   for (int i = 0; i < 8; ++i) nodes += (i ? "," : "") + model_call_node("n" + std::to_string(i));
   JobFixture job = job_with_budget(nodes, "{'model_calls': 100}");
@@ -219,7 +218,7 @@ std::vector<Event> erased(const JobFixture& job) {
   return log;
 }
 
-AE_TEST("budget/a raise can be erased, also when the budget is used up and raised once more") {
+AE_TEST("budget/a raise can be erased, also if the budget is exceeded and raised again") {
   const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
                             model_call_node("c", "['b']");
   JobFixture job = job_with_budget(nodes, "{'model_calls': 1, 'soft': 80}");
@@ -242,7 +241,7 @@ AE_TEST("budget/a raise can be erased, also when the budget is used up and raise
   EXPECT_EQ(whole->budget.spent.tokens, 21u);
 }
 
-AE_TEST("budget/a raise of time can be erased, too") {
+AE_TEST("budget/a raise of the time limit can be erased") {
   const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
                             model_call_node("c", "['b']");
   JobFixture job = job_with_budget(nodes, "{'wall': '1h'}");
@@ -262,7 +261,7 @@ AE_TEST("budget/a raise of time can be erased, too") {
   EXPECT_TRUE(fold(job.state.job, erased(job), uncached_plan_source()));
 }
 
-AE_TEST("budget/an item of a map that has no room is not begun") {
+AE_TEST("budget/a map item that exceeds the budget is not started") {
   JobFixture job = job_with_budget(
       "{'id': 'm', 'kind': 'map', 'over': [1, 2, 3], 'max_parallel': 8, 'do': {'tool': 'put'}}",
       "{'tool_calls': 2}");
@@ -276,7 +275,7 @@ AE_TEST("budget/an item of a map that has no room is not begun") {
   expect_verified(job);
 }
 
-AE_TEST("budget/a model that is asked again after a lost answer has used what it reserved") {
+AE_TEST("budget/a model call repeated after a lost answer is charged its first reservation") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 130}");
   job.claim().crash();
   EXPECT_EQ(job.tries("a"), 2u) << job.log_text();
@@ -288,7 +287,7 @@ AE_TEST("budget/a model that is asked again after a lost answer has used what it
   expect_verified(job);
 }
 
-AE_TEST("budget/a lost call that may not be made again parks the job, and is made when it may") {
+AE_TEST("budget/a lost call that the budget does not allow to repeat parks until a raise") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim().crash();
   EXPECT_EQ(job.status(), "parked") << job.log_text();
@@ -300,7 +299,7 @@ AE_TEST("budget/a lost call that may not be made again parks the job, and is mad
   expect_verified(job);
 }
 
-AE_TEST("budget/a job that is parked so, with a lost call, still ends by cancel and by deadline") {
+AE_TEST("budget/a job parked for its budget with a lost call ends by cancel and by deadline") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim().crash();
   ASSERT_EQ(job.status(), "parked");
@@ -317,7 +316,7 @@ AE_TEST("budget/a job that is parked so, with a lost call, still ends by cancel 
   expect_verified(late);
 }
 
-AE_TEST("budget/a refusal of the provider uses a call and no tokens; an unsent one uses nothing") {
+AE_TEST("budget/a provider error uses one call and no tokens, an unsent call uses nothing") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100, 'model_calls': 2}");
   job.claim().fails("a", "not_sent");
   EXPECT_EQ(of(job).spent.model_calls, 0u);
@@ -331,14 +330,14 @@ AE_TEST("budget/a refusal of the provider uses a call and no tokens; an unsent o
   expect_verified(job);
 }
 
-AE_TEST("budget/an answer that does not count its tokens has used what was reserved") {
+AE_TEST("budget/an answer without token counts is charged its reservation") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim().ok("a", "{'text': 'ok'}");
   EXPECT_EQ(of(job).spent.tokens, kOne);
   EXPECT_EQ(of(job).spent.cost_micros, 111u);
 }
 
-AE_TEST("budget/a tool's call counts once, however often it is tried") {
+AE_TEST("budget/a tool call counts once, however often it is tried") {
   JobFixture job = job_with_budget(calls("a"), "{'tool_calls': 1}");
   job.claim().fails("a", "http_503").after(10s);
   EXPECT_EQ(job.tries("a"), 2u) << job.log_text();
@@ -350,7 +349,7 @@ AE_TEST("budget/a tool's call counts once, however often it is tried") {
   expect_verified(job);
 }
 
-AE_TEST("budget/time that has passed lets what is under way end, and then the job parks") {
+AE_TEST("budget/after the time limit calls in flight end, then the job parks") {
   JobFixture job =
       job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'wall': '1h'}");
   job.claim().after(2h);
@@ -369,7 +368,7 @@ AE_TEST("budget/time that has passed lets what is under way end, and then the jo
   expect_verified(job);
 }
 
-AE_TEST("budget/it can be raised before it is used up, and only to more than is spent and set") {
+AE_TEST("budget/a limit can be raised early, and only above what is spent and set") {
   JobFixture job =
       job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70}");
   job.claim();
@@ -394,7 +393,7 @@ AE_TEST("budget/it can be raised before it is used up, and only to more than is 
   expect_verified(job);
 }
 
-AE_TEST("budget/who overran is not raised to less than is spent, nor to what would not do") {
+AE_TEST("budget/after an overrun only a raise that allows the next call is accepted") {
   JobFixture job =
       job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70}");
   job.claim().ok("a", used(100, 0));
@@ -410,7 +409,7 @@ AE_TEST("budget/who overran is not raised to less than is spent, nor to what wou
   expect_verified(job);
 }
 
-AE_TEST("budget/only who raises it ends the park: resume does not, and names nothing that does") {
+AE_TEST("budget/only a raise ends the park, a resume does not") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'model_calls': 0}");
   job.claim();
   ASSERT_EQ(job.status(), "parked");
@@ -422,7 +421,7 @@ AE_TEST("budget/only who raises it ends the park: resume does not, and names not
   EXPECT_EQ(job.status(), "running");
 }
 
-AE_TEST("budget/no log can be folded in which a call went over it") {
+AE_TEST("budget/a log with a call that exceeds the budget is rejected") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim().ok("a", used(5, 2));
   std::vector<Event> forged = job.log;
@@ -432,7 +431,7 @@ AE_TEST("budget/no log can be folded in which a call went over it") {
   EXPECT_EQ(folded.error().code, Code::log_corrupt);
 }
 
-AE_TEST("budget/a log that says too early that it is used up is refused") {
+AE_TEST("budget/a log that parks before the budget is exceeded is rejected") {
   const auto refused = [](const JobFixture& job, const auto& change) {
     std::vector<Event> forged = job.log;
     for (Event& event : forged) change(event);
@@ -469,7 +468,7 @@ AE_TEST("budget/a log that says too early that it is used up is refused") {
   EXPECT_NE(deadline.find("has not passed"), std::string::npos) << deadline;
 }
 
-AE_TEST("budget/admit answers over_budget for a call that does not fit") {
+AE_TEST("budget/admit returns over_budget for a call that exceeds the budget") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.decides = false;
   job.claim();
@@ -483,7 +482,7 @@ AE_TEST("budget/admit answers over_budget for a call that does not fit") {
       Verdict::over_budget);
 }
 
-AE_TEST("budget/a crash at any event declares nothing that does not fit, and ends the same") {
+AE_TEST("budget/a crash at any event declares no call above the budget and ends the same") {
   const std::string nodes = model_call_node("a") + "," + model_call_node("b", "['a']") + "," +
                             calls("c", "['a']") + "," + model_call_node("d", "['b']");
   const auto run = [](JobFixture& job) {
@@ -520,7 +519,7 @@ AE_TEST("budget/a crash at any event declares nothing that does not fit, and end
   }
 }
 
-AE_TEST("budget/what is spent is at most the limit and what single calls overran") {
+AE_TEST("budget/the amount spent exceeds the limit at most by the overruns of single calls") {
   std::uint64_t seed = 1;
   const auto next = [&seed](std::uint64_t most) {
     seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
@@ -550,7 +549,7 @@ AE_TEST("budget/what is spent is at most the limit and what single calls overran
   }
 }
 
-AE_TEST("budget/a fork has the limits and has spent what its origin had, and had spent, then") {
+AE_TEST("budget/a fork has the limits and the spending of its origin at that event") {
   JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"),
                                    "{'tokens': 70, 'tool_calls': 5}");
   job.claim().ok("a", used(5, 5));
@@ -576,7 +575,7 @@ AE_TEST("budget/a fork has the limits and has spent what its origin had, and had
   expect_verified(late.claim());
 }
 
-AE_TEST("budget/forks of forks are no way around it") {
+AE_TEST("budget/forks of forks keep the spent budget") {
   JobFixture job = job_with_budget(
       calls("a") + "," + calls("b", "['a']") + "," + calls("c", "['b']"), "{'tool_calls': 2}");
   job.claim().ok("a").ok("b");
@@ -594,7 +593,7 @@ AE_TEST("budget/forks of forks are no way around it") {
   expect_verified(second);
 }
 
-AE_TEST("budget/only a fork begins with something spent") {
+AE_TEST("budget/only a fork starts with a spent budget") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 70}");
   const auto created = job.last<JobCreated>();
   const auto takes = [&](const Value& spent, bool forked) {
@@ -617,7 +616,7 @@ AE_TEST("budget/only a fork begins with something spent") {
   EXPECT_FALSE(compiles("{'tokens': 5, 'spent': {'tokens': 1}}"));
 }
 
-AE_TEST("budget/a checkpoint at any event folds on to the same state") {
+AE_TEST("budget/a checkpoint at any event folds to the same state") {
   JobFixture job = job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"),
                                    "{'tokens': 70, 'wall': '1h'}");
   job.claim().ok("a", used(40, 2)).raise("{'tokens': 200}").ok("b", used(5, 2));
@@ -644,8 +643,7 @@ std::string wants_for(int tokens) {
          std::to_string(tokens) + ", 'output_tokens': 0}}";
 }
 
-AE_TEST(
-    "budget/a loop's model is told once that little is left, in a message of its conversation") {
+AE_TEST("budget/the model of a loop receives one notice when its budget runs low") {
   const std::string more =
       "{'budget': {'tokens': 4000, 'soft': 50}, " + std::string(kTools.substr(1));
   JobFixture job = loop_job(", 'max_tokens': 20", {.more = more});
@@ -670,7 +668,7 @@ AE_TEST(
   expect_verified(job);
 }
 
-AE_TEST("budget/a turn reserves for the whole conversation") {
+AE_TEST("budget/a turn reserves tokens for the whole conversation") {
   const std::string more = "{'budget': {'tokens': 100000}, " + std::string(kTools.substr(1));
   JobFixture job = loop_job(", 'max_tokens': 20", {.more = more});
   job.claim();
@@ -685,7 +683,7 @@ AE_TEST("budget/a turn reserves for the whole conversation") {
   EXPECT_GT(second["input_tokens"].as_int(), first["input_tokens"].as_int() + 1000);
 }
 
-AE_TEST("budget/a loop that has used it up goes on where it stood when it is raised") {
+AE_TEST("budget/a loop that exceeded its budget continues after a raise") {
   const std::string more = "{'budget': {'model_calls': 1}, " + std::string(kTools.substr(1));
   JobFixture job = loop_job("", {.more = more});
   job.claim().ok("chat/0", tool_calls_answer({{"a", "look"}})).ok("chat/0/0", "1");

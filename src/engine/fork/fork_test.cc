@@ -47,7 +47,7 @@ std::string again(const Fork& fork) {
   return text;
 }
 
-AE_TEST("fork/what was done is there, and what was not is done anew under keys of its own") {
+AE_TEST("fork/recorded results are kept, other calls are made under new keys") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8").fails("c");
   ASSERT_EQ(origin.status(), "failed");
@@ -72,7 +72,7 @@ AE_TEST("fork/what was done is there, and what was not is done anew under keys o
   expect_proved(job);
 }
 
-AE_TEST("fork/it begins with the origin's plan, what was brought in, and no call") {
+AE_TEST("fork/a fork starts with the plan of its origin, the imported results and no call") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}");
   JobFixture job(*origin.fork(origin.log.size()), "job-2");
@@ -85,7 +85,7 @@ AE_TEST("fork/it begins with the origin's plan, what was brought in, and no call
   EXPECT_EQ(job.last<PlanGenerated>().plan_hash, origin.plan->hash);
 }
 
-AE_TEST("fork/inside of a pending call it begins before that call, which is listed") {
+AE_TEST("fork/a fork during an open call starts before that call and lists it") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}");
   const auto fork = origin.fork(origin.log.size());  // b is in flight
@@ -96,7 +96,7 @@ AE_TEST("fork/inside of a pending call it begins before that call, which is list
   EXPECT_EQ(job.sent[0].arguments, json("{'n':7}"));
 }
 
-AE_TEST("fork/effects that the origin made later are listed, reads are not") {
+AE_TEST("fork/later effects of the origin are listed, reads are not") {
   JobFixture origin(
       "[{'id':'a','kind':'tool','tool':'look'},"
       "{'id':'b','kind':'tool','tool':'put','needs':['a']},"
@@ -109,7 +109,7 @@ AE_TEST("fork/effects that the origin made later are listed, reads are not") {
   EXPECT_EQ(again(*origin.fork(origin.seq_of(EventType::node_finished, "d"))), "");
 }
 
-AE_TEST("fork/a call in doubt is listed, one that for sure did nothing is not") {
+AE_TEST("fork/an unknown call is listed, a call that definitely did nothing is not") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8").times_out("c");
   ASSERT_EQ(origin.status(), "parked");
@@ -119,7 +119,7 @@ AE_TEST("fork/a call in doubt is listed, one that for sure did nothing is not") 
   EXPECT_EQ(again(*definite.fork(definite.log.size())), "");
 }
 
-AE_TEST("fork/a completed fork completes at once") {
+AE_TEST("fork/a fork of a completed job completes at once") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8").ok("c", "9");
   JobFixture job(*origin.fork(origin.log.size()), "job-2");
@@ -131,7 +131,7 @@ AE_TEST("fork/a completed fork completes at once") {
   EXPECT_EQ(proof(job).execution_hash_hex, proof(origin).execution_hash_hex);
 }
 
-AE_TEST("fork/a result that is recorded counts as done before its node is finished") {
+AE_TEST("fork/a recorded result counts as done before its node is finished") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}");
   const auto finished_seq = origin.seq_of(EventType::tool_invocation_finished, "a");
@@ -142,7 +142,7 @@ AE_TEST("fork/a result that is recorded counts as done before its node is finish
   EXPECT_EQ(to_text(job.step("a").result_type), "side_effect_committed");
 }
 
-AE_TEST("fork/waits that were open open anew, and those that were answered stay answered") {
+AE_TEST("fork/open waits are opened again, and answered waits stay answered") {
   constexpr std::string_view kWaits =
       "[{'id':'w','kind':'wait','wait':{'type':'signal'}},"
       "{'id':'v','kind':'wait','wait':{'type':'signal','key':'v'}},"
@@ -163,7 +163,7 @@ AE_TEST("fork/waits that were open open anew, and those that were answered stay 
   expect_proved(job);
 }
 
-AE_TEST("fork/a key given by an expression is the same text in the fork: keys are a job's own") {
+AE_TEST("fork/a wait key is the same in the fork, because keys belong to a job") {
   JobFixture origin("[{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]");
   origin.claim();
   JobFixture job(*origin.fork(origin.log.size()), "job-2");
@@ -174,7 +174,7 @@ AE_TEST("fork/a key given by an expression is the same text in the fork: keys ar
   EXPECT_EQ(origin.status(), "waiting");
 }
 
-AE_TEST("fork/a map goes on with the items that were not done") {
+AE_TEST("fork/a map continues with the items that were not done") {
   constexpr std::string_view kMap =
       "[{'id':'m','kind':'map','over':'${ .input.list }','max_parallel':2,"
       "'do':{'tool':'put','args':{'v':'${ .item }'}}}]";
@@ -200,7 +200,7 @@ AE_TEST("fork/a map goes on with the items that were not done") {
   EXPECT_EQ(middle.sent[0].arguments, json("{'v':12}"));
 }
 
-AE_TEST("fork/a map whose items may fail keeps their failures") {
+AE_TEST("fork/a map with collected errors keeps the failed items") {
   constexpr std::string_view kMap =
       "[{'id':'m','kind':'map','over':'${ .input.list "
       "}','max_parallel':2,'on_item_error':'collect',"
@@ -221,7 +221,7 @@ AE_TEST("fork/a map whose items may fail keeps their failures") {
   expect_proved(whole);
 }
 
-AE_TEST("fork/skipped nodes stay skipped, failures that were gone on after stay failures") {
+AE_TEST("fork/skipped nodes stay skipped, and tolerated failures stay failures") {
   constexpr std::string_view kPlan =
       "[{'id':'s','kind':'tool','tool':'put','when':'${ .input.x > 5 }'},"
       "{'id':'f','kind':'tool','tool':'put','on_error':'continue'},"
@@ -246,7 +246,7 @@ constexpr std::string_view kBooking =
     "{'id':'b','kind':'tool','tool':'put','needs':['a']},"
     "{'id':'c','kind':'tool','tool':'put','needs':['b']}]";
 
-AE_TEST("fork/what the origin undid is done anew, with what came after it, and is listed") {
+AE_TEST("fork/compensated steps and later ones are repeated and listed") {
   JobFixture origin(kBooking, {.more = kUndo});
   origin.claim().ok("a", "'A'").ok("b", "'B'").fails("c");
   const auto fork_during = origin.fork(origin.log.size());
@@ -263,7 +263,7 @@ AE_TEST("fork/what the origin undid is done anew, with what came after it, and i
   expect_proved(job);
 }
 
-AE_TEST("fork/a fork that fails undoes its own steps, and lists those of the origin") {
+AE_TEST("fork/a failing fork compensates its own steps and lists those of its origin") {
   JobFixture origin(kBooking, {.more = kUndo});
   origin.claim().ok("a", "'A'");
   JobFixture job(*origin.fork(origin.log.size()), "job-2");
@@ -277,7 +277,7 @@ AE_TEST("fork/a fork that fails undoes its own steps, and lists those of the ori
   expect_proved(job);
 }
 
-AE_TEST("fork/of a fork: the step ids of the first job go on, and its effects still count") {
+AE_TEST("fork/a fork of a fork keeps the step ids and effects of the first job") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8").fails("c");
   JobFixture second(*origin.fork(*retry_point(origin.state, origin.log)), "job-2");
@@ -292,7 +292,7 @@ AE_TEST("fork/of a fork: the step ids of the first job go on, and its effects st
   EXPECT_EQ(again(*second.fork(2)), "a committed b committed ") << "before they were brought in";
 }
 
-AE_TEST("fork/it may crash anywhere as any job") {
+AE_TEST("fork/a fork recovers from crashes like any other job") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8").fails("c");
   JobFixture job(*origin.fork(*retry_point(origin.state, origin.log)), "job-2");
@@ -304,7 +304,7 @@ AE_TEST("fork/it may crash anywhere as any job") {
   expect_proved(job);
 }
 
-AE_TEST("fork/an event out of its log, or a job without a plan yet, is no place to fork at") {
+AE_TEST("fork/a fork at an event outside the log or before the plan is rejected") {
   JobFixture origin(kChain);
   origin.claim();
   EXPECT_EQ(origin.fork(0).error().code, Code::input_invalid);
@@ -313,7 +313,7 @@ AE_TEST("fork/an event out of its log, or a job without a plan yet, is no place 
   EXPECT_TRUE(origin.fork(2));
 }
 
-AE_TEST("fork/an erased result is no ground to go on from") {
+AE_TEST("fork/a fork from an erased result is rejected") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8").fails("c");
   each<ToolInvocationFinished>(origin.log, [](ToolInvocationFinished& event) {
@@ -323,7 +323,7 @@ AE_TEST("fork/an erased result is no ground to go on from") {
   EXPECT_EQ(origin.fork(origin.log.size()).error().code, Code::input_invalid);
 }
 
-AE_TEST("fork/what is brought in is refused where it cannot have been done") {
+AE_TEST("fork/an import that contradicts the plan is rejected") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8");
   const Fork fork = *origin.fork(origin.log.size());
@@ -372,7 +372,7 @@ Fork retried(const JobFixture& job) {
   return *std::move(fork);
 }
 
-AE_TEST("fork/a retry begins at the last event of a failed job, and of no other job") {
+AE_TEST("fork/a retry starts at the last event of a failed job and of no other job") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").fails("b");
   EXPECT_EQ(*retry_point(origin.state, origin.log), origin.log.size());
@@ -392,7 +392,7 @@ constexpr std::string_view kBranches =
     "{'id':'c','kind':'tool','tool':'pay','args':{'n':1},'needs':['a']},"
     "{'id':'d','kind':'tool','tool':'pay','args':{'c':'${ .steps.c }'},'needs':['c']}]";
 
-AE_TEST("fork/a retry keeps what a branch beside the failed node committed, before or after it") {
+AE_TEST("fork/a retry keeps what a parallel branch committed before or after the failure") {
   for (const bool first : {true, false}) {
     JobFixture origin(kBranches);
     origin.claim().ok("a");
@@ -420,14 +420,14 @@ AE_TEST("fork/a retry keeps what a branch beside the failed node committed, befo
   }
 }
 
-AE_TEST("fork/a retry lists of a branch beside the failed node only a call in doubt") {
+AE_TEST("fork/of a parallel branch a retry lists only an unknown call") {
   JobFixture origin(kBranches);
   origin.claim().ok("a").fails("b").times_out("c");
   ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   EXPECT_EQ(again(retried(origin)), "c in_doubt ");
 }
 
-AE_TEST("fork/a retry keeps the committed items of a map that failed, and of one beside it") {
+AE_TEST("fork/a retry keeps the committed items of a failed map and of a parallel one") {
   constexpr std::string_view kMaps =
       "[{'id':'m','kind':'map','over':'${ .input.list }','max_parallel':2,"
       "'do':{'tool':'pay','args':{'v':'${ .item }'}}},"
@@ -447,7 +447,7 @@ AE_TEST("fork/a retry keeps the committed items of a map that failed, and of one
   expect_proved(job);
 }
 
-AE_TEST("fork/a retry opens a wait again that its origin's failure had closed") {
+AE_TEST("fork/a retry opens a wait again that the failure of its origin closed") {
   JobFixture origin(
       "[{'id':'b','kind':'tool','tool':'pay'},"
       "{'id':'w','kind':'wait','wait':{'type':'signal','key':'k'}}]");
@@ -461,7 +461,7 @@ AE_TEST("fork/a retry opens a wait again that its origin's failure had closed") 
   expect_proved(job);
 }
 
-AE_TEST("fork/a retry asks for an approval again that its origin's failure had closed") {
+AE_TEST("fork/a retry requests an approval again that the failure of its origin closed") {
   JobFixture origin(
       "[{'id':'b','kind':'tool','tool':'pay'},{'id':'r','kind':'tool','tool':'refund'}]",
       {.more = "{'tools': {'refund': {'effect': 'idempotent', 'approval': 'required'}}}"});
@@ -474,15 +474,13 @@ AE_TEST("fork/a retry asks for an approval again that its origin's failure had c
   expect_proved(job);
 }
 
-AE_TEST("fork/a retry counts all that its origin spent, also on the node that failed") {
+AE_TEST("fork/a retry counts all spending of its origin, also on the failed node") {
   JobFixture origin(kChain, {.more = "{'budget': {'tool_calls': 9}}"});
   origin.claim().ok("a", "{'id':7}").fails("b");
   EXPECT_EQ(retried(origin).spent.tool_calls, 2u);
 }
 
-AE_TEST(
-    "property/a fork of any job at any moment ends as the job does, and repeats only what it "
-    "lists") {
+AE_TEST("property/a fork at any moment ends as the job does and repeats only listed calls") {
   const std::uint64_t first = first_seed();
   std::size_t forks = 0, listed = 0;
   for (std::uint64_t seed = first; seed < first + seeds(40); ++seed) {
@@ -535,7 +533,7 @@ AE_TEST(
   EXPECT_TRUE((forks > 10 && listed > 0) || std::getenv("AETHERIS_SEED"));
 }
 
-AE_TEST("property/a retry of any failed job lists only what is in doubt, undone or behind that") {
+AE_TEST("property/a retry of any failed job lists only unknown and undone calls and later ones") {
   const std::uint64_t first = first_seed();
   std::size_t failed = 0;
   for (std::uint64_t seed = first; seed < first + seeds(60); ++seed) {
@@ -575,7 +573,7 @@ std::string unknown_keys(const Value& list) {
   return text;
 }
 
-AE_TEST("fork/a call that was given up before it stays unknown in the fork") {
+AE_TEST("fork/a call abandoned before the fork stays unknown in the fork") {
   JobFixture origin(kRiskThenWait);
   origin.claim().unknown("a");
   const std::string key = origin.sent[0].key;
@@ -601,7 +599,7 @@ AE_TEST("fork/a call that was given up before it stays unknown in the fork") {
   expect_proved(job);
 }
 
-AE_TEST("fork/an item that was given up stays unknown in the fork") {
+AE_TEST("fork/an abandoned map item stays unknown in the fork") {
   JobFixture origin(
       "[{'id':'m','kind':'map','over':[1,2],'max_parallel':2,'on_item_error':'collect',"
       "'do':{'tool':'risk'}},"
@@ -614,7 +612,7 @@ AE_TEST("fork/an item that was given up stays unknown in the fork") {
   expect_proved(job);
 }
 
-AE_TEST_SLOW("fork/more unknown calls than one event takes are in several") {
+AE_TEST_SLOW("fork/unknown calls above the event size limit are split over several events") {
   constexpr int kItems = 10'000;  // each takes about 500 bytes
   std::string over;
   for (int i = 0; i < kItems; ++i) over += i == 0 ? "0" : ",0";
@@ -632,7 +630,7 @@ AE_TEST_SLOW("fork/more unknown calls than one event takes are in several") {
   EXPECT_EQ(JobFixture(*fork, "job-2").state.earlier_unknown.size(), std::size_t{kItems});
 }
 
-AE_TEST("fork/a call that is made again is listed before, and is no unknown call of the fork") {
+AE_TEST("fork/a repeated call is listed and is not an unknown call of the fork") {
   JobFixture origin(kRiskThenWait);
   origin.claim().unknown("a");
   const auto fork = origin.fork(2);
@@ -640,7 +638,7 @@ AE_TEST("fork/a call that is made again is listed before, and is no unknown call
   EXPECT_EQ(job_view(JobFixture(*fork, "job-2").state)["in_doubt"].size(), 0u);
 }
 
-AE_TEST("fork/a call that the origin dropped unknown is listed, or stays unknown") {
+AE_TEST("fork/an unknown call that the origin dropped is listed or stays unknown") {
   JobFixture origin(kRiskThenWait);
   origin.claim().unknown("a");
   const std::uint64_t before = origin.log.size();
@@ -657,7 +655,7 @@ AE_TEST("fork/a call that the origin dropped unknown is listed, or stays unknown
   }
 }
 
-AE_TEST("fork/what the origin has noted of a call is known in the fork") {
+AE_TEST("fork/an outcome noted by the origin is known in the fork") {
   JobFixture origin("[{'id':'a','kind':'tool','tool':'risk','on_error':'continue'}]");
   origin.claim().unknown("a").resolve("a", "happened");
   ASSERT_EQ(origin.count(EventType::outcome_noted), 1u);
@@ -677,7 +675,7 @@ ControlRequest happened(const JobFixture& origin, std::string_view result) {
           .idempotency_key = origin.sent[0].key, .resolution = "happened", .result = json(result)}};
 }
 
-AE_TEST("fork/a retry makes a call again that an operator resolved as not_happened after the end") {
+AE_TEST("fork/a retry repeats a call that was resolved as not_happened after the end") {
   JobFixture origin(kRiskThenPut);
   origin.claim().unknown("a");
   ASSERT_EQ(again(retried(origin)), "a in_doubt ");
@@ -708,7 +706,7 @@ AE_TEST("fork/a retry keeps the result that an operator gave after the end") {
   EXPECT_EQ(again(*origin.fork(2)), "a committed ") << "it is made again";
 }
 
-AE_TEST("fork/a retry does not take a late result that was not stored for a null") {
+AE_TEST("fork/a retry does not treat a late result that was not stored as null") {
   JobFixture origin(kRiskThenPut);
   origin.claim().unknown("a");
   origin.state.blind_erased = true;  // an erased job stores no new values
@@ -717,7 +715,7 @@ AE_TEST("fork/a retry does not take a late result that was not stored for a null
   EXPECT_EQ(again(retried(origin)), "a committed ");
 }
 
-AE_TEST("fork/a retry keeps the result that an operator gave for one that broke the schema") {
+AE_TEST("fork/a retry keeps an operator's result of a call that violated its schema") {
   JobFixture origin(kRiskThenPut,
                     {.more = "{'tools':{'risk':{'effect':'at_most_once','on_in_doubt':"
                              "'fail','result_schema':{'required':['charge']}}}}"});

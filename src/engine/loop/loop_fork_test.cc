@@ -44,8 +44,7 @@ std::string tools_sent(const JobFixture& job) {
   return text;
 }
 
-AE_TEST(
-    "loop fork/a retry of one whose model was out of reach asks nothing again that is recorded") {
+AE_TEST("loop fork/a retry after an unreachable model repeats no recorded call") {
   JobFixture calm = loop_job();
   calm.claim().ok("chat/0",
                   tool_calls_answer({{"a", "put", "{'v': 1}"}, {"b", "nope"}, {"c", "pay", "{}"}}));
@@ -78,9 +77,7 @@ AE_TEST(
   expect_whole(job);
 }
 
-AE_TEST(
-    "loop fork/at any event it calls only what its origin has no answer of, and lists what it "
-    "repeats") {
+AE_TEST("loop fork/a fork at any event makes only unrecorded calls and lists what it repeats") {
   JobFixture origin = out_of_reach();
   for (std::uint64_t at = 2; at <= origin.log.size(); ++at) {
     SCOPED_TRACE(at);
@@ -116,7 +113,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("loop fork/a crash at any commit changes nothing of it") {
+AE_TEST("loop fork/a crash at any commit does not change the result") {
   JobFixture origin = out_of_reach();
   for (int crash = 0; crash < 4; ++crash) {
     SCOPED_TRACE(crash);
@@ -136,7 +133,7 @@ AE_TEST("loop fork/a crash at any commit changes nothing of it") {
   }
 }
 
-AE_TEST("loop fork/of a fork it goes on where that one stood") {
+AE_TEST("loop fork/a fork of a fork continues where the first fork stopped") {
   JobFixture origin = out_of_reach();
   JobFixture second(retried(origin), "job-2");
   second.claim()
@@ -157,7 +154,7 @@ AE_TEST("loop fork/of a fork it goes on where that one stood") {
   expect_whole(third);
 }
 
-AE_TEST("loop fork/an answer of which it failed is asked for again, those before it are not") {
+AE_TEST("loop fork/an answer that failed the loop is requested again, earlier ones are not") {
   const std::string_view schema = ", 'schema': {'type': 'object', 'required': ['n']}";
   JobFixture origin = loop_job(schema);
   origin.claim()
@@ -188,7 +185,7 @@ AE_TEST("loop fork/an answer of which it failed is asked for again, those before
   expect_whole(again);
 }
 
-AE_TEST("loop fork/one that had too few turns goes on under a plan that gives it more") {
+AE_TEST("loop fork/a loop that ran out of turns continues under a plan with more turns") {
   JobFixture origin = loop_job(", 'max_turns': 2");
   origin.claim().ok("chat/0", tool_calls_answer({{"a", "put"}})).ok("chat/0/0", "1");
   origin.ok("chat/1", tool_calls_answer({{"b", "put"}}));
@@ -230,7 +227,7 @@ JobFixture beside_pay() {
   return job;
 }
 
-AE_TEST("loop fork/a retry keeps a loop whose job failed at a node beside it") {
+AE_TEST("loop fork/a retry keeps a loop whose job failed at a parallel node") {
   JobFixture origin = beside_pay();
   origin.ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}}))
       .ok("chat/0/0", "'one'")
@@ -249,7 +246,7 @@ AE_TEST("loop fork/a retry keeps a loop whose job failed at a node beside it") {
   expect_whole(job);
 }
 
-AE_TEST("loop fork/a retry of a loop that failed keeps what a node beside it committed later") {
+AE_TEST("loop fork/a retry of a failed loop keeps what a parallel node committed later") {
   JobFixture origin = beside_pay();
   origin.ok("chat/0", tool_calls_answer({{"a", "put", "{'v': 1}"}})).ok("chat/0/0", "'one'");
   origin.fails("chat/1", "connect").ok("b", "'paid'");
@@ -268,7 +265,7 @@ AE_TEST("loop fork/a retry of a loop that failed keeps what a node beside it com
   expect_whole(job);
 }
 
-AE_TEST("loop fork/a call whose tool asked a person, and had no answer, is made again") {
+AE_TEST("loop fork/a call whose tool asked an unanswered question is made again") {
   JobFixture origin = loop_job();
   origin.claim().ok("chat/0", tool_calls_answer({{"a", "risk"}, {"b", "put"}}));
   origin.answer("chat/0/1",
@@ -286,9 +283,7 @@ AE_TEST("loop fork/a call whose tool asked a person, and had no answer, is made 
   expect_whole(job);
 }
 
-AE_TEST(
-    "loop fork/a call in doubt is listed and made again only when somebody agrees, its turn "
-    "stands") {
+AE_TEST("loop fork/an unknown call is listed before it is repeated, and its turn is kept") {
   JobFixture origin = loop_job();
   origin.claim().ok("chat/0", tool_calls_answer({{"a", "risk"}, {"b", "put"}}));
   origin.ok("chat/0/1", "1").times_out("chat/0/0");
@@ -308,7 +303,7 @@ AE_TEST(
   expect_whole(job);
 }
 
-AE_TEST("loop fork/it goes on before the first turn of which something was undone") {
+AE_TEST("loop fork/a fork continues before the first turn with a compensated call") {
   JobFixture origin = loop_job();
   origin.claim().ok("chat/0", tool_calls_answer({{"a", "put"}})).ok("chat/0/0", "1");
   origin.ok("chat/1", tool_calls_answer({{"b", "book"}, {"c", "put"}})).ok("chat/1/0", "'seat'");
@@ -329,7 +324,7 @@ AE_TEST("loop fork/it goes on before the first turn of which something was undon
   expect_whole(job);
 }
 
-AE_TEST("loop fork/what people said no to, and what they edited, is told as it was") {
+AE_TEST("loop fork/rejections and edits of approvers are sent to the model unchanged") {
   JobFixture origin = loop_job();
   origin.claim().ok("chat/0",
                     tool_calls_answer({{"a", "refund", "{'n': 1}"}, {"b", "refund", "{'n': 2}"}}));
@@ -352,8 +347,7 @@ AE_TEST("loop fork/what people said no to, and what they edited, is told as it w
   expect_whole(job);
 }
 
-AE_TEST(
-    "loop fork/its budget is what its origin had left, and its reservations are those of one job") {
+AE_TEST("loop fork/a fork has the rest of its origin's budget and reserves like one job") {
   JobFixtureOptions budget{.more = "", .input = "{'message': 'Hello'}"};
   const std::string more = std::string(kTools.substr(0, kTools.size() - 1)) +
                            ", 'budget': {'tokens': 100000, 'model_calls': 9, 'tool_calls': 3}}";
@@ -377,7 +371,7 @@ AE_TEST(
   expect_whole(job);
 }
 
-AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
+AE_TEST("loop fork/impossible turns are rejected, or detected by verify") {
   JobFixture origin = out_of_reach();
   const Fork fork = retried(origin);
   const auto good = std::get<ForkImported>(fork.imported[0]);
@@ -446,7 +440,7 @@ AE_TEST("loop fork/turns that cannot have been are refused, or disproved") {
             entries[3], entries[4], entries[5]})));
 }
 
-AE_TEST("loop fork/one that is over is taken over with a call that failed in it") {
+AE_TEST("loop fork/a completed loop is imported with its failed call") {
   JobFixture job(chat_node().substr(0, chat_node().size() - 1) +
                      ", {'id': 'z', 'kind': 'tool', 'tool': 'once', 'needs': ['chat']}]",
                  {.more = kTools, .input = "{'message': 'Hello'}"});
@@ -464,7 +458,7 @@ AE_TEST("loop fork/one that is over is taken over with a call that failed in it"
   expect_whole(fork);
 }
 
-AE_TEST("loop fork/an erased answer is no ground to go on from") {
+AE_TEST("loop fork/a fork from an erased answer is rejected") {
   JobFixture origin = out_of_reach();
   each<ToolInvocationStarted>(origin.log, [&](ToolInvocationStarted& call) {
     if (call.step_id == origin.step("chat/0").id) call.arguments = erased_value();

@@ -38,9 +38,7 @@ void fails_so(const JobFixture& job, std::string_view words) {
   expect_verified(job);
 }
 
-AE_TEST(
-    "repair/an answer that breaks the schema is recorded, and its model is told why and asked "
-    "again") {
+AE_TEST("repair/an invalid answer is recorded, and the model receives the error and a retry") {
   JobFixture job = loop_job(kMended);
   job.claim();
   EXPECT_EQ(request(job, "chat/0")["repair"], Value(true));
@@ -78,9 +76,7 @@ JobFixture with_choice(const JobFixture& whole, const auto& change) {
   return job;
 }
 
-AE_TEST(
-    "repair/a log whose words are another version's is proved, and one with another choice is "
-    "not") {
+AE_TEST("repair/verify accepts other wording of another version but not another choice") {
   JobFixture whole = loop_job(kMended);
   whole.claim().ok("chat/0", text_answer("no JSON"));
   JobFixture job =
@@ -104,7 +100,7 @@ AE_TEST(
                    .replay.ok);
 }
 
-AE_TEST("repair/a log in which a loop ends well with an answer that will not do is refused") {
+AE_TEST("repair/a log in which a loop succeeds with an invalid answer is rejected") {
   JobFixture job = loop_job(kMended);
   job.claim().ok("chat/0", kGood);
   completes(job);
@@ -121,14 +117,14 @@ AE_TEST("repair/a log in which a loop ends well with an answer that will not do 
   EXPECT_EQ(with(erased_value()), "") << "erased";
 }
 
-AE_TEST("repair/a second answer that breaks the schema fails the loop") {
+AE_TEST("repair/a second answer that violates the schema fails the loop") {
   JobFixture job = loop_job(kMended);
   job.claim().ok("chat/0", text_answer("no JSON")).ok("chat/1", kWrong);
   EXPECT_EQ(job.sent.size(), 2u);
   fails_so(job, "breaks the schema");
 }
 
-AE_TEST("repair/one turn more is allowed for it than max_turns says, and it calls no tool more") {
+AE_TEST("repair/a repair allows one turn above max_turns, without further tool calls") {
   JobFixture job = loop_job(std::string(kMended) + ", 'max_turns': 1");
   job.claim().ok("chat/0", text_answer("no JSON")).ok("chat/1", kGood);
   completes(job);
@@ -139,7 +135,7 @@ AE_TEST("repair/one turn more is allowed for it than max_turns says, and it call
   expect_verified(more);
 }
 
-AE_TEST("repair/after it tools may be called again, and once is once for the whole loop") {
+AE_TEST("repair/tools may be called after a repair, and a loop is repaired only once") {
   JobFixture job = loop_job(kMended);
   job.claim().ok("chat/0", tool_calls_answer({{"a", "look"}})).ok("chat/0/0", "1");
   job.ok("chat/1", text_answer("no JSON"))
@@ -151,7 +147,7 @@ AE_TEST("repair/after it tools may be called again, and once is once for the who
   fails_so(job, "is invalid JSON");
 }
 
-AE_TEST("repair/what was refused or cut off is not asked for again") {
+AE_TEST("repair/a refused or truncated answer is not repaired") {
   for (const char* answer :
        {"{'text': '', 'refusal': 'I will not'}", "{'text': 'x', 'finish_reason': 'length'}",
         "{'text': 'x', 'finish_reason': 'content_filter'}",
@@ -163,7 +159,7 @@ AE_TEST("repair/what was refused or cut off is not asked for again") {
   }
 }
 
-AE_TEST("repair/without it an answer that breaks the schema fails at once") {
+AE_TEST("repair/without repair an answer that violates the schema fails at once") {
   JobFixture job = loop_job(", 'schema': {'type': 'object'}");
   job.claim();
   EXPECT_EQ(request(job, "chat/0").find("repair"), nullptr);
@@ -172,7 +168,7 @@ AE_TEST("repair/without it an answer that breaks the schema fails at once") {
   fails_so(job, "is invalid JSON");
 }
 
-AE_TEST("repair/what a model is told of a long fault is cut, at a whole character") {
+AE_TEST("repair/a long error message to the model is cut at a character boundary") {
   std::string pattern;
   for (int i = 0; i < 700; ++i) pattern += "é";
   JobFixture job = loop_job(", 'repair': 1, 'schema': {'enum': ['" + pattern + "']}");
@@ -184,7 +180,7 @@ AE_TEST("repair/what a model is told of a long fault is cut, at a whole characte
   completes(job);
 }
 
-AE_TEST("repair/a node that asks a model once is asked once more, and gives its last answer") {
+AE_TEST("repair/an llm node is asked once more and returns its last answer") {
   JobFixture job = repairable_job();
   job.claim();
   EXPECT_EQ(canonical(request(job, "read/0")["messages"]),
@@ -202,9 +198,7 @@ AE_TEST("repair/a node that asks a model once is asked once more, and gives its 
   EXPECT_TRUE(node["model"].is_null()) << "its turns say which model was asked";
 }
 
-AE_TEST(
-    "repair/a node whose first answer is good asks nothing more, and one that says no repair "
-    "fails") {
+AE_TEST("repair/a valid first answer is not repaired, a second invalid one fails") {
   JobFixture job = repairable_job();
   job.claim().ok("read/0", kGood).ok("then");
   EXPECT_EQ(job.sent.size(), 2u);
@@ -218,7 +212,7 @@ AE_TEST(
   EXPECT_EQ(canonical(request(plain, "read")["schema"]), R"({"required":["n"],"type":"object"})");
 }
 
-AE_TEST("repair/a crash at any event asks nothing again that is recorded, and tells the same") {
+AE_TEST("repair/a crash at any event repeats no recorded call and sends the same messages") {
   const auto run = [](JobFixture& job) {
     for (int guard = 0; guard < 20 && !is_terminal(job.state.status); ++guard) {
       ASSERT_FALSE(job.in_flight.empty()) << job.log_text();
@@ -250,7 +244,7 @@ AE_TEST("repair/a crash at any event asks nothing again that is recorded, and te
   }
 }
 
-AE_TEST("repair/a checkpoint at any event folds on to the same state") {
+AE_TEST("repair/a checkpoint at any event folds to the same state") {
   JobFixture job = loop_job(kMended);
   job.claim().ok("chat/0", text_answer("no JSON")).ok("chat/1", tool_calls_answer({{"a", "look"}}));
   job.ok("chat/1/0", "1").ok("chat/2", kGood);
@@ -269,7 +263,7 @@ AE_TEST("repair/a checkpoint at any event folds on to the same state") {
   }
 }
 
-AE_TEST("repair/a pause comes before it, and it is asked when the job goes on") {
+AE_TEST("repair/a pause takes effect before the repair, which is sent after resume") {
   JobFixture job = loop_job(kMended);
   job.claim().pause().ok("chat/0", text_answer("no JSON"));
   EXPECT_EQ(job.status(), "parked") << job.log_text();
@@ -279,7 +273,7 @@ AE_TEST("repair/a pause comes before it, and it is asked when the job goes on") 
   completes(job.ok("chat/1", kGood));
 }
 
-AE_TEST("repair/it counts in the job's budget, and waits for room in it") {
+AE_TEST("repair/a repair counts in the budget and waits for it") {
   JobFixture job(
       "[{'id': 'read', 'kind': 'llm', 'tool': 'model:main', 'repair': 1, 'args': {'model': 'small',"
       " 'messages': [{'role': 'user', 'content': 'Hello'}], 'schema': {'type': 'object'}}}]",
@@ -293,7 +287,7 @@ AE_TEST("repair/it counts in the job's budget, and waits for room in it") {
   expect_verified(job);
 }
 
-AE_TEST("repair/a log that mends what it may not, or a second time, is refused") {
+AE_TEST("repair/a log with a repair that is not allowed is rejected") {
   JobFixture job = loop_job(", 'schema': {'type': 'object'}");
   job.claim();
   job.decides = false;
@@ -314,7 +308,7 @@ AE_TEST("repair/a log that mends what it may not, or a second time, is refused")
   EXPECT_TRUE(apply(same, choice.events[0], job.now, uncached_plan_source()));
 }
 
-AE_TEST("repair/a fork takes a node over that was mended, and another plan carries it") {
+AE_TEST("repair/a fork imports a repaired node, and a new plan carries it over") {
   JobFixture job = repairable_job();
   job.claim().ok("read/0", kWrong).ok("read/1", kGood);
   const auto whole = job.fork(job.seq_of(EventType::node_finished, "read"));
@@ -342,7 +336,7 @@ AE_TEST("repair/a fork takes a node over that was mended, and another plan carri
   completes(waits.signal("k", "1").ok("z"));
 }
 
-AE_TEST("repair/a plan that mends what has no schema, or more than once, is refused") {
+AE_TEST("repair/a plan with a repair without schema or with more than one is rejected") {
   const auto compiles = [](std::string_view loop) {
     return Plan::compile(graph(chat_node(loop), kTools)).has_value();
   };

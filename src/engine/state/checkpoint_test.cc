@@ -70,7 +70,7 @@ JobFixture rich_job() {
   return job;
 }
 
-AE_TEST("checkpoint/with the tail it comes to what the whole log comes to, at every prefix") {
+AE_TEST("checkpoint/a checkpoint and its tail give the state of the whole log, at every prefix") {
   const JobFixture job = rich_job();
   ASSERT_EQ(job.status(), "completed") << job.log_text();
   expect_every_prefix(job);
@@ -86,7 +86,7 @@ AE_TEST("checkpoint/with the tail it comes to what the whole log comes to, at ev
   expect_every_prefix(failed);
 }
 
-AE_TEST("checkpoint/any changed byte makes it void") {
+AE_TEST("checkpoint/any changed byte makes a checkpoint invalid") {
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]");
   job.claim();
   const std::string bytes = checkpoint(job.state, hash_at(job.state.seq));
@@ -111,7 +111,7 @@ std::string varint(std::uint64_t n) {
   return bytes;
 }
 
-AE_TEST("checkpoint/what is no state is refused behind a sum that fits, too") {
+AE_TEST("checkpoint/an invalid state is rejected even with a valid checksum") {
   constexpr std::int64_t kIntMax = (std::int64_t{1} << 53) - 1;
   JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'put'}]",
                  {.input = "{'key-a':1, 'key-b':5.5, 'most':9007199254740991}"});
@@ -136,7 +136,7 @@ AE_TEST("checkpoint/what is no state is refused behind a sum that fits, too") {
   EXPECT_FALSE(forged(varint(zig_zag(kIntMax)), varint(zig_zag(kIntMax + 1)))) << "too large";
 }
 
-AE_TEST("checkpoint/verify compares it with the log") {
+AE_TEST("checkpoint/verify compares a checkpoint with the log") {
   const JobFixture job = rich_job();
   VerifyInput input;
   input.job = job.state.job;
