@@ -28,7 +28,7 @@ Result<std::shared_ptr<const Plan>> compile(const std::string& nodes,
 
 std::string refusal(const std::string& nodes, const std::string& rest = {}) {
   const auto plan = compile(nodes, rest);
-  if (plan) return "taken";
+  if (plan) return "accepted";
   EXPECT_EQ(plan.error().code, Code::plan_invalid);
   return plan.error().message;
 }
@@ -81,7 +81,7 @@ AE_TEST("plan/paths count plans, nodes and items from zero") {
 
 AE_TEST("plan/unknown, missing and invalid members are rejected") {
   const std::string good = R"({"id":"a","kind":"tool","tool":"pay"})";
-  EXPECT_EQ(refusal(good), "taken");
+  EXPECT_EQ(refusal(good), "accepted");
   EXPECT_EQ(refusal(""), "a plan must have at least one node");
   EXPECT_EQ(refusal(good, R"(,"surprise":1)"), "unknown member `surprise`");
   EXPECT_EQ(refusal(R"({"id":"a","kind":"tool","tool":"pay","approval":"required"})"),
@@ -120,7 +120,7 @@ AE_TEST("plan/an expression may read only the nodes that its node needs") {
     return R"({"id":"a","kind":"tool","tool":"pay"},{"id":"b","kind":"tool","tool":"pay",)" + b +
            "}";
   };
-  EXPECT_EQ(refusal(two(R"("args":{"x":"${ .steps.a }"},"needs":["a"])")), "taken");
+  EXPECT_EQ(refusal(two(R"("args":{"x":"${ .steps.a }"},"needs":["a"])")), "accepted");
   EXPECT_EQ(refusal(two(R"("args":{"x":"${ .steps.a }"})")),
             "node `b` reads `.steps.a` without needing `a`");
   EXPECT_EQ(refusal(two(R"("args":{"x":"${ .steps.zz }"})")),
@@ -181,12 +181,12 @@ AE_TEST("plan/a map list is bounded, and maps do not nest") {
         std::string(over) + R"(,"do":)" + std::string(each) + "}]," + std::string(kTools) + "}");
     EXPECT_TRUE(graph);
     const auto plan = Plan::compile(graph ? *graph : Value(), {.map_items_max = 2});
-    return plan ? std::string("taken") : plan.error().message;
+    return plan ? std::string("accepted") : plan.error().message;
   };
   constexpr std::string_view kCall = R"({"tool":"pay","args":{}})";
-  EXPECT_EQ(refusal_of("[1,2]", kCall), "taken");
+  EXPECT_EQ(refusal_of("[1,2]", kCall), "accepted");
   EXPECT_NE(refusal_of("[1,2,3]", kCall).find("at most 2 items"), std::string::npos);
-  EXPECT_NE(refusal_of("[1]", R"({"map":[1],"do":{"tool":"pay","args":{}}})"), "taken");
+  EXPECT_NE(refusal_of("[1]", R"({"map":[1],"do":{"tool":"pay","args":{}}})"), "accepted");
 }
 
 AE_TEST("retry/an error code matches a retry_on entry, its status or its status class") {

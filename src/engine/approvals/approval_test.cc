@@ -126,7 +126,7 @@ AE_TEST("approval/an approval that expires before its call is declared is reques
   EXPECT_NE(job.open_request_id("a"), first);
   EXPECT_TRUE(job.state.waits.contains("approval/" + job.step("a").id.text + "#2"));
   EXPECT_EQ(job.answer_approval(first, "approve").reply["duplicate"], Value(true))
-      << "an answer to the first is none to the second";
+      << "an answer to the first request does not apply to the second";
   EXPECT_TRUE(job.sent.empty());
   EXPECT_EQ(job.approve("a").ok("a").status(), "completed");
 }
@@ -191,7 +191,7 @@ AE_TEST("approval/a condition requires approval for some calls only") {
   JobFixture broken(kPay, {.more = "{'tools':{'buy':{'approval':'${ .args.n + \\\"x\\\" }'}}}",
                            .input = "{'n':50}"});
   EXPECT_EQ(broken.claim().state.error->code, "expression_failed");
-  EXPECT_TRUE(broken.sent.empty()) << "a condition that fails lets nothing through";
+  EXPECT_TRUE(broken.sent.empty()) << "a failing condition blocks the call";
 }
 
 AE_TEST("approval/the calls of a map are approved item by item") {
@@ -216,7 +216,7 @@ AE_TEST("approval/when an item of a map has failed, the requests of the others a
   job.reject("m/1").resume();
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.state.error->code, "rejected");
-  EXPECT_TRUE(job.sent.empty()) << "also what was approved before is not called";
+  EXPECT_TRUE(job.sent.empty()) << "approved items are not called either";
   EXPECT_TRUE(job.state.waits.empty());
 }
 
@@ -297,11 +297,11 @@ AE_TEST("approval/arguments that only look erased are checked against the approv
                                 [&](ToolInvocationStarted& call) { call.arguments = arguments; });
     return !fold(job.state.job, log, uncached_plan_source());
   };
-  const Value answers_checks = erased_value().value;
+  const Value placeholder = erased_value().value;
   EXPECT_FALSE(refused(Value::object({{"n", 50}})));
   EXPECT_FALSE(refused(erased_value()));
-  EXPECT_TRUE(refused(answers_checks.with("n", 250)));
-  EXPECT_TRUE(refused(answers_checks));
+  EXPECT_TRUE(refused(placeholder.with("n", 250)));
+  EXPECT_TRUE(refused(placeholder));
 }
 
 AE_TEST("approval/a cancel and the deadline withdraw the request") {
@@ -319,7 +319,7 @@ AE_TEST("approval/an approved call that was lost is unknown like any other") {
   JobFixture job = pay();
   job.claim().approve("a").crash();
   EXPECT_EQ(job.status(), "parked");
-  EXPECT_TRUE(approvals_view(job.state).empty()) << "a resolution is no approval";
+  EXPECT_TRUE(approvals_view(job.state).empty()) << "a resolution is not listed as an approval";
   job.waits_for_settling = true;
   job.resolve("a", "not_happened");
   EXPECT_EQ(job.tries("a"), 2u) << "the same invocation under the same approval";
@@ -329,10 +329,10 @@ AE_TEST("approval/an approved call that was lost is unknown like any other") {
 // ---------------------------------------------------------------- races
 
 // All ways to end a wait, in every order: the first one ends it, the others change nothing.
-enum Mover { approve, reject, expire, cancel, pause, deadline, kMovers };
+enum WaitAction { approve, reject, expire, cancel, pause, deadline, kWaitActions };
 
 void race(std::string_view nodes, std::string_view more, bool crash) {
-  std::vector<int> order(kMovers);
+  std::vector<int> order(kWaitActions);
   std::iota(order.begin(), order.end(), 0);
   do {
     JobFixture job(nodes, {.more = more, .input = "{'n':1}", .deadline = 10h});
@@ -340,10 +340,10 @@ void race(std::string_view nodes, std::string_view more, bool crash) {
     const std::string id = job.open_request_id("a");
     ASSERT_FALSE(id.empty());
     std::string first;
-    for (const int mover : order) {
+    for (const int action : order) {
       const bool open = !job.state.waits.empty();
       const bool paused = job.state.is_paused();
-      switch (mover) {
+      switch (action) {
         case approve:
           job.answer_approval(id, "approve");
           if (open) first = "approved";

@@ -33,21 +33,21 @@ std::string used(int input, int output) {
   return "{'text': 'ok', 'usage': {'input_tokens': " + std::to_string(input) +
          ", 'output_tokens': " + std::to_string(output) + "}}";
 }
-const Budget& of(const JobFixture& job) { return job.state.budget; }
+const Budget& budget_of(const JobFixture& job) { return job.state.budget; }
 
 AE_TEST("budget/a call reserves its maximum use and is charged its actual use") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim();
   EXPECT_EQ(job.last<ToolInvocationStarted>().reserved,
             json("{'cost_micros': 111, 'input_tokens': 11, 'output_tokens': 50}"));
-  EXPECT_EQ(of(job).reserved.tokens, kOne);
-  EXPECT_EQ(of(job).spent.tokens, 0u);
+  EXPECT_EQ(budget_of(job).reserved.tokens, kOne);
+  EXPECT_EQ(budget_of(job).spent.tokens, 0u);
   job.ok("a", used(5, 2));
   EXPECT_EQ(job.status(), "completed");
-  EXPECT_EQ(of(job).reserved.tokens, 0u);
-  EXPECT_EQ(of(job).spent.tokens, 7u);
-  EXPECT_EQ(of(job).spent.cost_micros, 9u);
-  EXPECT_EQ(of(job).spent.model_calls, 1u);
+  EXPECT_EQ(budget_of(job).reserved.tokens, 0u);
+  EXPECT_EQ(budget_of(job).spent.tokens, 7u);
+  EXPECT_EQ(budget_of(job).spent.cost_micros, 9u);
+  EXPECT_EQ(budget_of(job).spent.model_calls, 1u);
   expect_verified(job);
 }
 
@@ -71,9 +71,9 @@ AE_TEST("budget/an answer with incomplete usage is charged at least its reservat
   for (const auto& one : cases) {
     JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
     job.claim().ok("a", "{'text': 'ok', 'usage': " + std::string(one.usage) + "}");
-    EXPECT_EQ(of(job).spent.tokens, one.tokens) << one.usage;
-    EXPECT_EQ(of(job).spent.cost_micros, one.cost) << one.usage;
-    EXPECT_EQ(of(job).reserved.tokens, 0u) << one.usage;
+    EXPECT_EQ(budget_of(job).spent.tokens, one.tokens) << one.usage;
+    EXPECT_EQ(budget_of(job).spent.cost_micros, one.cost) << one.usage;
+    EXPECT_EQ(budget_of(job).reserved.tokens, 0u) << one.usage;
     expect_verified(job);
   }
 }
@@ -142,7 +142,7 @@ AE_TEST("budget/parallel calls reserve together, and the next starts when the bu
   EXPECT_EQ(job.sent.size(), 2u) << job.log_text();
   job.ok("b", used(5, 2));
   EXPECT_EQ(job.status(), "completed");
-  EXPECT_EQ(of(job).spent.tokens, 14u);
+  EXPECT_EQ(budget_of(job).spent.tokens, 14u);
   expect_verified(job);
 }
 
@@ -235,7 +235,7 @@ AE_TEST("budget/a raise can be erased, also if the budget is exceeded and raised
   job.raise("{'model_calls': 3}").ok("c", used(5, 2));
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.status(), "completed") << job.log_text();
-  EXPECT_EQ(of(job).spent.model_calls, 3u);
+  EXPECT_EQ(budget_of(job).spent.model_calls, 3u);
   const auto whole = fold(job.state.job, erased(job), uncached_plan_source());
   ASSERT_TRUE(whole) << whole.error().message;
   EXPECT_EQ(whole->budget.spent.tokens, 21u);
@@ -254,7 +254,7 @@ AE_TEST("budget/a raise of the time limit can be erased") {
   job.log = erased(job);
   job.state = std::move(*then);
   job.raise("{'wall': '3h'}");
-  EXPECT_EQ(job.refused, Code::input_invalid) << "it has passed";
+  EXPECT_EQ(job.refused, Code::input_invalid) << "the time has passed";
   job.raise("{'wall': '9h'}").ok("c", used(5, 2));
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.status(), "completed") << job.log_text();
@@ -279,11 +279,11 @@ AE_TEST("budget/a model call repeated after a lost answer is charged its first r
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 130}");
   job.claim().crash();
   EXPECT_EQ(job.tries("a"), 2u) << job.log_text();
-  EXPECT_EQ(of(job).spent.tokens, kOne);
-  EXPECT_EQ(of(job).reserved.tokens, kOne);
+  EXPECT_EQ(budget_of(job).spent.tokens, kOne);
+  EXPECT_EQ(budget_of(job).reserved.tokens, kOne);
   job.ok("a", used(5, 2));
-  EXPECT_EQ(of(job).spent.tokens, kOne + 7);
-  EXPECT_EQ(of(job).spent.model_calls, 2u);
+  EXPECT_EQ(budget_of(job).spent.tokens, kOne + 7);
+  EXPECT_EQ(budget_of(job).spent.model_calls, 2u);
   expect_verified(job);
 }
 
@@ -319,22 +319,22 @@ AE_TEST("budget/a job parked for its budget with a lost call ends by cancel and 
 AE_TEST("budget/a provider error uses one call and no tokens, an unsent call uses nothing") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100, 'model_calls': 2}");
   job.claim().fails("a", "not_sent");
-  EXPECT_EQ(of(job).spent.model_calls, 0u);
-  EXPECT_EQ(of(job).reserved.tokens, 0u);
+  EXPECT_EQ(budget_of(job).spent.model_calls, 0u);
+  EXPECT_EQ(budget_of(job).reserved.tokens, 0u);
   job.after(10s).fails("a", "http_503");
-  EXPECT_EQ(of(job).spent.model_calls, 1u) << job.log_text();
-  EXPECT_EQ(of(job).spent.tokens, 0u);
+  EXPECT_EQ(budget_of(job).spent.model_calls, 1u) << job.log_text();
+  EXPECT_EQ(budget_of(job).spent.tokens, 0u);
   job.after(10s).ok("a", used(5, 2));
   EXPECT_EQ(job.status(), "completed") << job.log_text();
-  EXPECT_EQ(of(job).spent.model_calls, 2u);
+  EXPECT_EQ(budget_of(job).spent.model_calls, 2u);
   expect_verified(job);
 }
 
 AE_TEST("budget/an answer without token counts is charged its reservation") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 100}");
   job.claim().ok("a", "{'text': 'ok'}");
-  EXPECT_EQ(of(job).spent.tokens, kOne);
-  EXPECT_EQ(of(job).spent.cost_micros, 111u);
+  EXPECT_EQ(budget_of(job).spent.tokens, kOne);
+  EXPECT_EQ(budget_of(job).spent.cost_micros, 111u);
 }
 
 AE_TEST("budget/a tool call counts once, however often it is tried") {
@@ -345,7 +345,7 @@ AE_TEST("budget/a tool call counts once, however often it is tried") {
   EXPECT_EQ(job.tries("a"), 3u) << job.log_text();
   job.ok("a");
   EXPECT_EQ(job.status(), "completed");
-  EXPECT_EQ(of(job).spent.tool_calls, 1u);
+  EXPECT_EQ(budget_of(job).spent.tool_calls, 1u);
   expect_verified(job);
 }
 
@@ -398,7 +398,7 @@ AE_TEST("budget/after an overrun only a raise that allows the next call is accep
       job_with_budget(model_call_node("a") + "," + model_call_node("b", "['a']"), "{'tokens': 70}");
   job.claim().ok("a", used(100, 0));
   ASSERT_EQ(job.status(), "parked");
-  EXPECT_EQ(of(job).spent.tokens, 100u);
+  EXPECT_EQ(budget_of(job).spent.tokens, 100u);
   for (const char* low : {"{'tokens': 90}", "{'tokens': 100}", "{'tokens': 160}"}) {
     job.raise(low);
     EXPECT_EQ(job.refused, Code::input_invalid) << low;
@@ -489,7 +489,7 @@ AE_TEST("budget/a crash at any event declares no call above the budget and ends 
     for (int guard = 0; guard < 50 && !is_terminal(job.state.status); ++guard) {
       if (job.in_flight.empty()) {
         ASSERT_EQ(job.state.parked_until, "budget") << job.log_text();
-        job.raise("{'tokens': " + std::to_string(*of(job).limits.tokens + 100) + "}");
+        job.raise("{'tokens': " + std::to_string(*budget_of(job).limits.tokens + 100) + "}");
         ASSERT_FALSE(job.refused) << job.log_text();
         continue;
       }
@@ -513,7 +513,7 @@ AE_TEST("budget/a crash at any event declares no call above the budget and ends 
     }
     run(job);
     ASSERT_EQ(job.status(), "completed") << "cut at " << kept << "\n" << job.log_text();
-    EXPECT_EQ(of(job).reserved.tokens, 0u);
+    EXPECT_EQ(budget_of(job).reserved.tokens, 0u);
     EXPECT_EQ(canonical(job.state.result), canonical(whole.state.result));
     expect_verified(job);
   }
@@ -539,13 +539,13 @@ AE_TEST("budget/the amount spent exceeds the limit at most by the overruns of si
       std::advance(flight, static_cast<std::ptrdiff_t>(next(job.in_flight.size())));
       const std::uint64_t tokens = next(3 * kOne);
       overran += tokens > kOne ? tokens - kOne : 0;
-      EXPECT_LE(of(job).spent.tokens + of(job).reserved.tokens, limit + overran);
+      EXPECT_LE(budget_of(job).spent.tokens + budget_of(job).reserved.tokens, limit + overran);
       job.answer(flight->first,
                  {.kind = OutcomeKind::success, .result = json(used(static_cast<int>(tokens), 0))});
     }
     EXPECT_TRUE(job.status() == "parked" || job.status() == "completed") << job.log_text();
-    EXPECT_LE(of(job).spent.tokens, limit + overran);
-    EXPECT_EQ(of(job).reserved.tokens, 0u);
+    EXPECT_LE(budget_of(job).spent.tokens, limit + overran);
+    EXPECT_EQ(budget_of(job).reserved.tokens, 0u);
   }
 }
 
@@ -558,10 +558,10 @@ AE_TEST("budget/a fork has the limits and the spending of its origin at that eve
   job.raise("{'tokens': 200}").ok("b", used(40, 2));
   ASSERT_EQ(job.status(), "completed");
   JobFixture early(*job.fork(2), "job-2");
-  EXPECT_EQ(of(early).spent.tokens, 0u);
+  EXPECT_EQ(budget_of(early).spent.tokens, 0u);
   EXPECT_EQ(early.last<JobCreated>().budget.find("spent"), nullptr);
   JobFixture fork(*job.fork(before_raise), "job-3");
-  EXPECT_EQ(of(fork).limits.tokens, 70u) << "what came later is not its";
+  EXPECT_EQ(budget_of(fork).limits.tokens, 70u) << "later raises do not apply";
   EXPECT_EQ(fork.last<JobCreated>().budget["spent"],
             json("{'cost_micros': 15, 'model_calls': 1, 'tokens': 10}"));
   fork.claim();
@@ -569,9 +569,9 @@ AE_TEST("budget/a fork has the limits and the spending of its origin at that eve
   EXPECT_EQ(fork.state.parked_until, "budget");
   expect_verified(fork);
   JobFixture late(*job.fork(job.log.size()), "job-4");
-  EXPECT_EQ(of(late).limits.tokens, 200u);
-  EXPECT_EQ(of(late).spent.tokens, 52u);
-  EXPECT_EQ(of(late).spent.model_calls, 2u);
+  EXPECT_EQ(budget_of(late).limits.tokens, 200u);
+  EXPECT_EQ(budget_of(late).spent.tokens, 52u);
+  EXPECT_EQ(budget_of(late).spent.model_calls, 2u);
   expect_verified(late.claim());
 }
 
@@ -586,7 +586,7 @@ AE_TEST("budget/forks of forks keep the spent budget") {
   JobFixture second(*fork.fork(fork.log.size()), "job-3");
   second.claim();
   EXPECT_EQ(second.state.parked_until, "budget");
-  EXPECT_EQ(of(second).spent.tool_calls, 2u);
+  EXPECT_EQ(budget_of(second).spent.tool_calls, 2u);
   EXPECT_EQ(fork.sent.size() + second.sent.size(), 0u);
   second.raise("{'tool_calls': 3}").ok("c");
   EXPECT_EQ(second.status(), "completed") << second.log_text();
@@ -596,7 +596,7 @@ AE_TEST("budget/forks of forks keep the spent budget") {
 AE_TEST("budget/only a fork starts with a spent budget") {
   JobFixture job = job_with_budget(model_call_node("a"), "{'tokens': 70}");
   const auto created = job.last<JobCreated>();
-  const auto takes = [&](const Value& spent, bool forked) {
+  const auto accepts = [&](const Value& spent, bool forked) {
     State state;
     state.job = JobId("job-9");
     JobCreated event = created;
@@ -604,10 +604,10 @@ AE_TEST("budget/only a fork starts with a spent budget") {
     if (forked) event.forked_from = json("{'job_id': 'job-1', 'seq': 2}");
     return apply(state, event, Instant{}, uncached_plan_source()).has_value();
   };
-  EXPECT_TRUE(takes(json("{'tokens': 7}"), true));
-  EXPECT_FALSE(takes(json("{'tokens': 7}"), false));
+  EXPECT_TRUE(accepts(json("{'tokens': 7}"), true));
+  EXPECT_FALSE(accepts(json("{'tokens': 7}"), false));
   for (const char* wrong : {"7", "{'tokens': -1}", "{'tokens': 1.5}", "{'wall': '1h'}"}) {
-    EXPECT_FALSE(takes(json(wrong), true)) << wrong;
+    EXPECT_FALSE(accepts(json(wrong), true)) << wrong;
   }
   const auto compiles = [](std::string_view text) {
     return Plan::compile(graph("[" + calls("a") + "]", budget(text))).has_value();
@@ -637,7 +637,7 @@ AE_TEST("budget/a checkpoint at any event folds to the same state") {
 
 // ---- loops
 
-std::string wants_for(int tokens) {
+std::string tool_request_with_usage(int tokens) {
   return "{'text': '', 'tool_calls': [{'id': 'a', 'name': 'look', 'arguments': {}}],"
          " 'usage': {'input_tokens': " +
          std::to_string(tokens) + ", 'output_tokens': 0}}";
@@ -647,7 +647,7 @@ AE_TEST("budget/the model of a loop receives one notice when its budget runs low
   const std::string more =
       "{'budget': {'tokens': 4000, 'soft': 50}, " + std::string(kTools.substr(1));
   JobFixture job = loop_job(", 'max_tokens': 20", {.more = more});
-  job.claim().ok("chat/0", wants_for(2000)).ok("chat/0/0", "1");
+  job.claim().ok("chat/0", tool_request_with_usage(2000)).ok("chat/0/0", "1");
   const Value& notice = job.step("chat/1").call->arguments["notice"];
   EXPECT_EQ(notice, json("{'tokens': {'left': '2000', 'of': '4000'}}"));
   EXPECT_EQ(last_message(job, "chat/1")["role"], Value("user"));
@@ -656,12 +656,12 @@ AE_TEST("budget/the model of a loop receives one notice when its budget runs low
   EXPECT_EQ(last_message(job, "chat/1", 2)["role"], Value("tool"));
   job.crash();
   EXPECT_EQ(last_message(job, "chat/1")["role"], Value("user"));
-  job.ok("chat/1", wants_for(500)).ok("chat/1/0", "1");
+  job.ok("chat/1", tool_request_with_usage(500)).ok("chat/1/0", "1");
   EXPECT_EQ(job.step("chat/2").call->arguments.find("notice"), nullptr);
   const Value messages = request(job, "chat/2")["messages"];
   EXPECT_EQ(messages.size(), request(job, "chat/1")["messages"].size() + 2u);
   // After a raise it is notified again when half of the new limit is spent.
-  job.raise("{'tokens': 8000}").ok("chat/2", wants_for(3000)).ok("chat/2/0", "1");
+  job.raise("{'tokens': 8000}").ok("chat/2", tool_request_with_usage(3000)).ok("chat/2/0", "1");
   EXPECT_EQ(job.step("chat/3").call->arguments["notice"]["tokens"]["of"], Value("8000"));
   job.ok("chat/3", text_answer("Done"));
   EXPECT_EQ(job.status(), "completed") << job.log_text();
@@ -678,7 +678,7 @@ AE_TEST("budget/a turn reserves tokens for the whole conversation") {
   for (const Value& message : model_request["messages"].items()) bytes += estimate_tokens(message);
   EXPECT_GT(first["input_tokens"].as_int(), static_cast<std::int64_t>(bytes));
   EXPECT_EQ(first["output_tokens"], Value(20));
-  job.ok("chat/0", wants_for(10)).ok("chat/0/0", "'" + std::string(3000, 'x') + "'");
+  job.ok("chat/0", tool_request_with_usage(10)).ok("chat/0/0", "'" + std::string(3000, 'x') + "'");
   const Value second = job.last<ToolInvocationStarted>().reserved;
   EXPECT_GT(second["input_tokens"].as_int(), first["input_tokens"].as_int() + 1000);
 }

@@ -452,7 +452,7 @@ AE_TEST("confirm/after a fail decision the job ends once the calls of a dead pro
   job.crash();
   ASSERT_EQ(job.status(), "parked");
   job.confirm("a", "fail");
-  EXPECT_EQ(job.status(), "running") << "somebody has to hold it, to end it: " << job.log_text();
+  EXPECT_EQ(job.status(), "running") << "a worker must claim the job to end it: " << job.log_text();
   job.after(10min);
   EXPECT_EQ(job.status(), "failed") << job.log_text();
   EXPECT_EQ(job.last<JobFailed>().code, "confirmation_failed");
@@ -521,7 +521,7 @@ AE_TEST("confirm/while a call needs a resolution, no other unknown call is resen
   ASSERT_EQ(job.tries("c"), 1u);
   job.crash();
   EXPECT_EQ(job.status(), "parked") << job.log_text();
-  EXPECT_EQ(job.tries("c"), 1u) << "nothing is sent before the look";
+  EXPECT_EQ(job.tries("c"), 1u) << "nothing is sent before the verification";
   job.resolve("b", "not_happened").ok("b", kMade).ok("c");
   EXPECT_EQ(job.checked.size(), 1u) << job.log_text();
   EXPECT_EQ(job.tries("c"), 2u);

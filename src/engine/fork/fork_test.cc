@@ -37,7 +37,7 @@ void expect_proved(const JobFixture& job) {
 }
 
 // The effects to be repeated: "node state " for each.
-std::string again(const Fork& fork) {
+std::string repeated_effects(const Fork& fork) {
   std::string text;
   for (const Value& effect : fork.effects) {
     text += std::string(effect.text("node_id"));
@@ -54,7 +54,7 @@ AE_TEST("fork/recorded results are kept, other calls are made under new keys") {
   const auto at = origin.seq_of(EventType::node_started, "c");
   const auto fork = origin.fork(at);
   ASSERT_TRUE(fork) << fork.error().message;
-  EXPECT_EQ(again(*fork), "");
+  EXPECT_EQ(repeated_effects(*fork), "");
   EXPECT_EQ(fork->forked_from["job_id"], Value("job-1"));
   EXPECT_EQ(fork->forked_from["seq"], Value(at));
   JobFixture job(*fork, "job-2");
@@ -89,7 +89,7 @@ AE_TEST("fork/a fork during an open call starts before that call and lists it") 
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}");
   const auto fork = origin.fork(origin.log.size());  // b is in flight
-  EXPECT_EQ(again(*fork), "b in_doubt ");
+  EXPECT_EQ(repeated_effects(*fork), "b in_doubt ");
   EXPECT_EQ(fork->effects[0]["idempotency_key"], Value(origin.sent[1].key));
   JobFixture job(*fork, "job-2");
   job.claim();
@@ -103,20 +103,21 @@ AE_TEST("fork/later effects of the origin are listed, reads are not") {
       "{'id':'c','kind':'tool','tool':'look','needs':['b']},"
       "{'id':'d','kind':'tool','tool':'pay','needs':['c']}]");
   origin.claim().ok("a").ok("b").ok("c").ok("d");
-  EXPECT_EQ(again(*origin.fork(2)), "b committed d committed ");
-  EXPECT_EQ(again(*origin.fork(origin.seq_of(EventType::step_committed, "b"))), "d committed ");
-  EXPECT_EQ(again(*origin.fork(origin.log.size())), "");
-  EXPECT_EQ(again(*origin.fork(origin.seq_of(EventType::node_finished, "d"))), "");
+  EXPECT_EQ(repeated_effects(*origin.fork(2)), "b committed d committed ");
+  EXPECT_EQ(repeated_effects(*origin.fork(origin.seq_of(EventType::step_committed, "b"))),
+            "d committed ");
+  EXPECT_EQ(repeated_effects(*origin.fork(origin.log.size())), "");
+  EXPECT_EQ(repeated_effects(*origin.fork(origin.seq_of(EventType::node_finished, "d"))), "");
 }
 
 AE_TEST("fork/an unknown call is listed, a call that definitely did nothing is not") {
   JobFixture origin(kChain);
   origin.claim().ok("a", "{'id':7}").ok("b", "8").times_out("c");
   ASSERT_EQ(origin.status(), "parked");
-  EXPECT_EQ(again(*origin.fork(origin.log.size())), "c in_doubt ");
+  EXPECT_EQ(repeated_effects(*origin.fork(origin.log.size())), "c in_doubt ");
   JobFixture definite(kChain);
   definite.claim().fails("a");
-  EXPECT_EQ(again(*definite.fork(definite.log.size())), "");
+  EXPECT_EQ(repeated_effects(*definite.fork(definite.log.size())), "");
 }
 
 AE_TEST("fork/a fork of a completed job completes at once") {
@@ -136,7 +137,7 @@ AE_TEST("fork/a recorded result counts as done before its node is finished") {
   origin.claim().ok("a", "{'id':7}");
   const auto finished_seq = origin.seq_of(EventType::tool_invocation_finished, "a");
   JobFixture job(*origin.fork(finished_seq), "job-2");
-  EXPECT_EQ(again(*origin.fork(finished_seq)), "b in_doubt ");
+  EXPECT_EQ(repeated_effects(*origin.fork(finished_seq)), "b in_doubt ");
   job.claim();
   EXPECT_EQ(job.sent[0].arguments, json("{'n':7}"));
   EXPECT_EQ(to_text(job.step("a").result_type), "side_effect_committed");
@@ -183,7 +184,7 @@ AE_TEST("fork/a map continues with the items that were not done") {
   origin.ok("m/4", "'E'");
   ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   const auto fork = origin.fork(origin.log.size());
-  EXPECT_EQ(again(*fork), "");
+  EXPECT_EQ(repeated_effects(*fork), "");
   JobFixture job(*fork, "job-2");
   job.claim();
   ASSERT_EQ(job.sent.size(), 1u) << job.log_text();
@@ -250,11 +251,12 @@ AE_TEST("fork/compensated steps and later ones are repeated and listed") {
   JobFixture origin(kBooking, {.more = kUndo});
   origin.claim().ok("a", "'A'").ok("b", "'B'").fails("c");
   const auto fork_during = origin.fork(origin.log.size());
-  EXPECT_EQ(again(*fork_during), "a in_doubt b committed ") << "the compensation is under way";
+  EXPECT_EQ(repeated_effects(*fork_during), "a in_doubt b committed ")
+      << "the compensation is in flight";
   origin.ok("a/compensate");
   ASSERT_EQ(origin.status(), "failed");
   const auto fork = origin.fork(*retry_point(origin.state, origin.log));
-  EXPECT_EQ(again(*fork), "a undone b committed ");
+  EXPECT_EQ(repeated_effects(*fork), "a undone b committed ");
   JobFixture job(*fork, "job-2");
   job.claim();
   EXPECT_EQ(job.sent[0].tool, "book");
@@ -283,13 +285,14 @@ AE_TEST("fork/a fork of a fork keeps the step ids and effects of the first job")
   JobFixture second(*origin.fork(*retry_point(origin.state, origin.log)), "job-2");
   second.claim().fails("c");
   const auto fork = second.fork(*retry_point(second.state, second.log));
-  EXPECT_EQ(again(*fork), "");
+  EXPECT_EQ(repeated_effects(*fork), "");
   JobFixture third(*fork, "job-3");
   EXPECT_EQ(third.step("b").id, origin.step("b").id);
   third.claim().ok("c", "1");
   EXPECT_EQ(third.status(), "completed");
   expect_proved(third);
-  EXPECT_EQ(again(*second.fork(2)), "a committed b committed ") << "before they were brought in";
+  EXPECT_EQ(repeated_effects(*second.fork(2)), "a committed b committed ")
+      << "before they were imported";
 }
 
 AE_TEST("fork/a fork recovers from crashes like any other job") {
@@ -352,8 +355,8 @@ AE_TEST("fork/an import that contradicts the plan is rejected") {
   };
   const auto entries = std::get<ForkImported>(good).commands.items();
   EXPECT_FALSE(refused(good));
-  EXPECT_TRUE(refused(good, false)) << "no fork";
-  EXPECT_TRUE(refused(with({entries[1]}))) << "its need is not there";
+  EXPECT_TRUE(refused(good, false)) << "not a fork";
+  EXPECT_TRUE(refused(with({entries[1]}))) << "its dependency is missing";
   EXPECT_TRUE(refused(with({entries[0], entries[0]}))) << "twice";
   EXPECT_TRUE(refused(with({entries[0].with("node_id", "x")})));
   EXPECT_TRUE(refused(with({entries[0].with("item", 0)})));
@@ -402,7 +405,7 @@ AE_TEST("fork/a retry keeps what a parallel branch committed before or after the
     if (!first) origin.ok("c", "'C'");
     ASSERT_EQ(origin.status(), "failed") << origin.log_text();
     const Fork fork = retried(origin);
-    EXPECT_EQ(again(fork), "");
+    EXPECT_EQ(repeated_effects(fork), "");
     JobFixture job(fork, "job-2");
     EXPECT_EQ(job.step("c").id, origin.step("c").id);
     job.claim();
@@ -424,7 +427,7 @@ AE_TEST("fork/of a parallel branch a retry lists only an unknown call") {
   JobFixture origin(kBranches);
   origin.claim().ok("a").fails("b").times_out("c");
   ASSERT_EQ(origin.status(), "failed") << origin.log_text();
-  EXPECT_EQ(again(retried(origin)), "c in_doubt ");
+  EXPECT_EQ(repeated_effects(retried(origin)), "c in_doubt ");
 }
 
 AE_TEST("fork/a retry keeps the committed items of a failed map and of a parallel one") {
@@ -437,7 +440,7 @@ AE_TEST("fork/a retry keeps the committed items of a failed map and of a paralle
   origin.claim().fails("m/0").ok("m/1", "'B'").ok("n/0", "'X'").ok("n/1", "'Y'");
   ASSERT_EQ(origin.status(), "failed") << origin.log_text();
   const Fork fork = retried(origin);
-  EXPECT_EQ(again(fork), "");
+  EXPECT_EQ(repeated_effects(fork), "");
   JobFixture job(fork, "job-2");
   job.claim();
   job.ok("m/0", "'A'").ok("m/2", "'C'").ok("n/2", "'Z'");
@@ -554,7 +557,8 @@ AE_TEST("property/a retry of any failed job lists only unknown and undone calls 
                            std::ranges::none_of(fork.effects, [](const Value& effect) {
                              return effect.text("state") != "committed";
                            });
-    EXPECT_TRUE(!in_effect || fork.effects.empty()) << again(fork) << "\n" << origin.log_text();
+    EXPECT_TRUE(!in_effect || fork.effects.empty()) << repeated_effects(fork) << "\n"
+                                                    << origin.log_text();
     JobFixture job(fork, "job-2");
     ASSERT_TRUE(proof(job).ok) << canonical(proof(job).to_json()) << job.log_text();
   }
@@ -579,15 +583,15 @@ AE_TEST("fork/a call abandoned before the fork stays unknown in the fork") {
   const std::string key = origin.sent[0].key;
   const auto fork = origin.fork(origin.log.size());
   ASSERT_TRUE(fork);
-  EXPECT_EQ(again(*fork), "") << "it is not made again";
+  EXPECT_EQ(repeated_effects(*fork), "") << "it is not repeated";
   JobFixture job(*fork, "job-2");
   EXPECT_EQ(schema_of(job.last<ForkImported>()), 3);
   job.claim();
-  const Value doubt = job_view(job.state)["in_doubt"];
-  EXPECT_EQ(unknown_keys(doubt), key);
-  EXPECT_EQ(doubt.items()[0]["given_up"], Value(true));
-  EXPECT_EQ(doubt.items()[0]["tool"], Value("risk"));
-  EXPECT_EQ(doubt.items()[0]["external_key"], Value(origin.sent[0].external_key));
+  const Value unknown_calls = job_view(job.state)["in_doubt"];
+  EXPECT_EQ(unknown_keys(unknown_calls), key);
+  EXPECT_EQ(unknown_calls.items()[0]["given_up"], Value(true));
+  EXPECT_EQ(unknown_calls.items()[0]["tool"], Value("risk"));
+  EXPECT_EQ(unknown_calls.items()[0]["external_key"], Value(origin.sent[0].external_key));
   const auto next = job.fork(job.log.size());
   ASSERT_TRUE(next);
   JobFixture third(*next, "job-3");
@@ -606,9 +610,9 @@ AE_TEST("fork/an abandoned map item stays unknown in the fork") {
       "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['m']}]");
   origin.claim().unknown("m/1").ok("m/0");
   JobFixture job(*origin.fork(origin.log.size()), "job-2");
-  const Value doubt = job_view(job.state)["in_doubt"];
-  ASSERT_EQ(doubt.size(), 1u);
-  EXPECT_EQ(doubt.items()[0]["item"], Value(1));
+  const Value unknown_calls = job_view(job.state)["in_doubt"];
+  ASSERT_EQ(unknown_calls.size(), 1u);
+  EXPECT_EQ(unknown_calls.items()[0]["item"], Value(1));
   expect_proved(job);
 }
 
@@ -634,7 +638,7 @@ AE_TEST("fork/a repeated call is listed and is not an unknown call of the fork")
   JobFixture origin(kRiskThenWait);
   origin.claim().unknown("a");
   const auto fork = origin.fork(2);
-  EXPECT_EQ(again(*fork), "a in_doubt ");
+  EXPECT_EQ(repeated_effects(*fork), "a in_doubt ");
   EXPECT_EQ(job_view(JobFixture(*fork, "job-2").state)["in_doubt"].size(), 0u);
 }
 
@@ -645,10 +649,10 @@ AE_TEST("fork/an unknown call that the origin dropped is listed or stays unknown
   origin.replan(compiled(graph("[{'id':'z','kind':'wait','wait':{'type':'signal','key':'z'}}]")),
                 {"a"});
   ASSERT_EQ(origin.refused, std::nullopt);
-  EXPECT_EQ(again(*origin.fork(2)), "a in_doubt ") << "it is made again";
+  EXPECT_EQ(repeated_effects(*origin.fork(2)), "a in_doubt ") << "it is repeated";
   for (const std::uint64_t at : {before, std::uint64_t{origin.log.size()}}) {
     const auto fork = origin.fork(at);
-    EXPECT_EQ(again(*fork), "");
+    EXPECT_EQ(repeated_effects(*fork), "");
     JobFixture job(*fork, "job-2");
     EXPECT_EQ(unknown_keys(job_view(job.state)["in_doubt"]), origin.sent[0].key) << at;
     expect_proved(job);
@@ -678,11 +682,11 @@ ControlRequest happened(const JobFixture& origin, std::string_view result) {
 AE_TEST("fork/a retry repeats a call that was resolved as not_happened after the end") {
   JobFixture origin(kRiskThenPut);
   origin.claim().unknown("a");
-  ASSERT_EQ(again(retried(origin)), "a in_doubt ");
+  ASSERT_EQ(repeated_effects(retried(origin)), "a in_doubt ");
   origin.after(2min).resolve("a", "not_happened");
   ASSERT_EQ(origin.refused, std::nullopt);
   const Fork fork = retried(origin);
-  EXPECT_EQ(again(fork), "");
+  EXPECT_EQ(repeated_effects(fork), "");
   JobFixture job(fork, "job-2");
   job.claim().ok("a", "{'id':7}").ok("b");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
@@ -694,7 +698,7 @@ AE_TEST("fork/a retry keeps the result that an operator gave after the end") {
   origin.claim().unknown("a").send_request(happened(origin, "{'id':7}"));
   ASSERT_EQ(origin.refused, std::nullopt);
   const Fork fork = retried(origin);
-  EXPECT_EQ(again(fork), "");
+  EXPECT_EQ(repeated_effects(fork), "");
   JobFixture job(fork, "job-2");
   job.claim();
   ASSERT_EQ(job.sent.size(), 1u) << job.log_text();
@@ -703,7 +707,7 @@ AE_TEST("fork/a retry keeps the result that an operator gave after the end") {
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job_view(job.state)["in_doubt"].size(), 0u);
   expect_proved(job);
-  EXPECT_EQ(again(*origin.fork(2)), "a committed ") << "it is made again";
+  EXPECT_EQ(repeated_effects(*origin.fork(2)), "a committed ") << "it is repeated";
 }
 
 AE_TEST("fork/a retry does not treat a late result that was not stored as null") {
@@ -712,7 +716,7 @@ AE_TEST("fork/a retry does not treat a late result that was not stored as null")
   origin.state.blind_erased = true;  // an erased job stores no new values
   origin.store_effect("a", {.kind = OutcomeKind::success, .result = json("{'id':7}")});
   ASSERT_EQ(origin.count(EventType::outcome_noted), 1u);
-  EXPECT_EQ(again(retried(origin)), "a committed ");
+  EXPECT_EQ(repeated_effects(retried(origin)), "a committed ");
 }
 
 AE_TEST("fork/a retry keeps an operator's result of a call that violated its schema") {
@@ -721,14 +725,14 @@ AE_TEST("fork/a retry keeps an operator's result of a call that violated its sch
                              "'fail','result_schema':{'required':['charge']}}}}"});
   origin.claim().ok("a", "{'id':7}");
   ASSERT_EQ(origin.status(), "failed");
-  ASSERT_EQ(again(retried(origin)), "a committed ");
+  ASSERT_EQ(repeated_effects(retried(origin)), "a committed ");
   EXPECT_EQ(origin.resolve("a", "not_happened").refused, Code::input_invalid);
   origin.send_request(happened(origin, "{'id':7}"));
   ASSERT_EQ(origin.refused, std::nullopt);
   EXPECT_EQ(origin.status(), "failed");
   expect_proved(origin);
   const Fork fork = retried(origin);
-  EXPECT_EQ(again(fork), "");
+  EXPECT_EQ(repeated_effects(fork), "");
   JobFixture job(fork, "job-2");
   job.claim();
   ASSERT_EQ(job.sent.size(), 1u) << job.log_text();

@@ -178,7 +178,7 @@ AE_TEST("bounds/a decision stops at its work limit and the next one continues") 
     most = std::max(most, decision.events.size());
     job.add(decision.events);
   }
-  EXPECT_LE(most, 8U) << "about two evaluations, and what follows";
+  EXPECT_LE(most, 8U) << "about two evaluations and their follow-up events";
   EXPECT_GE(calls, 5U);
   EXPECT_EQ(job.state.nodes_left, 0U) << job.log_text();
 }
@@ -227,18 +227,18 @@ AE_TEST("bounds/no further items or planned calls are evaluated when the budget 
 }
 
 // A tool that needs approval for some calls only, depending on the arguments.
-std::string asking(std::string_view when, int budget = 0) {
+std::string conditional_approval(std::string_view when, int budget = 0) {
   return "{'budget': {'tool_calls': " + std::to_string(budget) +
          "}, 'tools': {'buy': {'rules': [{'action': 'require_approval', 'when': '${ " +
          std::string(when) + " }'}]}}}";
 }
 
 AE_TEST("bounds/calls held back by a used-up budget are evaluated over several decisions") {
-  JobFixture job("[" + calls(60, "buy") + "]", {.more = asking(".args.v == 2059")});
+  JobFixture job("[" + calls(60, "buy") + "]", {.more = conditional_approval(".args.v == 2059")});
   job.limits.work_max = 40'000;
   job.claim();
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
-  EXPECT_FALSE(job.open_request_id("n59").empty()) << "the last one was looked at, too";
+  EXPECT_FALSE(job.open_request_id("n59").empty()) << "the last call is evaluated too";
   EXPECT_LE(job.most_work, job.limits.work_max + kOne);
   EXPECT_GE(job.decisions, 8U);
 }
@@ -251,7 +251,7 @@ AE_TEST("bounds/a job is not parked while its last events left a step to decide"
       "'args':{'v':'${ ([range(2000)] | length).x }'}}, " +
       calls(1, "buy") +
       ", {'id':'after','kind':'wait','wait':{'type':'signal'},'needs':['failing']}]";
-  JobFixture job(nodes, {.more = asking(".args.v == 1")});
+  JobFixture job(nodes, {.more = conditional_approval(".args.v == 1")});
   job.limits.work_max = 1;
   job.claim();
   EXPECT_EQ(job.count(EventType::node_finished), 1U) << job.log_text();
@@ -262,7 +262,7 @@ AE_TEST("bounds/calls held back by a used-up budget are not evaluated again for 
   // Fifty calls that the budget covers and fifty that need approval: one evaluation to request it,
   // one to find that nothing is left.
   JobFixture job("[" + calls(50, "buy") + ", " + calls(50, "buy", 50) + "]",
-                 {.more = asking(".args.v >= 2050")});
+                 {.more = conditional_approval(".args.v >= 2050")});
   job.limits.work_max = 20'000;
   job.claim();
   EXPECT_EQ(job.state.parked_until, "budget") << job.log_text();
@@ -346,9 +346,10 @@ AE_TEST("bounds/an early signal evaluates the keys of only some waits") {
   job.claim();
   const std::clock_t start = std::clock();
   job.signal_early("k10000-1", "{'neither': 1}", "one", "human");
-  EXPECT_EQ(job.refused, Code::input_invalid) << "it decides nothing, and its wait is found";
+  EXPECT_EQ(job.refused, Code::input_invalid)
+      << "the answer has no decision, and its wait is found";
   job.signal_early("k10000-39", "{'neither': 1}", "two", "human");
-  EXPECT_FALSE(job.refused) << "it is kept; its wait will not take it";
+  EXPECT_FALSE(job.refused) << "the signal is buffered, although its wait will not accept it";
   EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, kSecondsMax);
 }
 
@@ -377,7 +378,8 @@ AE_TEST_SLOW("bounds/all maps of a job together have at most 1,000,000 items") {
   EXPECT_EQ(eleven.state.error->code, "expression_failed");
   EXPECT_EQ(eleven.state.error->message,
             "the maps of the job have 1100000 items together; at most 1000000 are allowed");
-  EXPECT_EQ(eleven.count(EventType::decision_recorded), 10U) << "it is checked before the write";
+  EXPECT_EQ(eleven.count(EventType::decision_recorded), 10U)
+      << "the limit is checked before the write";
 }
 
 AE_TEST("bounds/map items are counted when the map begins, whatever its outcome") {
@@ -401,7 +403,7 @@ AE_TEST("bounds/map items are counted when the map begins, whatever its outcome"
   // A fork counts the items of imported maps.
   const auto fork = job.fork(job.log.size());
   ASSERT_TRUE(fork);
-  EXPECT_EQ(JobFixture(*fork, "job-2").state.map_items, 7U) << "the failed one has no list";
+  EXPECT_EQ(JobFixture(*fork, "job-2").state.map_items, 7U) << "the failed map has no list";
 }
 
 AE_TEST_SLOW("bounds/failed maps count towards the item limit of all maps") {
@@ -420,7 +422,7 @@ AE_TEST_SLOW("bounds/failed maps count towards the item limit of all maps") {
                                               .error_code = "http_400",
                                               .error_message = "no"});
   }
-  EXPECT_EQ(job.count(EventType::decision_recorded), 10U) << "the eleventh is not begun";
+  EXPECT_EQ(job.count(EventType::decision_recorded), 10U) << "the eleventh is not started";
   EXPECT_EQ(job.state.map_items, 1'000'000U);
   ASSERT_TRUE(job.step("m10").failure);
   EXPECT_EQ(job.step("m10").failure->code, "expression_failed");

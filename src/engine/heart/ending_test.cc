@@ -18,12 +18,12 @@ enum class End { cancel, deadline, max_attempts, other_fails };
 // The state of the call when the end comes: its process died, and the job is unclaimed or claimed
 // again (and parked if an operator decides); it timed out; it is still open and times out then; or
 // its probe is running.
-enum class Doubt { killed, killed_and_claimed, timed_out, open, probing };
+enum class CallState { killed, killed_and_claimed, timed_out, open, probing };
 enum class Place { node, item, loop_call };
 
 struct Case {
   End end;
-  Doubt doubt;
+  CallState call_state;
   Place place;
   std::string_view effect, on_in_doubt;
   bool compensate = false;
@@ -34,12 +34,12 @@ struct Case {
 
 std::string text(const Case& c) {
   constexpr std::string_view kEnds[] = {"cancel", "deadline", "max_attempts", "other_fails"};
-  constexpr std::string_view kDoubts[] = {"killed", "killed_and_claimed", "timed_out", "open",
-                                          "probing"};
+  constexpr std::string_view kCallStates[] = {"killed", "killed_and_claimed", "timed_out", "open",
+                                              "probing"};
   constexpr std::string_view kPlaces[] = {"node", "item", "loop_call"};
   std::string all;
   for (const std::string_view part :
-       {kEnds[static_cast<int>(c.end)], kDoubts[static_cast<int>(c.doubt)],
+       {kEnds[static_cast<int>(c.end)], kCallStates[static_cast<int>(c.call_state)],
         kPlaces[static_cast<int>(c.place)], c.effect, c.on_in_doubt,
         std::string_view(c.compensate ? "compensate" : "no compensation"),
         std::string_view(c.owned ? "owned" : "shared"), c.resolution, c.probe}) {
@@ -106,7 +106,7 @@ class CaseRunner {
     if (case_.place == Place::loop_call)
       job.ok("d/0", tool_calls_answer({{"c1", "do", "{'n':1}"}}));
     reach_unknown_outcome();
-    comes_to_an_end();
+    reach_end();
     for (int i = 0; i < 100 && !is_terminal(job.state.status); ++i) make_progress();
   }
 
@@ -126,26 +126,26 @@ class CaseRunner {
 
  private:
   void reach_unknown_outcome() {
-    switch (case_.doubt) {
-      case Doubt::killed:
+    switch (case_.call_state) {
+      case CallState::killed:
         crash_and_claim(job);
         return;
-      case Doubt::killed_and_claimed:
+      case CallState::killed_and_claimed:
         job.crash();
         return;
-      case Doubt::timed_out:
+      case CallState::timed_out:
         job.times_out(name_);
         return;
-      case Doubt::open:
+      case CallState::open:
         return;
-      case Doubt::probing:
+      case CallState::probing:
         while (call().phase == StepPhase::calling) job.times_out(name_).after(71s);  // settled
         AE_CHECK(call().phase == StepPhase::probing, job.log_text());
         return;
     }
   }
 
-  void comes_to_an_end() {
+  void reach_end() {
     switch (case_.end) {
       case End::cancel:
         job.cancel();
@@ -177,7 +177,7 @@ class CaseRunner {
 
   void answer_call(std::uint32_t index) {
     const Step& step = job.state.steps[index];
-    if (&step == &call() && case_.doubt == Doubt::open && job.tries(name_) == 1) {
+    if (&step == &call() && case_.call_state == CallState::open && job.tries(name_) == 1) {
       job.times_out(name_);
     } else if (&step == &call()) {
       known = happened = true;
@@ -215,14 +215,14 @@ std::vector<Case> cases(bool owned) {
                              {"idempotent", "resend"}};
   std::vector<Case> all;
   for (const End end : {End::cancel, End::deadline, End::max_attempts, End::other_fails}) {
-    for (const Doubt doubt : {Doubt::killed, Doubt::killed_and_claimed, Doubt::timed_out,
-                              Doubt::open, Doubt::probing}) {
+    for (const CallState call_state : {CallState::killed, CallState::killed_and_claimed,
+                                       CallState::timed_out, CallState::open, CallState::probing}) {
       for (const Place place : {Place::node, Place::item, Place::loop_call}) {
         for (const auto& [effect, on_in_doubt] : kKinds) {
-          if (doubt == Doubt::probing && on_in_doubt != "probe") continue;
+          if (call_state == CallState::probing && on_in_doubt != "probe") continue;
           for (const bool compensate : {false, true}) {
             const Case base{.end = end,
-                            .doubt = doubt,
+                            .call_state = call_state,
                             .place = place,
                             .effect = effect,
                             .on_in_doubt = on_in_doubt,
@@ -271,7 +271,7 @@ std::set<std::string> listed(const JobFixture& job) {
   return keys;
 }
 
-void each_way_ends(bool owned) {
+void expect_every_case_ends(bool owned) {
   std::set<std::string_view> reached;
   int proofs = 0;
   for (const Case& c : cases(owned)) {
@@ -292,11 +292,11 @@ void each_way_ends(bool owned) {
         << runner.job.log_text();
     if (c.compensate && c.on_in_doubt != "fail") {
       EXPECT_TRUE(runner.known || (runner.resolved == 1 && c.resolution == "fail"))
-          << "it ended while a call was in doubt that could be undone\n"
+          << "it ended while a call that can be compensated was unknown\n"
           << runner.job.log_text();
     }
     if (c.on_in_doubt == "fail") {
-      EXPECT_EQ(runner.resolved, 0) << "it was given up";
+      EXPECT_EQ(runner.resolved, 0) << "the call is abandoned";
     }
     if (c.effect == "idempotent" && c.on_in_doubt == "resend" && c.compensate) {
       EXPECT_EQ(runner.resolved, 0) << "a resend settles it\n" << runner.job.log_text();
@@ -312,11 +312,11 @@ void each_way_ends(bool owned) {
 }
 
 AE_TEST("ending/every way to end needs at most one resolve and lists the unknown calls") {
-  each_way_ends(true);
+  expect_every_case_ends(true);
 }
 
 AE_TEST_SLOW("ending/every way to end on a shared store needs at most one resolve") {
-  each_way_ends(false);
+  expect_every_case_ends(false);
 }
 
 // ---------------------------------------------------------------- one unknown outcome, nothing
@@ -371,7 +371,7 @@ AE_TEST("ending/a deadline ends a job that is parked for resolve after its proce
   crash_and_claim(waiting_job).cancel();  // parked again, for a call that could be undone
   State waits = waiting_job.folded(waiting_job.log.size());
   EXPECT_FALSE(apply(waits, resumed, waiting_job.now, uncached_plan_source()))
-      << "a person is asked";
+      << "an operator must resolve the call";
 }
 
 AE_TEST("ending/a deadline passes while a change is unknown and another call is resent") {
@@ -385,7 +385,7 @@ AE_TEST("ending/a deadline passes while a change is unknown and another call is 
   job.after(2h);
   ASSERT_EQ(job.tries("y"), 2u) << job.log_text();
   job.ok("y");
-  ASSERT_EQ(job.status(), "parked") << "x is decided before y is undone\n" << job.log_text();
+  ASSERT_EQ(job.status(), "parked") << "x is resolved before y is compensated\n" << job.log_text();
   job.resolve("x", "fail").ok("y/compensate");
   EXPECT_EQ(job.last<JobFailed>().code, "deadline_exceeded") << job.log_text();
   EXPECT_EQ(listed(job), std::set{job.state.key_of(job.step("x")).text.string()});
@@ -402,7 +402,7 @@ AE_TEST("ending/a deadline ends a parked job of a shared store although a call i
   job.claim().ok("w", "{'id':'d','v':1}").crash().after(61s);
   ASSERT_EQ(job.state.parked_until, "resolve") << job.log_text();
   job.after(5min);
-  EXPECT_EQ(job.status(), "running") << "somebody has to hold it, to end it\n" << job.log_text();
+  EXPECT_EQ(job.status(), "running") << "a worker must claim the job to end it\n" << job.log_text();
   job.after(10min);
   EXPECT_EQ(job.status(), "failed") << job.log_text();
 }
@@ -461,7 +461,7 @@ AE_TEST("ending/a resend respects max_attempts, the dedupe window and the tool v
     JobFixture job = one(kResent, 2h);
     job.claim();
     crash_and_claim(job).after(3h);
-    EXPECT_EQ(job.tries("a"), 1u) << "the downstream may have forgotten its key";
+    EXPECT_EQ(job.tries("a"), 1u) << "the dedupe window has passed";
     EXPECT_EQ(job.status(), "parked") << job.log_text();
   }
   {
@@ -470,7 +470,7 @@ AE_TEST("ending/a resend respects max_attempts, the dedupe window and the tool v
     crash_and_claim(job);
     job.versions.assign(job.state.plan->tools.size(), "fedcba9876543210");
     job.cancel();
-    EXPECT_EQ(job.tries("a"), 1u) << "another tool would send it";
+    EXPECT_EQ(job.tries("a"), 1u) << "the tool has changed";
     EXPECT_EQ(job.status(), "parked") << job.log_text();
   }
 }
@@ -496,7 +496,7 @@ AE_TEST("ending/an unknown call without compensation does not delay the end") {
   job.waits_for_settling = true;
   job.claim();
   crash_and_claim(job).cancel();
-  ASSERT_EQ(job_view(job.state)["in_doubt"].size(), 1u) << "only `a` is asked about";
+  ASSERT_EQ(job_view(job.state)["in_doubt"].size(), 1u) << "only `a` needs a resolution";
   job.resolve("a", "not_happened");
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(listed(job), std::set{job.state.key_of(job.step("p")).text.string()});
@@ -509,7 +509,7 @@ AE_TEST("ending/a job that waits only for an unknown call keeps the reason of it
   ASSERT_TRUE(job.state.ending.has_value()) << job.log_text();
   EXPECT_EQ(job.state.ending->code, "max_attempts");
   job.crash().crash().crash();
-  EXPECT_EQ(job.status(), "parked") << "the call that ends each attempt is left to a person\n"
+  EXPECT_EQ(job.status(), "parked") << "the call that ends each attempt needs an operator\n"
                                     << job.log_text();
   job.resolve("a", "not_happened");
   EXPECT_EQ(job.last<JobFailed>().code, "max_attempts") << job.log_text();
@@ -699,7 +699,7 @@ constexpr std::string_view kRiskThenWait =
     "[{'id':'a','kind':'tool','tool':'risk','args':{'n':1},'on_error':'continue'},"
     "{'id':'b','kind':'wait','wait':{'type':'signal','key':'k'},'needs':['a']}]";
 
-Value doubt_of(const JobFixture& job) {
+Value unknown_call_of(const JobFixture& job) {
   const Value view = job_view(job.state)["in_doubt"];
   AE_CHECK(view.size() == 1, job.log_text());
   return view.items()[0];
@@ -709,10 +709,10 @@ AE_TEST("ending/a waiting job shows an abandoned call and does not park for it")
   JobFixture job(kRiskThenWait);
   job.claim().unknown("a");
   ASSERT_EQ(job.status(), "waiting") << job.log_text();
-  const Value doubt = doubt_of(job);
-  EXPECT_EQ(doubt["given_up"], Value(true));
-  EXPECT_EQ(doubt["idempotency_key"], Value(job.sent[0].key));
-  EXPECT_EQ(doubt["actions"], json("[]"));
+  const Value unknown_call = unknown_call_of(job);
+  EXPECT_EQ(unknown_call["given_up"], Value(true));
+  EXPECT_EQ(unknown_call["idempotency_key"], Value(job.sent[0].key));
+  EXPECT_EQ(unknown_call["actions"], json("[]"));
   job.pause();
   EXPECT_EQ(job_view(job.state)["parked"]["action"],
             json("{'act':'resume','arguments':{'job_id':'job-1'},'choices':[]}"));
@@ -739,7 +739,7 @@ AE_TEST("note/a late result of an abandoned call is noted while the job continue
   job.claim().unknown("a").store_effect("a", succeeded());
   ASSERT_EQ(job.status(), "waiting") << job.log_text();
   EXPECT_EQ(job.count(EventType::outcome_noted), 1u);
-  EXPECT_EQ(doubt_of(job)["noted"]["by"], Value("runtime"));
+  EXPECT_EQ(unknown_call_of(job)["noted"]["by"], Value("runtime"));
   job.signal("k").store_effect("a", succeeded());
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(job.count(EventType::outcome_noted), 1u);
@@ -755,12 +755,12 @@ AE_TEST("ending/an abandoned call that a new plan drops is still listed") {
   ASSERT_EQ(job.refused, std::nullopt) << job.refusal;
   ASSERT_EQ(job.status(), "waiting") << job.log_text();
   const std::string key = job.sent[0].key;
-  Value doubt = doubt_of(job);
-  EXPECT_EQ(doubt["idempotency_key"], Value(key));
-  EXPECT_EQ(doubt["tool"], Value("risk"));
-  EXPECT_EQ(doubt["node_id"], Value("a"));
-  EXPECT_EQ(doubt["arguments"], json("{'n':1}"));
-  EXPECT_EQ(doubt["given_up"], Value(true));
+  Value unknown_call = unknown_call_of(job);
+  EXPECT_EQ(unknown_call["idempotency_key"], Value(key));
+  EXPECT_EQ(unknown_call["tool"], Value("risk"));
+  EXPECT_EQ(unknown_call["node_id"], Value("a"));
+  EXPECT_EQ(unknown_call["arguments"], json("{'n':1}"));
+  EXPECT_EQ(unknown_call["given_up"], Value(true));
   expect_proved(job);
   job.reload().signal("z");
   ASSERT_EQ(job.status(), "completed");
@@ -775,7 +775,7 @@ AE_TEST("ending/an abandoned call that a new plan drops is still listed") {
   EXPECT_EQ(text_answer("not_happened"), Code::not_settled);
   job.after(2min);
   EXPECT_EQ(text_answer("not_happened"), std::nullopt);
-  EXPECT_EQ(doubt_of(job)["noted"]["resolution"], Value("not_happened"));
+  EXPECT_EQ(unknown_call_of(job)["noted"]["resolution"], Value("not_happened"));
   job.store_effect(sent, succeeded());
   EXPECT_EQ(job.count(EventType::outcome_noted), 1u) << "one note for each call";
   expect_proved(job);
@@ -789,7 +789,7 @@ AE_TEST("note/a late result of a call that a new plan dropped is noted") {
       .replan(compiled(graph("[{'id':'z','kind':'wait','wait':{'type':'signal','key':'z'}}]")),
               {"a"})
       .store_effect(sent, succeeded());
-  EXPECT_EQ(doubt_of(job)["noted"]["resolution"], Value("happened"));
+  EXPECT_EQ(unknown_call_of(job)["noted"]["resolution"], Value("happened"));
   expect_proved(job);
 }
 

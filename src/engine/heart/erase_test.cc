@@ -35,7 +35,8 @@ std::vector<Event> expect_erased(const JobFixture& job, bool keep_blind = false)
   EXPECT_TRUE(is_terminal(job.state.status)) << job.log_text();
   const std::vector<Event> log = erased_log(job, keep_blind);
   const std::string text = shown(id, log);
-  EXPECT_NE(shown(id, job.log).find(kSecret), std::string::npos) << "it never held it";
+  EXPECT_NE(shown(id, job.log).find(kSecret), std::string::npos)
+      << "the secret was never in the log";
   EXPECT_EQ(text.find(kSecret), std::string::npos) << text;
   const auto state = fold(id, log, uncached_plan_source());
   EXPECT_TRUE(state) << (state ? "" : state.error().message) << "\n" << job.log_text();

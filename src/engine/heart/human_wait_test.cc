@@ -103,9 +103,10 @@ AE_TEST("early/an early signal is buffered and delivered in the commit that open
   EXPECT_EQ(job.commits[job.commits.size() - 2], before) << "one commit";
   EXPECT_EQ(job.step("w").result, json("{'n':1}"));
   EXPECT_EQ(job.last<WaitCompleted>().signal_id, "s1");
-  EXPECT_TRUE(job.last<WaitCompleted>().payload.is_null()) << "it stands once";
+  EXPECT_TRUE(job.last<WaitCompleted>().payload.is_null()) << "the payload is stored once";
   EXPECT_TRUE(job.last<JobCompleted>().undelivered.is_null());
-  EXPECT_EQ(job.signal("k", "{'n':1}").reply["applied"], Value(true)) << "and is known afterwards";
+  EXPECT_EQ(job.signal("k", "{'n':1}").reply["applied"], Value(true))
+      << "and recognized afterwards";
 }
 
 AE_TEST("early/without buffer an early signal is a mismatch, with it an open wait completes") {
@@ -127,7 +128,7 @@ AE_TEST("early/one signal is buffered per key, and a second one is reported as n
   EXPECT_EQ(job.reply, json("{'applied':false,'buffered':true,'correlation_key':'k',"
                             "'duplicate':true,'payload':1}"));
   job.signal_early("k", "1", "s4");
-  EXPECT_EQ(job.reply["applied"], Value(true)) << "it says the same";
+  EXPECT_EQ(job.reply["applied"], Value(true)) << "the payload is the same";
   EXPECT_EQ(job.count(EventType::agent_message), 1u);
   job.signal_early("other", "3", "s3").ok("a");
   EXPECT_EQ(job.status(), "completed");
@@ -215,7 +216,7 @@ AE_TEST("early/a request that its open wait rejects is kept as undelivered") {
   EXPECT_EQ(job.state.result, json("{'w':{'decision':'approve'}}"));
   EXPECT_EQ(job.last<JobCompleted>().undelivered,
             json("[{'correlation_key':'k','signal_id':'s1'}]"));
-  EXPECT_TRUE(expire_request(job.state, request).empty()) << "it has ended";
+  EXPECT_TRUE(expire_request(job.state, request).empty()) << "the job has ended";
 }
 
 AE_TEST("early/a request to an answered wait is kept as undelivered, a duplicate is not") {

@@ -184,22 +184,22 @@ AE_TEST("log/the times in events do not affect decisions") {
   ASSERT_EQ(job.status(), "completed") << job.log_text();
   std::size_t decisions = 0;
   for (std::size_t prefix = 2; prefix < job.log.size(); ++prefix) {
-    std::vector<Event> lying(job.log.begin(),
-                             job.log.begin() + static_cast<std::ptrdiff_t>(prefix));
-    for (Event& event : lying) event.created_at = event.created_at - 24h * 400 - 1s * event.seq;
-    auto other = fold(job.state.job, lying, uncached_plan_source());
+    std::vector<Event> shifted(job.log.begin(),
+                               job.log.begin() + static_cast<std::ptrdiff_t>(prefix));
+    for (Event& event : shifted) event.created_at = event.created_at - 24h * 400 - 1s * event.seq;
+    auto other = fold(job.state.job, shifted, uncached_plan_source());
     ASSERT_TRUE(other) << other.error().message;
-    const State honest = job.folded(prefix);
+    const State original = job.folded(prefix);
     for (const Duration later : {Duration(0), Duration(1h), Duration(10h)}) {
       DecisionContext context = job.context();
       context.now = job.log[prefix - 1].created_at + later;
-      const std::string expected = decision_text(decide(honest, context, job.limits));
+      const std::string expected = decision_text(decide(original, context, job.limits));
       ASSERT_EQ(decision_text(decide(*other, context, job.limits)), expected)
           << "after event " << prefix;
       decisions += expected.empty() ? 0 : 1;
       for (const RequestBody& body : {RequestBody(TimersRequest{}), RequestBody(CancelRequest{}),
                                       RequestBody(PauseRequest{})}) {
-        auto one = apply_request(honest, {.body = body}, context);
+        auto one = apply_request(original, {.body = body}, context);
         auto two = apply_request(*other, {.body = body}, context);
         ASSERT_EQ(one.has_value(), two.has_value());
         if (!one) continue;

@@ -23,7 +23,7 @@ constexpr std::string_view kAnswer =
 
 std::string list(std::string_view node) { return "[" + std::string(node) + "]"; }
 
-JobFixture asking(std::string_view more = "") {
+JobFixture llm_job(std::string_view more = "") {
   return JobFixture(list(std::string(kNote) + std::string(more)),
                     {.more = kModel, .input = "{'x': {'n': 1}}"});
 }
@@ -38,7 +38,7 @@ Verification proof(const JobFixture& job, std::vector<VerifyInput::Effect> effec
 }
 
 AE_TEST("model call/an llm node makes one call, and its answer is recorded as pure") {
-  JobFixture job = asking();
+  JobFixture job = llm_job();
   job.claim();
   ASSERT_EQ(job.sent.size(), 1u);
   EXPECT_EQ(job.sent[0].tool, "model:main");
@@ -79,12 +79,12 @@ AE_TEST("model call/a model call is a step of kind llm, as a node and as a map i
   EXPECT_EQ(job.status(), "completed");
   EXPECT_EQ(canonical(job.state.result), R"({"each":[{"text":"A"},{"text":"B"}]})");
   EXPECT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
-  EXPECT_EQ(asking().state.steps[0].id,
-            step_id(JobId("job-1"), asking().plan->decision, Plan::path(0, 0), "llm"));
+  EXPECT_EQ(llm_job().state.steps[0].id,
+            step_id(JobId("job-1"), llm_job().plan->decision, Plan::path(0, 0), "llm"));
 }
 
 AE_TEST("model call/a call left open by a crash is resent and counted, and does not park the job") {
-  JobFixture job = asking();
+  JobFixture job = llm_job();
   job.claim().crash().crash();
   EXPECT_EQ(job.tries("note"), 3u);
   EXPECT_EQ(job.sent[0].key, job.sent[2].key);
@@ -99,13 +99,13 @@ AE_TEST("model call/a call left open by a crash is resent and counted, and does 
 }
 
 AE_TEST("model call/a recorded answer is never requested again, wherever the process dies") {
-  JobFixture whole = asking(
+  JobFixture whole = llm_job(
       ", {'id': 'then', 'kind': 'tool', 'tool': 'put', 'needs': ['note'],"
       " 'args': {'n': '${ .steps.note.text }'}}");
   whole.claim().ok("note", kAnswer);
   const std::size_t events = whole.log.size();
   for (std::size_t kept = 1; kept <= events; ++kept) {
-    JobFixture job = asking(
+    JobFixture job = llm_job(
         ", {'id': 'then', 'kind': 'tool', 'tool': 'put', 'needs': ['note'],"
         " 'args': {'n': '${ .steps.note.text }'}}");
     const bool answered =
@@ -129,7 +129,7 @@ AE_TEST("model call/a recorded answer is never requested again, wherever the pro
 }
 
 AE_TEST("model call/failures are retried by the model's policy, and unsent calls cost nothing") {
-  JobFixture job = asking();
+  JobFixture job = llm_job();
   job.claim();
   job.times_out("note").after(1s);
   job.fails("note", "not_sent").after(1s);
@@ -148,14 +148,14 @@ AE_TEST("model call/a failure message names the node, the model, the error and t
                         .error_message = "no such key"};
   const Outcome busy{
       .kind = OutcomeKind::unknown, .error_code = "http_503", .error_message = "busy"};
-  JobFixture once = asking();
+  JobFixture once = llm_job();
   once.claim().answer("note", refused);
   EXPECT_EQ(once.state.error->message, "node note, model main: no such key (tried once)");
   EXPECT_EQ(once.last<NodeFinished>().error->message.value.as_string(), once.state.error->message);
   EXPECT_EQ(once.last<ToolInvocationFinished>().error->message.value.as_string(), "no such key")
-      << "a try says what was said to it";
+      << "a try has the message of its own response";
 
-  JobFixture often = asking();
+  JobFixture often = llm_job();
   often.claim();
   for (int i = 0; i < 3; ++i) often.answer("note", busy).after(10s);
   EXPECT_EQ(often.state.error->message, "node note, model main: busy (tried 3 times)");
@@ -168,14 +168,14 @@ AE_TEST("model call/a failure message names the node, the model, the error and t
   each.claim().ok("each/0", "{'text': 'A'}").answer("each/1", refused);
   EXPECT_EQ(each.state.error->message, "node each, item 1, model main: no such key (tried once)");
 
-  JobFixture broken = asking();
+  JobFixture broken = llm_job();
   Outcome outcome{.kind = OutcomeKind::success};
   outcome.invalid = json("{'invalid': true, 'reason': 'the answer has no choices'}");
   broken.claim().answer("note", outcome);
   EXPECT_EQ(broken.state.error->message,
             "node note, model main: the call succeeded, but the answer has no choices");
   outcome.invalid = json("{'invalid': true, 'reason': 'is no JSON'}");
-  JobFixture form = asking();
+  JobFixture form = llm_job();
   form.claim().answer("note", outcome);
   EXPECT_EQ(form.state.error->message,
             "node note, model main: the call succeeded, but its output is no JSON");
@@ -185,7 +185,7 @@ AE_TEST("model call/a failure message names the node, the model, the error and t
 }
 
 AE_TEST("model call/an invalid answer fails the node and is not requested again") {
-  JobFixture job = asking();
+  JobFixture job = llm_job();
   Outcome outcome{.kind = OutcomeKind::success};
   outcome.invalid = json("{'invalid': true, 'reason': 'the answer has no choices'}");
   job.claim().answer("note", outcome);
@@ -215,7 +215,7 @@ AE_TEST("model call/an invalid list of messages fails before anything is sent") 
 
 AE_TEST("model call/a late result or one from the effect store is applied with its cost") {
   for (const Arrival arrival : {Arrival::late, Arrival::in_time}) {
-    JobFixture job = asking();
+    JobFixture job = llm_job();
     job.claim();
     const engine::SentTry first = sent_try_of(job.state, job.step("note"));
     job.reload();
@@ -229,7 +229,7 @@ AE_TEST("model call/a late result or one from the effect store is applied with i
 }
 
 AE_TEST("model call/the effect record has the provider, the model and the usage") {
-  JobFixture job = asking();
+  JobFixture job = llm_job();
   job.claim();
   const engine::SentTry sent = sent_try_of(job.state, job.step("note"));
   const Outcome outcome{.kind = OutcomeKind::success, .result = json(kAnswer)};
@@ -246,7 +246,7 @@ AE_TEST("model call/the effect record has the provider, the model and the usage"
 }
 
 AE_TEST("model call/verify detects a changed provider, model, temperature, usage or kind") {
-  JobFixture job = asking();
+  JobFixture job = llm_job();
   job.claim().ok("note", kAnswer);
   ASSERT_TRUE(proof(job).replay.ok) << proof(job).replay.detail;
   const std::vector<Event> log = job.log;
@@ -269,7 +269,7 @@ AE_TEST("model call/verify detects a changed provider, model, temperature, usage
 }
 
 AE_TEST("model call/the trace shows the provider, both models, the usage and the tries") {
-  JobFixture job = asking();
+  JobFixture job = llm_job();
   job.claim().crash().ok("note", kAnswer);
   const Value node = trace_view(job.state, job.log)["nodes"].items()[0];
   EXPECT_EQ(node.text("kind"), "llm");
@@ -317,7 +317,7 @@ AE_TEST("model call/an answer costs its tokens at the plan's price, and the job 
   each<CommandCommitted>(job.log, [](CommandCommitted& event) {
     event.usage = event.usage.with("cost_micros", 1'000'000);
   });
-  EXPECT_FALSE(proof(job).replay.ok) << "another cost than the plan's price gives";
+  EXPECT_FALSE(proof(job).replay.ok) << "a cost that differs from the plan's price";
 }
 
 AE_TEST("model call/an answer without a price or without token counts counts as unpriced") {
@@ -326,7 +326,7 @@ AE_TEST("model call/an answer without a price or without token counts counts as 
   EXPECT_EQ(job_view(unknown.state)["usage"]["unpriced_calls"], Value(1));
   EXPECT_EQ(job_view(unknown.state)["usage"]["cost_micros"], Value(0));
   EXPECT_TRUE(proof(unknown).replay.ok) << proof(unknown).replay.detail;
-  JobFixture job = asking();
+  JobFixture job = llm_job();
   job.claim().ok("note", "{'text': 'Hi'}");
   EXPECT_EQ(job_view(job.state)["usage"]["unpriced_calls"], Value(1));
   EXPECT_TRUE(job.last<CommandCommitted>().usage.is_null());

@@ -21,7 +21,7 @@ AE_TEST("outcome/a 409 or 425 of an idempotent call is retried and never a failu
     job.claim().unknown("a", code).after(1s);
     ASSERT_EQ(job.tries("a"), 2u) << job.log_text();
     job.unknown("a", code);
-    EXPECT_EQ(job.status(), "parked") << "no tries are left, and it is under way";
+    EXPECT_EQ(job.status(), "parked") << "no tries are left, and the call is in progress";
   }
 }
 

@@ -17,7 +17,7 @@ AE_TEST("pause/a pause starts nothing new, awaits sent calls and parks until res
   job.ok("a", "1");
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(job.last<JobParked>().until, "resume");
-  EXPECT_EQ(job.step("a").phase, StepPhase::done) << "what was seen is recorded";
+  EXPECT_EQ(job.step("a").phase, StepPhase::done) << "the outcome is recorded";
   EXPECT_EQ(job.sent.size(), 1u);
   job.resume().ok("b", "2");
   EXPECT_EQ(job.status(), "completed");
@@ -34,7 +34,7 @@ AE_TEST("pause/a queued or waiting job parks at once") {
   const std::size_t events = waiting.log.size();
   waiting.pause();
   EXPECT_EQ(waiting.reply["paused"], Value(true));
-  EXPECT_EQ(waiting.log.size(), events) << "it is paused already";
+  EXPECT_EQ(waiting.log.size(), events) << "the job is already paused";
   EXPECT_EQ(waiting.resume().status(), "waiting");
 }
 

@@ -147,7 +147,7 @@ AE_TEST("failure/with on_error: continue the dependents receive the error") {
   EXPECT_EQ(job.sent.back().arguments, json("{'code':'http_402'}"));
   job.ok("b", "2");
   EXPECT_EQ(job.state.result,
-            json("{'a':{'error':{'code':'http_402','message':'the tool said so'}},'b':2}"));
+            json("{'a':{'error':{'code':'http_402','message':'the tool failed'}},'b':2}"));
 }
 
 AE_TEST("failure/on_error: continue applies to a call with on_in_doubt: fail") {

@@ -174,7 +174,7 @@ AE_TEST("policy/a condition that reads a missing argument blocks the call") {
     const std::string rule =
         "{'action':'" + std::string(action) + "', 'when':'${ .args.nn > 500 }'}";
     EXPECT_EQ(ends(strict(rule)), "expression_failed") << action;
-    EXPECT_EQ(ends(ruled(rule)), "sent") << "a plan of before keeps what it began with";
+    EXPECT_EQ(ends(ruled(rule)), "sent") << "a plan without strict conditions keeps its behavior";
   }
   const std::string over = "{'action':'deny', 'when':'${ .args.n > 500 }'}";
   EXPECT_EQ(ends(strict(over), "{'n':null}"), "expression_failed");
@@ -211,11 +211,11 @@ AE_TEST("policy/a condition that compares values of different types blocks the c
     EXPECT_EQ(ends(kStrict, ".args.n == 5", action, "'5'"), "expression_failed") << action;
   }
   EXPECT_EQ(ends("{", ".args.n < 10", "deny", "'5'"), "sent")
-      << "a plan of before keeps what it began with";
+      << "a plan without strict conditions keeps its behavior";
   EXPECT_EQ(ends(kStrict, ".args.n < 10", "deny", "5"), "denied");
   EXPECT_EQ(ends(kStrict, ".args.n < 10", "deny", "50"), "sent");
   EXPECT_EQ(ends(kStrict, ".args.n == \\\"x\\\"", "deny", "['x']"), "sent")
-      << "a list is plainly no text";
+      << "a list differs from a string";
 }
 
 AE_TEST("policy/a condition that reads an unknown member of .job blocks the call") {
@@ -227,7 +227,8 @@ AE_TEST("policy/a condition that reads an unknown member of .job blocks the call
     EXPECT_TRUE(strict.sent.empty()) << action;
     expect_verified(strict);
     JobFixture before = buys(ruled(rule));
-    EXPECT_EQ(before.claim().sent.size(), 1u) << "a plan of before keeps what it began with";
+    EXPECT_EQ(before.claim().sent.size(), 1u)
+        << "a plan without strict conditions keeps its behavior";
   }
 }
 
@@ -412,7 +413,7 @@ AE_TEST("policy/a plan made by a model may call only tools whose capabilities ar
     expect_verified(job);
     return std::string(job.status()) + (job.state.error ? ": " + job.state.error->message : "");
   };
-  EXPECT_EQ(run("file", "[]"), "completed") << "a person wrote this one";
+  EXPECT_EQ(run("file", "[]"), "completed") << "a plan from a file";
   EXPECT_EQ(run("model:main", "['payments', 'net']"), "completed");
   for (const std::string_view grants : {"[]", "['net']", "['net', 'pay']"}) {
     const std::string outcome = run("model:main", grants);
@@ -563,7 +564,7 @@ AE_TEST("edit/an edit that the schema or a policy rejects leaves the request ope
   job.send_request(
       {.body = SignalRequest{.approval = id,
                              .payload = json("{'decision':'approve', 'arguments':{'n':1}}")}});
-  EXPECT_EQ(job.refused, Code::input_invalid) << "never approved as it was, in silence";
+  EXPECT_EQ(job.refused, Code::input_invalid) << "never approved without the edit";
   EXPECT_TRUE(job.sent.empty());
   EXPECT_EQ(job.open_request_id("a"), id);
   EXPECT_EQ(job.approve("a").sent.size(), 1u);
@@ -649,7 +650,7 @@ AE_TEST("edit/a log that sends other arguments than the edited ones is rejected"
   JobFixture job = buys(kAsked);
   job.claim();
   edit(job, job.open_request_id("a"), "{'n':100}");
-  const auto fault = [&](const std::vector<Event>& log) {
+  const auto error_of_log = [&](const std::vector<Event>& log) {
     State state;
     state.job = job.state.job;
     for (const Event& event : log) {
@@ -663,7 +664,7 @@ AE_TEST("edit/a log that sends other arguments than the edited ones is rejected"
     each<DecisionRecorded>(log, [&](DecisionRecorded& event) {
       if (event.state == "edited") event.payload = change(event.payload.value);
     });
-    return fault(log);
+    return error_of_log(log);
   };
   EXPECT_EQ(with_edit([](const Value& call) { return call; }), "");
   EXPECT_NE(with_edit([](const Value& call) { return call.with("arguments", json("{'n':99}")); }),
@@ -679,7 +680,7 @@ AE_TEST("edit/a log that sends other arguments than the edited ones is rejected"
     call.arguments = json("{'n':250}");
     call.arguments_hash = *hash_from_hex(hash_of("{'n':250}"));
   });
-  EXPECT_NE(fault(other), "");
+  EXPECT_NE(error_of_log(other), "");
 }
 
 AE_TEST("edit/the stored request has the edit in its own member, not in the payload") {
@@ -687,7 +688,8 @@ AE_TEST("edit/the stored request has the edit in its own member, not in the payl
                                                      .arguments = json("{'n':1}"),
                                                      .payload = json("{'decision':'approve'}")}};
   const Value stored = request.to_json();
-  EXPECT_NE(stored.find("arguments"), nullptr) << "a member of its own, which it would refuse";
+  EXPECT_NE(stored.find("arguments"), nullptr)
+      << "a separate member, which an older program rejects";
   EXPECT_EQ(stored["payload"].find("arguments"), nullptr);
   const auto read = ControlRequest::from_json(stored);
   ASSERT_TRUE(read && read->is<SignalRequest>());
@@ -732,7 +734,7 @@ AE_TEST("policy/a plan with invalid rules is rejected") {
         graph(kBuy, "{'tools':{'buy':{'rules':[{'action':'deny', 'label':'" + label + "'}]}}}"));
   };
   EXPECT_TRUE(labelled(kPolicyLabelMax, kPolicyLabelMax).has_value());
-  EXPECT_FALSE(labelled(kPolicyLabelMax + 1, 1).has_value()) << "no agents file could say so";
+  EXPECT_FALSE(labelled(kPolicyLabelMax + 1, 1).has_value()) << "no agents file can contain it";
   EXPECT_FALSE(labelled(1, kPolicyLabelMax + 1).has_value());
   EXPECT_FALSE(Plan::compile(graph(kBuy, "{'grants':'all', 'tools':{'buy':{}}}")).has_value());
   EXPECT_FALSE(Plan::compile(graph(kBuy, "{'tools':{'buy':{'capabilities':[5]}}}")).has_value());

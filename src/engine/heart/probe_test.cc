@@ -39,7 +39,7 @@ AE_TEST("plan/a probe must be a read, a compensation must not, and both see only
   };
   const std::string probed = "{'effect':'at_most_once','on_in_doubt':'probe','probe':";
   EXPECT_TRUE(compiles(probed + "{'tool':'look','happened':'${ .result }'}}"));
-  EXPECT_FALSE(compiles(probed + "{'tool':'put','happened':'${ .result }'}}")) << "it writes";
+  EXPECT_FALSE(compiles(probed + "{'tool':'put','happened':'${ .result }'}}")) << "not a read";
   EXPECT_FALSE(compiles(probed + "{'tool':'look'}}"));
   EXPECT_FALSE(compiles(probed + "{'tool':'look','happened':'yes'}}"));
   EXPECT_FALSE(compiles(probed + "{'tool':'gone','happened':'${ .result }'}}"));
@@ -53,7 +53,7 @@ AE_TEST("plan/a probe must be a read, a compensation must not, and both see only
       compiles("{'effect':'read','on_in_doubt':'probe',"
                "'probe':{'tool':'look','happened':'${ .result }'}}"));
   EXPECT_TRUE(compiles("{'compensate':{'tool':'put','args':{'x':'${ .result.id }'}}}"));
-  EXPECT_FALSE(compiles("{'compensate':{'tool':'look'}}")) << "it undoes nothing";
+  EXPECT_FALSE(compiles("{'compensate':{'tool':'look'}}")) << "a read compensates nothing";
   EXPECT_FALSE(compiles("{'effect':'read','compensate':{'tool':'put'}}"));
   EXPECT_FALSE(compiles("{'compensate':{'tool':'put','args':{'x':'${ .steps.a }'}}}"));
   EXPECT_FALSE(compiles("{'compensate':{'tool':'put','happened':'${ .result }'}}"));
@@ -77,7 +77,7 @@ AE_TEST("probe/a timed-out call is probed after its deadline and grace period, n
   JobFixture job = paying();
   job.claim().times_out("pay");
   EXPECT_EQ(job.sent.size(), 1u);
-  EXPECT_EQ(job.status(), "queued") << "nobody holds it for a minute";
+  EXPECT_EQ(job.status(), "queued") << "no worker holds the job meanwhile";
   EXPECT_EQ(to_text(*job.last<JobRequeued>().not_before),
             to_text(job.state.steps[0].call->deadline + 30s));
   job.after(69s);
@@ -281,7 +281,7 @@ AE_TEST("probe/a local try on another machine is awaited even if the next one ha
   one.claim();
   one.decides = false;
   one.unknown("pay", "signal_9");
-  EXPECT_FALSE(one.state.settles_at(one.step("pay"))) << "its own attempt saw it end";
+  EXPECT_FALSE(one.state.settles_at(one.step("pay"))) << "its own attempt received the end";
 }
 
 AE_TEST("probe/the view lists the calls that are settling and until when") {
@@ -295,7 +295,7 @@ AE_TEST("probe/the view lists the calls that are settling and until when") {
   EXPECT_EQ(one["idempotency_key"], Value(job.sent[0].key));
   EXPECT_EQ(one["until"], Value(to_text(*job.state.settles_at(job.step("pay")))));
   job.after(80s);
-  EXPECT_EQ(job_view(job.state)["settling"].size(), 0u) << "its probe is asking";
+  EXPECT_EQ(job_view(job.state)["settling"].size(), 0u) << "its probe is in flight";
 }
 
 AE_TEST("probe/on a shared store the probe waits for the deadline and the grace period") {
@@ -333,7 +333,7 @@ AE_TEST("probe/a result in the effect store takes precedence over the probe") {
   JobFixture job = paying();
   job.claim().crash().after(60s);
   job.store_effect("pay", {.kind = OutcomeKind::success, .result = json("1")}, Arrival::in_time);
-  EXPECT_EQ(job.status(), "running") << "its probe is on its way";
+  EXPECT_EQ(job.status(), "running") << "its probe is in flight";
   job.ok("pay/probe", "{'charge':null}");
   EXPECT_EQ(job.status(), "completed") << job.log_text();
   EXPECT_EQ(job.state.result, json("{'pay':1}"));
@@ -344,7 +344,7 @@ AE_TEST("probe/a result in the effect store takes precedence over the probe") {
 AE_TEST("probe/a cancel during a probe closes both calls and lists the unknown one") {
   JobFixture job = paying();
   job.claim().crash().after(60s).cancel();
-  EXPECT_EQ(job.status(), "running") << "a call is under way";
+  EXPECT_EQ(job.status(), "running") << "a call is in flight";
   job.times_out("pay/probe");
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(job.state.final_in_doubt, Value::array({Value(job.step("pay").call->key.text)}));

@@ -162,15 +162,14 @@ AE_TEST("recorded value/verify detects a changed value and a duplicated one") {
   ASSERT_TRUE(proof_of(job).ok);
   const auto at = static_cast<std::size_t>(
       std::ranges::find(job.log, EventType::random_recorded, &Event::type) - job.log.begin());
-  JobFixture external_checks = std::move(job);
-  std::get<RandomRecorded>(external_checks.log[at].body).value = Value(7);
-  EXPECT_NE(proof_of(external_checks).replay.detail.find("a value that its tool does not give"),
+  JobFixture forged = std::move(job);
+  std::get<RandomRecorded>(forged.log[at].body).value = Value(7);
+  EXPECT_NE(proof_of(forged).replay.detail.find("a value that its tool does not give"),
             std::string::npos);
-  Event second = external_checks.log[at];
-  external_checks.log.insert(external_checks.log.begin() + static_cast<std::ptrdiff_t>(at) + 1,
-                             second);
-  EXPECT_FALSE(proof_of(external_checks).ledger.ok);
-  EXPECT_FALSE(proof_of(external_checks).state_machine.ok);
+  Event second = forged.log[at];
+  forged.log.insert(forged.log.begin() + static_cast<std::ptrdiff_t>(at) + 1, second);
+  EXPECT_FALSE(proof_of(forged).ledger.ok);
+  EXPECT_FALSE(proof_of(forged).state_machine.ok);
 }
 
 AE_TEST("recorded value/random numbers are uniform within their bounds") {
@@ -371,9 +370,9 @@ AE_TEST("recorded value/a plan with an invalid recording tool is rejected") {
   const auto refused = [](std::string_view tool) {
     const auto plan =
         Plan::compile(graph(one_node("dice"), "{'tools': {'dice': " + std::string(tool) + "}}"));
-    return plan ? std::string("taken") : std::string(code_name(plan.error().code));
+    return plan ? std::string("accepted") : std::string(code_name(plan.error().code));
   };
-  EXPECT_EQ(refused("{'effect': 'read', 'records': 'random'}"), "taken");
+  EXPECT_EQ(refused("{'effect': 'read', 'records': 'random'}"), "accepted");
   EXPECT_EQ(refused("{'effect': 'idempotent', 'records': 'random'}"), "plan_invalid");
   EXPECT_EQ(refused("{'effect': 'read', 'records': 'random', 'on_in_doubt': 'park'}"),
             "plan_invalid");

@@ -73,7 +73,7 @@ AE_TEST("repeated call/a call that definitely did not happen or is not_happened 
   }
   JobFixture idempotent = called("put");
   idempotent.unknown("a");
-  EXPECT_TRUE(declare_again(idempotent)) << "its downstream knows the key";
+  EXPECT_TRUE(declare_again(idempotent)) << "the downstream deduplicates by key";
 }
 
 AE_TEST("repeated call/a log that resends an unknown call with a changed tool is rejected") {
@@ -97,7 +97,7 @@ AE_TEST("repeated call/not_happened stays valid if the try that it permitted was
       job.unknown("a");
     }
     job.resolve("a", "not_happened").fails("a", "not_sent").after(1s);
-    EXPECT_EQ(job.status(), "running") << "nobody is asked again\n" << job.log_text();
+    EXPECT_EQ(job.status(), "running") << "no second resolution is needed\n" << job.log_text();
     EXPECT_EQ(job.tries("a"), 3u);
     EXPECT_EQ(job.ok("a").status(), "completed");
   }

@@ -163,7 +163,7 @@ AE_TEST("retry/a delay requested by the downstream is awaited, up to max_backoff
 AE_TEST("retry/a try that was never sent is declared again and not counted") {
   JobFixture job(one("once"));
   job.claim().fails("a", "not_sent");
-  EXPECT_EQ(job.tries("a"), 1u) << "not at once: what kept it from being sent may still stand";
+  EXPECT_EQ(job.tries("a"), 1u) << "not at once, because the cause may persist";
   job.after(1s);
   EXPECT_EQ(job.tries("a"), 2u);
   EXPECT_EQ(job.step("a").call->counted_tries, 1u);
@@ -279,7 +279,7 @@ AE_TEST("crash/a resend after a crash uses up no try") {
   job.fails("a", "connect").after(10s).fails("a", "connect").after(10s);
   EXPECT_EQ(job.tries("a"), 6u);
   EXPECT_EQ(job.fails("a", "connect").status(), "parked")
-      << "the resend did not arrive, so it says nothing of the call before it";
+      << "the resend did not arrive, so the earlier call stays unknown";
 }
 
 AE_TEST("crash/an answer to the resend decides the call before it") {
@@ -294,7 +294,7 @@ AE_TEST("unknown/a try that was never sent leaves an earlier try unknown") {
   job.fails("a", "not_sent").after(1s);
   ASSERT_EQ(job.tries("a"), 3u) << "within the window it is sent again, under the same key";
   job.fails("a", "not_sent").after(25h);
-  EXPECT_EQ(job.tries("a"), 3u) << "after it the downstream may have forgotten the key";
+  EXPECT_EQ(job.tries("a"), 3u) << "after the window the key may be forgotten";
   EXPECT_EQ(job.status(), "parked");
   job.cancel();
   EXPECT_EQ(job.state.final_in_doubt.size(), 1u);
@@ -438,7 +438,7 @@ AE_TEST("crash/another worker waits until lease and grace have passed") {
   const Instant settles = job.step("a").call->send_by + 30s;
   job.crash();
   EXPECT_EQ(job.tries("a"), 1u);
-  EXPECT_EQ(job.status(), "queued") << "nobody has to hold it meanwhile";
+  EXPECT_EQ(job.status(), "queued") << "no worker holds the job meanwhile";
   EXPECT_EQ(job.state.not_before, settles);
   EXPECT_EQ(job.last<JobRequeued>().reason, "settling");
   job.after(settles - job.now);
@@ -577,7 +577,7 @@ AE_TEST("late/a late result of a decided call is recorded once and changes nothi
   EXPECT_EQ(job.status(), "running");
   const std::size_t events = job.log.size();
   job.store_effect(first, {.kind = OutcomeKind::success, .result = json("7")});
-  EXPECT_EQ(job.log.size(), events) << "it is shown once";
+  EXPECT_EQ(job.log.size(), events) << "it is recorded once";
   job.ok("a", "8");
   EXPECT_EQ(job.state.result, job.state.result);
   EXPECT_EQ(job.step("a").result, json("8"));
@@ -600,7 +600,7 @@ AE_TEST("late/a resolution names the effect slot that must be empty") {
   closed.claim().times_out("a");
   EXPECT_FALSE(decided_effect_slot(
       closed.state, DecisionRecorded{.kind = "in_doubt", .step_id = closed.step("a").id}))
-      << "its own attempt closed it: nothing can come any more";
+      << "its own attempt closed it: no late result is possible";
 }
 
 AE_TEST("limits/a result above 16 MiB fails its node and is recorded as a summary") {
@@ -746,7 +746,8 @@ AE_TEST("resolve/a call resolved as not_happened stays known if the new try neve
   job.claim().crash().resolve("a", "not_happened");
   ASSERT_EQ(job.sent.size(), 2u) << "the first try was open until then\n" << job.log_text();
   job.fails("a", "connect");
-  EXPECT_EQ(job.count(EventType::wait_opened), 1u) << "nobody is asked again\n" << job.log_text();
+  EXPECT_EQ(job.count(EventType::wait_opened), 1u) << "no second resolution is needed\n"
+                                                   << job.log_text();
   job.after(10s);
   ASSERT_EQ(job.sent.size(), 3u) << job.log_text();
   EXPECT_EQ(job.ok("a").status(), "completed");
@@ -778,7 +779,7 @@ AE_TEST("resolve/not_happened is accepted at once after a complete response") {
                            .settled = true,
                            .error_code = "http_500",
                            .error_message = "the server answered 500"});
-  ASSERT_EQ(job.status(), "parked") << "it is unknown all the same\n" << job.log_text();
+  ASSERT_EQ(job.status(), "parked") << "the outcome is unknown nevertheless\n" << job.log_text();
   EXPECT_EQ(job_view(job.state)["in_doubt"].items()[0]["resolvable_at"], Value(to_text(job.now)));
   EXPECT_EQ(job.resolve("a", "not_happened").refused, std::nullopt);
   EXPECT_EQ(job.tries("a"), 2u);
@@ -833,7 +834,7 @@ AE_TEST("resolve/not_happened counts from the check of the operator, not from it
   EXPECT_EQ(resolve_at("not_happened", settles + 1h), Code::not_settled) << "a clock that is ahead";
   job.now = settles + 60s;
   EXPECT_EQ(resolve_at("not_happened", settles - 1ms), Code::not_settled)
-      << "it was seen too early";
+      << "the check was too early";
   EXPECT_EQ(job.status(), "parked");
   EXPECT_EQ(resolve_at("not_happened", settles), std::nullopt);
   EXPECT_EQ(job.tries("a"), 2u);
@@ -859,7 +860,7 @@ AE_TEST("resolve/not_happened from a check before the newest try is rejected, ev
                    .error_code = "http_500",
                    .error_message = "the server answered 500"});
   ASSERT_EQ(job.state.settles_at(job.step("a")), std::nullopt);
-  EXPECT_EQ(resolve_at(settles + 10s), Code::not_settled) << "another person checked before it";
+  EXPECT_EQ(resolve_at(settles + 10s), Code::not_settled) << "another operator checked before it";
   job.after(1s);
   EXPECT_EQ(resolve_at(job.now), std::nullopt);
 }

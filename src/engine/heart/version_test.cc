@@ -49,7 +49,7 @@ AE_TEST("versions/only a process of the right version ends the park") {
   EXPECT_EQ(job.offer().reply["resumed"], Value(true));
   EXPECT_EQ(job.status(), "queued");
   EXPECT_EQ(job.last<JobResumed>().by, "worker-2");
-  EXPECT_EQ(job.offer().reply["resumed"], Value(false)) << "it is told once";
+  EXPECT_EQ(job.offer().reply["resumed"], Value(false)) << "it resumes only once";
   EXPECT_EQ(job.count(EventType::job_resumed), 1u);
   EXPECT_EQ(job.claim().ok("a").status(), "completed");
   EXPECT_TRUE(

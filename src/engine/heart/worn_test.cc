@@ -31,7 +31,7 @@ AE_TEST("worn/a second process death without a new command parks the job until r
   EXPECT_EQ(job.status(), "parked") << job.log_text();
   EXPECT_EQ(job.state.parked_reason, "worn_out");
   EXPECT_EQ(job.state.parked_until, "resume");
-  EXPECT_EQ(job.sent.size(), sent) << "nothing of it is decided any more";
+  EXPECT_EQ(job.sent.size(), sent) << "no further decision is made";
   job.resume();
   EXPECT_EQ(job.status(), "running") << job.log_text();
   EXPECT_EQ(job.ok("a").ok("b").status(), "completed") << job.log_text();
@@ -114,7 +114,7 @@ AE_TEST("worn/a cancel is decided only after a claim, and a death during it park
   const std::size_t sent = job.sent.size();
   job.cancel("enough");
   EXPECT_EQ(job.status(), "queued") << job.log_text();
-  EXPECT_EQ(job.sent.size(), sent) << "the act itself compensates nothing";
+  EXPECT_EQ(job.sent.size(), sent) << "the request itself compensates nothing";
   job.claims_when_free = true;
   job.claim();
   EXPECT_EQ(job.sent.size(), sent + 1) << "the compensation\n" << job.log_text();

@@ -298,7 +298,7 @@ AE_TEST("loop/the trace shows every requested call in order, also the refused on
   EXPECT_EQ(joined("call_id"), "a b c d");
   EXPECT_EQ(turn()["calls"].items()[0]["error"].text("code"), "tool_not_granted");
   EXPECT_EQ(turn()["calls"].items()[3]["error"].text("code"), "input_invalid");
-  EXPECT_EQ(turn()["items"].size(), 1u) << "what was refused is no step";
+  EXPECT_EQ(turn()["items"].size(), 1u) << "a refused call is not a step";
   EXPECT_EQ(trace_view(job.state, job.log)["totals"]["refused"], Value(3));
   const Value before = turn()["calls"];
   job.ok("chat/1", text_answer("ok"));
@@ -314,7 +314,7 @@ AE_TEST("loop/the trace shows calls that never started") {
     const Value loop = trace_view(job.state, job.log)["nodes"].items()[0];
     return std::string(loop["items"].items()[0]["calls"].items()[2].text("status"));
   };
-  EXPECT_EQ(third(), "pending") << "two at a time";
+  EXPECT_EQ(third(), "pending") << "at most two in parallel";
   job.cancel().ok("chat/0/0", "1").ok("chat/0/1", "1");
   EXPECT_EQ(job.status(), "cancelled") << job.log_text();
   EXPECT_EQ(third(), "not_run");

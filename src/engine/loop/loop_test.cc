@@ -143,11 +143,12 @@ AE_TEST("loop/the reason why arguments are invalid JSON is sent if it was record
     const Value message = last_message(job, "chat/1", back);
     return std::string((*parse_json(message.text("content")))["error"].text("message"));
   };
-  EXPECT_EQ(error_message(2), "the arguments must be a JSON object") << "an answer of before";
+  EXPECT_EQ(error_message(2), "the arguments must be a JSON object")
+      << "an answer without a recorded reason";
   EXPECT_EQ(error_message(1), "the arguments must be a JSON object: no key at byte 1");
   const Value assistant_message = request(job, "chat/1")["messages"].items()[2];
   EXPECT_EQ(assistant_message["tool_calls"].items()[1].find("invalid"), nullptr)
-      << "the model said no such thing";
+      << "it is not part of the answer";
   expect_verified(job.ok("chat/1", text_answer("ok")));
 }
 
@@ -160,7 +161,7 @@ AE_TEST("loop/the model receives a tool's failure after its tries, and the loop 
   const Value message = last_message(job, "chat/1");
   EXPECT_EQ(message["error"], Value(true));
   EXPECT_EQ(message["content"],
-            Value(R"({"error":{"code":"http_503","message":"the tool said so"}})"));
+            Value(R"({"error":{"code":"http_503","message":"the tool failed"}})"));
   job.ok("chat/1", text_answer("It is down"));
   EXPECT_EQ(job.status(), "completed");
   expect_verified(job);

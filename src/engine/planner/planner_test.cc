@@ -106,12 +106,12 @@ AE_TEST("planner/an invalid plan is repaired once, a second one fails with plan_
     EXPECT_EQ(job.count(EventType::plan_generated), 1u);
     expect_verified(job);
   }
-  JobFixture mended = plans();
-  mended.claim().ok("planner/0", answer("[{'id': 'a', 'tool': 'once'}]")).ok("planner/1", two());
-  EXPECT_EQ(mended.sent.back().tool, "look");
-  mended.ok("find").ok("save");
-  EXPECT_EQ(mended.status(), "completed");
-  expect_verified(mended);
+  JobFixture repaired = plans();
+  repaired.claim().ok("planner/0", answer("[{'id': 'a', 'tool': 'once'}]")).ok("planner/1", two());
+  EXPECT_EQ(repaired.sent.back().tool, "look");
+  repaired.ok("find").ok("save");
+  EXPECT_EQ(repaired.status(), "completed");
+  expect_verified(repaired);
 }
 
 AE_TEST("planner/a generated plan may wait, map, branch, tolerate failures and set an output") {
@@ -192,10 +192,11 @@ AE_TEST("planner/a log with another plan than the answer gives is rejected") {
   EXPECT_TRUE(refused(wrong));
   State done = job.folded(at->seq - 1);
   const auto ended = apply(done, JobCompleted{}, job.now, uncached_plan_source());
-  ASSERT_FALSE(ended) << "its plan is not made yet";
+  ASSERT_FALSE(ended) << "its plan is not generated yet";
   EXPECT_NE(ended.error().message.find("plan is to follow"), std::string::npos);
   State early = job.folded(at->seq - 2);
-  EXPECT_FALSE(apply(early, good, job.now, uncached_plan_source())) << "its planner is not done";
+  EXPECT_FALSE(apply(early, good, job.now, uncached_plan_source()))
+      << "its planner is not finished";
 }
 
 AE_TEST("planner/a plan of a newer planner version returns needs_version") {

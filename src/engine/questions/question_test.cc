@@ -118,7 +118,7 @@ AE_TEST("question/an answer that violates the form is rejected, and the question
     EXPECT_EQ(job.refused, Code::input_invalid) << content;
   }
   job.approve("a");
-  EXPECT_EQ(job.refused, Code::input_invalid) << "nothing is filled in";
+  EXPECT_EQ(job.refused, Code::input_invalid) << "no content";
   job.signal(job.last<WaitOpened>().correlation_key, "{'n':3}");
   EXPECT_EQ(job.refused, Code::input_invalid) << "no action";
   EXPECT_EQ(job.log.size(), before);
@@ -140,7 +140,7 @@ AE_TEST("question/a field must match its declared format, also by default") {
     EXPECT_EQ(job.refused, Code::input_invalid) << content;
   }
   job.approve("a");
-  EXPECT_EQ(job.refused, Code::input_invalid) << "what it has by default is held to it too";
+  EXPECT_EQ(job.refused, Code::input_invalid) << "defaults must match the format too";
   EXPECT_EQ(job.log.size(), before);
   fill_in(job, "a", "{'mail':'ada@example.org','day':'2026-05-02','n':3}");
   EXPECT_FALSE(job.refused);
@@ -332,7 +332,7 @@ AE_TEST("question/a cancelled job withdraws its question and calls nothing again
   EXPECT_EQ(job.status(), "cancelled");
   EXPECT_EQ(job.sent.size(), 1u);
   EXPECT_TRUE(approvals_view(job.state).empty());
-  EXPECT_EQ(job.state.final_in_doubt, Value()) << "nothing is in doubt";
+  EXPECT_EQ(job.state.final_in_doubt, Value()) << "no outcome is unknown";
   expect_proved(job);
 }
 
@@ -393,7 +393,7 @@ AE_TEST("question/keys of the runtime are reserved, also in old plans") {
   EXPECT_EQ(job.state.error->code, "correlation_key_reused");
   JobFixture other("[{'id':'w', 'kind':'wait', 'wait':{'type':'human', 'key':'input/x#1'}}]");
   other.claim();
-  EXPECT_EQ(other.status(), "waiting") << "as in plans of before";
+  EXPECT_EQ(other.status(), "waiting") << "as in older plans";
 }
 
 AE_TEST("question/a recorded question that is not in the log is imported") {

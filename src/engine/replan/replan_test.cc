@@ -154,7 +154,7 @@ AE_TEST("replan/nodes may change their positions") {
   EXPECT_EQ(job.step("a").id, a);
   EXPECT_EQ(job.state.path_of(job.step("a")), "0/0");
   EXPECT_EQ(job.state.path_of(job.step("z")), "1/0");
-  EXPECT_EQ(job.status(), "running") << "the new node is called at once";
+  EXPECT_EQ(job.status(), "running") << "the new node starts at once";
   job.ok("z").signal("b", "1").ok("c", "2");
   EXPECT_EQ(job.status(), "completed");
   expect_proved(job);
@@ -171,9 +171,9 @@ AE_TEST("replan/changed arguments are a new node whose old effect must be droppe
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.sent.back().arguments, json("{'n':2}"));
   EXPECT_EQ(job.last<PlanGenerated>().drop, json("['a']"));
-  EXPECT_FALSE(job.state.waits.contains("b")) << "its need is to be done anew";
+  EXPECT_FALSE(job.state.waits.contains("b")) << "its dependency runs again";
   job.ok("a", "'A2'");
-  EXPECT_TRUE(job.state.waits.contains("b#1")) << "a key names one wait for ever\n"
+  EXPECT_TRUE(job.state.waits.contains("b#1")) << "a key names one wait permanently\n"
                                                << job.log_text();
   job.signal("b#1", "1").ok("c");
   EXPECT_EQ(job.status(), "completed");
@@ -191,7 +191,7 @@ AE_TEST("replan/the trace shows dropped steps and the plan that dropped them") {
   EXPECT_EQ(job.status(), "completed");
   const Value trace = trace_view(job.state, job.log);
   EXPECT_EQ(trace["nodes"].size(), 2u);
-  ASSERT_EQ(trace["dropped"].size(), 2u) << "the wait that was open, too; c had not begun";
+  ASSERT_EQ(trace["dropped"].size(), 2u) << "the open wait too; c had not started";
   const Value a = trace["dropped"].items()[0], b = trace["dropped"].items()[1];
   EXPECT_EQ(a.text("step_id"), first.text);
   EXPECT_EQ(a.text("node_id"), "a");
@@ -203,7 +203,7 @@ AE_TEST("replan/the trace shows dropped steps and the plan that dropped them") {
   EXPECT_EQ(a["effect"]["invocation_id"], trace["effects"].items()[0]["effect_id"]);
   EXPECT_EQ(trace["effects"].items()[0].text("node_id"), "a");
   EXPECT_EQ(b.text("status"), "not_run");
-  EXPECT_EQ(trace["totals"]["tries"], Value(2)) << "all calls that went out";
+  EXPECT_EQ(trace["totals"]["tries"], Value(2)) << "all calls that were sent";
   expect_proved(job);
 }
 
@@ -254,7 +254,7 @@ AE_TEST("replan/a replan is refused during an open or unknown call and after the
   EXPECT_EQ(doubt.refused, Code::call_pending);
   JobFixture again("[{'id':'p','kind':'tool','tool':'put'}]");
   again.claim().times_out("p").replan(other);
-  EXPECT_EQ(again.refused, Code::call_pending) << "it is to be sent again: it may have happened";
+  EXPECT_EQ(again.refused, Code::call_pending) << "the call is to be resent and may have happened";
   JobFixture over(nodes({kA}), {.input = "{'x':1}"});
   over.claim().ok("a").replan(plan_of({kA, kB}));
   EXPECT_EQ(over.refused, Code::job_terminal);
@@ -265,7 +265,7 @@ AE_TEST("replan/an invalid plan changes nothing") {
   const std::size_t events = job.log.size();
   job.send_request({.body = PlanRequest{.task_graph = json("{'schema':1,'nodes':3}")}});
   EXPECT_EQ(job.refused, Code::plan_invalid);
-  job.replan(plan_of({kA, kB}), {"nobody"});
+  job.replan(plan_of({kA, kB}), {"missing"});
   EXPECT_EQ(job.refused, Code::plan_invalid);
   EXPECT_EQ(job.log.size(), events);
 }
@@ -399,7 +399,7 @@ AE_TEST("replan/a second replan may return to the first plan") {
   ASSERT_FALSE(job.refused);
   EXPECT_EQ(job.state.plan_number, 2u);
   EXPECT_EQ(job.step("a").id, a);
-  EXPECT_NE(job.step("c").id, c) << "its path begins with another number";
+  EXPECT_NE(job.step("c").id, c) << "its path has another plan number";
   job.signal("b", "1").ok("c");
   EXPECT_EQ(job.status(), "completed");
   expect_proved(job);
@@ -469,16 +469,16 @@ AE_TEST("replan/a fork of a replanned job starts with the plan of its event") {
 AE_TEST("replan/an event that carries over an impossible step is rejected") {
   JobFixture job = waiting();
   const auto other = plan_of({kA, kB});
-  const auto taken = apply_request(
+  const auto accepted = apply_request(
       job.state, {.body = PlanRequest{.task_graph = other->task_graph}}, job.context());
-  ASSERT_TRUE(taken);
+  ASSERT_TRUE(accepted);
   PlanGenerated good;
-  for (const EventBody& event : taken->events) {
+  for (const EventBody& event : accepted->events) {
     if (const auto* made = std::get_if<PlanGenerated>(&event)) good = *made;
   }
   const auto refused = [&](const Value& carries) {
     State state = job.folded(job.log.size());
-    for (const EventBody& draft : taken->events) {
+    for (const EventBody& draft : accepted->events) {
       if (std::holds_alternative<PlanGenerated>(draft)) break;
       AE_CHECK(apply(state, draft, job.now, uncached_plan_source()).has_value());
     }
@@ -488,7 +488,7 @@ AE_TEST("replan/an event that carries over an impossible step is rejected") {
   };
   const auto carried = good.carried.items();
   EXPECT_FALSE(refused(good.carried));
-  EXPECT_TRUE(refused(Value::array({carried[1]}))) << "the effect of a is let go";
+  EXPECT_TRUE(refused(Value::array({carried[1]}))) << "the effect of a is dropped";
   EXPECT_TRUE(refused(Value::array({carried[0]}))) << "b's wait is open";
   EXPECT_TRUE(refused(Value::array({carried[0], carried[0]})));
   EXPECT_TRUE(refused(Value::array({carried[0].with("node_id", "b"), carried[1]})));
@@ -515,7 +515,7 @@ Value next_graph(const Value& graph, Dice& dice, bool changed) {
 
 AE_TEST("property/a new plan at any moment keeps common steps, and no effect is lost silently") {
   const std::uint64_t first = first_seed();
-  std::size_t taken = 0, refused = 0, dropped = 0;
+  std::size_t accepted = 0, refused = 0, dropped = 0;
   for (std::uint64_t seed = first; seed < first + seeds(60); ++seed) {
     SCOPED_TRACE(repeat(seed, "property.a new plan*"));
     Dice dice(seed);
@@ -540,7 +540,8 @@ AE_TEST("property/a new plan at any moment keeps common steps, and no effect is 
       const auto before = job.log.size();
       job.replan(next);
       if (job.refused == Code::plan_invalid) {
-        ASSERT_TRUE(changed) << "all is carried when all is the same\n" << job.log_text();
+        ASSERT_TRUE(changed) << "all nodes are carried over when all are the same\n"
+                             << job.log_text();
         ASSERT_EQ(job.log.size(), before);
         const DroppedNodes lost = replan_of(job.state, next, {})->lost;
         ASSERT_FALSE(lost.empty());
@@ -553,7 +554,7 @@ AE_TEST("property/a new plan at any moment keeps common steps, and no effect is 
         refused++;
         continue;
       }
-      taken++;
+      accepted++;
       if (!changed) {
         for (const auto& [id, step] : begun)
           ASSERT_EQ(job.step(id).id, step) << id << job.log_text();
@@ -576,8 +577,8 @@ AE_TEST("property/a new plan at any moment keeps common steps, and no effect is 
       ASSERT_EQ(checkpoint(restored->state, Hash{}), checkpoint(then, Hash{}));
     }
   }
-  EXPECT_TRUE((taken > 5 && refused > 0 && dropped > 0) || std::getenv("AETHERIS_SEED"))
-      << taken << " " << refused << " " << dropped;
+  EXPECT_TRUE((accepted > 5 && refused > 0 && dropped > 0) || std::getenv("AETHERIS_SEED"))
+      << accepted << " " << refused << " " << dropped;
 }
 
 }  // namespace

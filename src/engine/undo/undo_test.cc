@@ -219,7 +219,7 @@ AE_TEST("undo/lost attempts start the compensation, a lost compensation parks th
   job.limits.lost_claims_max = 3;
   job.waits_for_settling = true;
   for (int i = 0; i < 3; ++i) job.crash();
-  ASSERT_EQ(job.status(), "parked") << "c is in doubt\n" << job.log_text();
+  ASSERT_EQ(job.status(), "parked") << "c is unknown\n" << job.log_text();
   job.resolve("c", "not_happened");
   EXPECT_EQ(job.sent.back().tool, "unbook") << job.log_text();
   for (int i = 0; i < 3; ++i) job.crash();
@@ -374,7 +374,7 @@ AE_TEST("undo/an invalid output is a completed effect and is compensated") {
   job.ok("a/compensate");
   EXPECT_EQ(job.last<JobFailed>().code, "tool_output_invalid");
   EXPECT_EQ(undone_nodes(job.last<JobFailed>().compensated), "a ");
-  EXPECT_EQ(job.resolve("a", "happened").refused, Code::job_terminal) << "there is nothing to keep";
+  EXPECT_EQ(job.resolve("a", "happened").refused, Code::job_terminal) << "no result can be set";
   expect_proved(job);
 }
 
@@ -387,7 +387,7 @@ AE_TEST("undo/a late result decides a compensation that waits for an operator") 
     EXPECT_EQ(job.status(), "parked") << job.log_text();
     job.claims_when_free = false;
     job.cancel();
-    EXPECT_EQ(job.status(), "queued") << "a cancel does not answer for a person";
+    EXPECT_EQ(job.status(), "queued") << "a cancel does not resolve the call";
     job.claims_when_free = true;
     job.add({running_event(AttemptId("attempt-9"), job.state.epoch + 1, "worker")});
     job.store_effect(
@@ -567,7 +567,7 @@ AE_TEST("undo/a log that compensates in another order or ends too early is rejec
            step == job.step("b/compensate").id.text;
   };
   const Verification ended = without(all);
-  EXPECT_FALSE(ended.state_machine.ok) << "it ends and b stands";
+  EXPECT_FALSE(ended.state_machine.ok) << "it ends without compensating b";
 }
 
 AE_TEST("undo/the cost of compensating a step does not grow with the number of steps") {
@@ -581,7 +581,7 @@ AE_TEST("undo/the cost of compensating a step does not grow with the number of s
     job.decides = false;
     job.begin_attempt();
     const PlanSource same = [&](const Value&, std::string_view) { return job.plan; };
-    const auto take = [&](const std::vector<EventBody>& drafts) {
+    const auto apply_all = [&](const std::vector<EventBody>& drafts) {
       for (const EventBody& draft : drafts) AE_CHECK(apply(job.state, draft, job.now, same));
     };
     std::size_t checked = 0, decisions = 0;
@@ -592,13 +592,13 @@ AE_TEST("undo/the cost of compensating a step does not grow with the number of s
           decisions++;
         }
         const Decision decision = decide(job.state, job.context(), job.limits);
-        take(decision.events);
+        apply_all(decision.events);
         if (decision.events.empty() || decision.release) break;
       }
       if (is_terminal(job.state.status)) break;
       const std::uint32_t step = *job.state.calling.begin();
       const bool last = step == job.index_of("z");
-      take(record_outcome(
+      apply_all(record_outcome(
           job.state, step,
           last ? Outcome{.kind = OutcomeKind::failure, .definite = true, .error_code = "no"}
                : Outcome{.kind = OutcomeKind::success, .result = json("{'id':1}")},
