@@ -119,6 +119,10 @@ AE_TEST("fork/a retry counts all spending of its origin, also on the failed node
   EXPECT_EQ(retried(origin).spent.tool_calls, 2u);
 }
 
+constexpr std::string_view kRiskThenPut =
+    "[{'id':'a','kind':'tool','tool':'risk'},"
+    "{'id':'b','kind':'tool','tool':'put','args':{'n':'${ .steps.a.id }'},'needs':['a']}]";
+
 ControlRequest happened(const JobFixture& origin, std::string_view result) {
   return {
       .by = "ann",
@@ -188,8 +192,6 @@ AE_TEST("fork/a retry keeps an operator's result of a call that violated its sch
   EXPECT_EQ(job.status(), "completed");
   expect_fork_verifies(job);
 }
-
-}  // namespace ae::engine::testing
 
 }  // namespace
 }  // namespace ae::engine::testing

@@ -114,9 +114,4 @@ AE_TEST("fork/an outcome noted by the origin is known in the fork") {
 }
 
 }  // namespace
-constexpr std::string_view kRiskThenPut =
-    "[{'id':'a','kind':'tool','tool':'risk'},"
-    "{'id':'b','kind':'tool','tool':'put','args':{'n':'${ .steps.a.id }'},'needs':['a']}]";
-
-}  // namespace
 }  // namespace ae::engine::testing

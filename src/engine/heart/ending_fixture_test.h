@@ -53,4 +53,6 @@ inline Value unknown_call_of(const JobFixture& job) {
   return view.items()[0];
 }
 
+inline Outcome succeeded() { return {.kind = OutcomeKind::success, .result = json("{'id':7}")}; }
+
 }  // namespace ae::engine::testing

@@ -62,7 +62,6 @@ AE_TEST("note/a call is noted once, and only when its outcome is unknown and set
   EXPECT_EQ(known.resolve("a", "happened").refused, Code::job_terminal);
 }
 
-Outcome succeeded() { return {.kind = OutcomeKind::success, .result = json("{'id':7}")}; }
 Outcome refused() {
   return {.kind = OutcomeKind::failure, .definite = true, .error_code = "http_409"};
 }
