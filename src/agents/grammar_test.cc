@@ -14,7 +14,7 @@ namespace {
 
 std::vector<std::string> list(Names names) { return {names.begin(), names.end()}; }
 
-AE_TEST("grammar/a mapping of a kind has the keys that the schema does not refuse") {
+AE_TEST("grammar/a mapping of a kind has the keys that the schema allows for it") {
   const Shape& node = shape_of(Mapping::node);
   EXPECT_EQ(list(node.kinds), (std::vector<std::string>{"tool", "llm", "wait", "map", "loop"}));
   for (const std::string_view kind : node.kinds) {
@@ -34,13 +34,13 @@ AE_TEST("grammar/mappings with a type have the keys of all types, each once") {
   EXPECT_EQ(list(wait.keys_of("signal")), list(wait.keys_of("webhook")));
 }
 
-AE_TEST("grammar/a key that is refused everywhere is known") {
+AE_TEST("grammar/a key that is never valid is still a known key") {
   const Shape& tool = shape_of(Mapping::own_tool);
   EXPECT_TRUE(contains(tool.keys, "mcp"));
   EXPECT_EQ(list(tool.refused), std::vector<std::string>{"mcp"});
 }
 
-AE_TEST("grammar/the words of an effect are those that a plan records") {
+AE_TEST("grammar/the effect names are those that a plan records") {
   using engine::EffectClass;
   std::vector<std::string> recorded;
   for (const EffectClass effect :

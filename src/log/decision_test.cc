@@ -94,7 +94,7 @@ void expect_round_trip(std::string_view name) {
   }
 }
 
-AE_TEST("log/decision/every kind of decision is read as it was written") {
+AE_TEST("log/decision/every kind of decision reads back unchanged") {
 #define AE_DECISION(Struct, kind, states, schema, ...) expect_round_trip<Struct>(#Struct);
 #include "log/define_records.h"
 }
@@ -116,7 +116,7 @@ void expect_record_round_trip(std::string_view name) {
   }
 }
 
-AE_TEST("log/decision/every record is read as it was written, and has no other fields") {
+AE_TEST("log/decision/every record reads back unchanged and rejects unknown fields") {
 #define AE_RECORD(Struct, name, ...) expect_record_round_trip<Struct>(#Struct);
 #include "log/define_records.h"
 }
@@ -133,7 +133,7 @@ AE_TEST("log/decision/the fields of the tables are in canonical order") {
 #include "log/define_records.h"
 }
 
-AE_TEST("log/decision/the stored form is the one of the first version") {
+AE_TEST("log/decision/the stored form matches the first version") {
   const auto payload = [](const auto& decision, const std::string& state = {}) {
     return canonical(recorded(decision, state).payload.value);
   };
@@ -175,7 +175,7 @@ std::string problem(DecisionRecorded event) {
   return body.error().message;
 }
 
-AE_TEST("log/decision/an unknown kind or state, and a payload that does not fit, are corrupt") {
+AE_TEST("log/decision/unknown kinds or states and invalid payloads are log_corrupt") {
   EXPECT_EQ(problem({.kind = "route", .payload = Value(1)}),
             "an unknown decision: kind route, state none");
   EXPECT_EQ(problem({.kind = "budget", .payload = Value(1), .state = "lowered"}),
@@ -206,7 +206,7 @@ AE_TEST("log/decision/an unknown kind or state, and a payload that does not fit,
   EXPECT_EQ(choice(R"([{"refused":{"message":"m"}}])"), "refused_call.code is missing");
 }
 
-AE_TEST("log/decision/a `when` and the list of a map are the two values of a branch") {
+AE_TEST("log/decision/a branch payload is the result of a `when` or the list of a map") {
   const auto body = [](Value payload) {
     return decision_body({.kind = "branch", .payload = std::move(payload)}).value();
   };
@@ -241,13 +241,13 @@ void expect_readable_after_erasure(std::string_view name) {
   }
 }
 
-AE_TEST("log/decision/each decision can be read when its payload is erased") {
+AE_TEST("log/decision/every kind of decision can be read after its payload is erased") {
 #define AE_DECISION(Struct, kind, states, schema, ...) \
   expect_readable_after_erasure<Struct>(#Struct);
 #include "log/define_records.h"
 }
 
-AE_TEST("log/decision/what is left of an erased payload is its structure") {
+AE_TEST("log/decision/an erased payload retains only its structure") {
   const auto left = [](const DecisionBody& decision, bool blinded = true) {
     return canonical(retained_payload(decision, blinded));
   };

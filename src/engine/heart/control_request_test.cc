@@ -79,7 +79,7 @@ std::vector<StoredRequest> stored_requests() {
        "04cb3bd8366ea704"}};
 }
 
-AE_TEST("request/each kind is written as its stored JSON and read from it") {
+AE_TEST("request/each kind is written as its stored JSON and reads back") {
   std::set<std::size_t> kinds;
   for (const StoredRequest& stored : stored_requests()) {
     kinds.insert(stored.request.body.index());
@@ -92,14 +92,14 @@ AE_TEST("request/each kind is written as its stored JSON and read from it") {
   EXPECT_EQ(kinds.size(), std::variant_size_v<RequestBody>) << "a kind is missing in the table";
 }
 
-AE_TEST("request/the id of an inbox entry depends on the kind, the subject and the sender's id") {
+AE_TEST("request/the inbox id depends on the kind, the subject and the sender's id") {
   for (const StoredRequest& stored : stored_requests()) {
     EXPECT_TRUE(inbox_id(stored.request).starts_with(stored.inbox_id))
         << stored.json << ": " << inbox_id(stored.request);
   }
 }
 
-AE_TEST("request/an unknown kind or member needs a newer version") {
+AE_TEST("request/an unknown kind or member returns needs_version") {
   for (const std::string_view newer :
        {"{'kind':'dance'}", "{'id':'r1'}", "{'kind':'cancel', 'unless':'paid'}",
         "{'kind':'timers', 'task_graph':{}}"}) {
@@ -109,14 +109,14 @@ AE_TEST("request/an unknown kind or member needs a newer version") {
   }
 }
 
-AE_TEST("request/a member that only other kinds have is ignored") {
+AE_TEST("request/a member that belongs only to other kinds is ignored") {
   const auto read = ControlRequest::from_json(
       json("{'kind':'cancel', 'id':'r1', 'channel':'news', 'payload':1, 'checksum':'00'}"));
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(read->to_json(), json("{'kind':'cancel', 'id':'r1'}"));
 }
 
-AE_TEST("request/a time or limits that cannot be read are refused") {
+AE_TEST("request/an invalid time or limit is rejected") {
   for (const std::string_view damaged :
        {"{'kind':'cancel', 'looked_at':'noon'}", "{'kind':'budget'}",
         "{'kind':'budget', 'payload':{'tokens':'many'}}"}) {

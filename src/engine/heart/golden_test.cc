@@ -477,7 +477,7 @@ void write_once(const fs::path& path, const Value& value) {
   std::ofstream(path) << pretty(value) << "\n";
 }
 
-AE_TEST("golden/new ones are written when they are asked for") {
+AE_TEST("golden/new golden logs are written on request") {
   const char* folder = std::getenv("AETHERIS_GOLDEN_WRITE");
   if (folder == nullptr) GTEST_SKIP() << "AETHERIS_GOLDEN_WRITE=<folder> writes them";
   fs::create_directories(folder);
@@ -491,7 +491,7 @@ AE_TEST("golden/new ones are written when they are asked for") {
   write_once(fs::path(folder) / "every_type.json", every_type());
 }
 
-AE_TEST("golden/every log that was ever written is proved and folds to what it was") {
+AE_TEST("golden/every stored log verifies and folds to its recorded state") {
   std::size_t logs = 0;
   for (const auto& entry : fs::recursive_directory_iterator(golden())) {
     const fs::path& path = entry.path();
@@ -517,7 +517,7 @@ AE_TEST("golden/every log that was ever written is proved and folds to what it w
   EXPECT_GE(logs, jobs().size() + 1);
 }
 
-AE_TEST("golden/the jobs together have every event that this version writes of them") {
+AE_TEST("golden/the golden jobs contain every event type that they should cover") {
   std::set<std::string> types;
   for (const Named& named : jobs()) {
     for (const Event& event : named.job.log) types.insert(std::string(event_name(event)));

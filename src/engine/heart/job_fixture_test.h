@@ -217,7 +217,7 @@ class JobFixture {
     return answer(node, Outcome{.kind = OutcomeKind::failure,
                                 .definite = true,
                                 .error_code = std::string(code),
-                                .error_message = "the tool said so"});
+                                .error_message = "the tool failed"});
   }
   JobFixture& times_out(std::string_view node) {
     return answer(node, {.kind = OutcomeKind::timeout,

@@ -32,8 +32,7 @@ JobFixture called(std::string_view tool) {
   return job;
 }
 
-AE_TEST(
-    "again/a log in which an at_most_once call that may have happened is made again is refused") {
+AE_TEST("repeated call/a log that repeats an at_most_once call with unknown outcome is rejected") {
   for (const char* tool : {"pay", "risk"}) {
     JobFixture unknown = called(tool);
     unknown.unknown("a");
@@ -51,7 +50,7 @@ AE_TEST(
   EXPECT_FALSE(declare_again(crashed));
 }
 
-AE_TEST("again/one that for sure did not happen, or of which a person says so, may be made again") {
+AE_TEST("repeated call/a call that definitely did not happen or is not_happened may be repeated") {
   JobFixture failed = called("pay");
   failed.fails("a", "connect");
   EXPECT_TRUE(declare_again(failed));
@@ -74,10 +73,10 @@ AE_TEST("again/one that for sure did not happen, or of which a person says so, m
   }
   JobFixture idempotent = called("put");
   idempotent.unknown("a");
-  EXPECT_TRUE(declare_again(idempotent)) << "its downstream knows the key";
+  EXPECT_TRUE(declare_again(idempotent)) << "the downstream deduplicates by key";
 }
 
-AE_TEST("again/a log in which a changed tool sends again what may have happened is refused") {
+AE_TEST("repeated call/a log that resends an unknown call with a changed tool is rejected") {
   const std::string_view changed = "ffffffffffffffff";
   JobFixture unknown = called("put");
   unknown.unknown("a");
@@ -87,7 +86,7 @@ AE_TEST("again/a log in which a changed tool sends again what may have happened 
   EXPECT_TRUE(declare_again(failed, changed)) << "nothing happened";
 }
 
-AE_TEST("again/a person's not_happened holds when the try that it permitted was never sent") {
+AE_TEST("repeated call/not_happened stays valid if the try that it permitted was never sent") {
   for (const bool open : {true, false}) {
     JobFixture job("[{'id':'a', 'kind':'tool', 'tool':'pay'}]");
     job.waits_for_settling = true;
@@ -98,7 +97,7 @@ AE_TEST("again/a person's not_happened holds when the try that it permitted was 
       job.unknown("a");
     }
     job.resolve("a", "not_happened").fails("a", "not_sent").after(1s);
-    EXPECT_EQ(job.status(), "running") << "nobody is asked again\n" << job.log_text();
+    EXPECT_EQ(job.status(), "running") << "no second resolution is needed\n" << job.log_text();
     EXPECT_EQ(job.tries("a"), 3u);
     EXPECT_EQ(job.ok("a").status(), "completed");
   }
