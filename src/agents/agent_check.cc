@@ -250,7 +250,7 @@ class AgentCheck {
       return;
     }
     const std::string_view kind = kinds[0];
-    if (kind == "agent") return;
+    if (kind == field::agent) return;
     check_.misplaced(source_node, shape, kind, [&](std::string_view key, const auto& owners) {
       const bool of_map = owners.front() == "map";
       return "`" + std::string(key) + "` belongs to " +
@@ -501,7 +501,7 @@ class AgentCheck {
 
   void roots(const SourceNode& string, const ExprRoots& read) {
     for (const std::string& root : read.roots) {
-      if (root == "input" || root == "job" || root == "steps") continue;
+      if (root == field::input || root == "job" || root == "steps") continue;
       if (in_item_ && (root == "item" || root == "index" || root == item_name_)) continue;
       unknown_root(string, root);
     }
@@ -522,7 +522,7 @@ class AgentCheck {
   }
 
   void unknown_root(const SourceNode& string, const std::string& root) {
-    if (root == "args" || root == "call" || root == "result") {
+    if (root == "args" || root == "call" || root == field::result) {
       check_.report_root(string, "." + root,
                          "." + root + " is available in tools only, not in plans");
       return;
@@ -652,7 +652,7 @@ class AgentCheck {
     while (!todo.empty()) {
       const CheckedTool& tool = *todo.back();
       todo.pop_back();
-      for (const std::string_view key : {"probe", "compensate"}) {
+      for (const std::string_view key : {"probe", field::compensate}) {
         const auto found = tools_.find(tool.policy[key].text("tool"));
         if (found == tools_.end()) continue;
         if (used_.emplace(found->first, &found->second).second) todo.push_back(&found->second);

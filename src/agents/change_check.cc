@@ -57,7 +57,7 @@ class ChangeCheck {
     for (std::size_t i = 0; i < source_node->items.size(); ++i) {
       const SourceNode part{&source_node->items[i], source_node.path_of(source_node->keys[i].text)};
       if (!check_.text(part)) continue;
-      reads_only(check_, part, {"args", "call", "result"});
+      reads_only(check_, part, {"args", "call", field::result});
     }
     return source_node->value();
   }

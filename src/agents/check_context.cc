@@ -188,7 +188,7 @@ std::string_view synonym_of(std::string_view word, Names known) {
       {"retries", "retry"},
       {"prompts", "prompt"},
       {"name", "id"},
-      {"attempts", "max_attempts"},
+      {"attempts", field::max_attempts},
       {"steps", "plan"},
       {"nodes", "plan"},
       {"system_prompt", "system"},
@@ -469,8 +469,9 @@ bool reads_only(CheckContext& check, const SourceNode& source_node, NameList roo
 }
 
 void check_members(CheckContext& check, const SourceNode& string, const ExprRoots& read) {
-  constexpr std::string_view kOfJob[] = {field::agent, "created_at", "id", "labels"};
-  constexpr std::string_view kOfCall[] = {field::external_key, "invocation_id", "key", "try"};
+  constexpr std::string_view kOfJob[] = {field::agent, "created_at", "id", field::labels};
+  constexpr std::string_view kOfCall[] = {field::external_key, field::invocation_id, "key",
+                                          field::try_};
   const std::pair<std::string_view, std::span<const std::string_view>> kFixed[] = {
       {"job", kOfJob}, {"call", kOfCall}};
   for (const auto& [root, fixed] : kFixed) {

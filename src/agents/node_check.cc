@@ -37,8 +37,8 @@ class WaitCheck {
       timer(source_node, wait);
     } else if (*word == "message") {
       if (const auto channel =
-              check_.required(source_node, "channel", "the channel of the message")) {
-        named(*channel, "channel", wait);
+              check_.required(source_node, field::channel, "the channel of the message")) {
+        named(*channel, field::channel, wait);
       }
       expiry(source_node, wait);
     } else {

@@ -73,7 +73,8 @@ void check_retry(CheckContext& check, const SourceNode& source_node, engine::Ret
   if (!check.mapping(source_node, Mapping::retry)) {
     return;
   }
-  if (const auto tries = check.required(source_node, "max_attempts", "the total number of tries")) {
+  if (const auto tries =
+          check.required(source_node, field::max_attempts, "the total number of tries")) {
     retry.max_attempts = check.count(*tries, kTriesMax).value_or(1);
   }
   if (const auto backoff = source_node.find("initial_backoff")) {

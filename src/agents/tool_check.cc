@@ -12,6 +12,7 @@
 #include "engine/heart/recorded_value.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "log/outcome.h"
 
 namespace ae::agents {
 namespace {
@@ -271,7 +272,7 @@ class ToolCheck {
       if (const auto happened =
               check_.required(*probe, "happened",
                               "a single ${ … } over .result; null means the call did not happen")) {
-        if (reads_only(check_, *happened, {"args", "call", "result"}) &&
+        if (reads_only(check_, *happened, {"args", "call", field::result}) &&
             !is_one_expression(*happened->value)) {
           check_.report(*happened,
                         "`happened` must be a single ${ … }; null means the call did not happen");
@@ -285,7 +286,7 @@ class ToolCheck {
     if (const auto undo = source_node_.find(field::compensate)) {
       if (reads) check_.report(*undo, "`compensate` is not allowed with `effect: read`");
       checked_.compensate =
-          side_call(*undo, Mapping::compensate, {"args", "call", "result"}, compensate_);
+          side_call(*undo, Mapping::compensate, {"args", "call", field::result}, compensate_);
     }
   }
 
@@ -335,7 +336,8 @@ class ToolCheck {
       return true;
     if (checked_.tool.kind ==
         "native") {  // its own codes; whether one is definite is known at run time only
-      return entry != "timeout" && entry != "unknown" && entry != "killed" && !is_digit(entry[0]);
+      return entry != to_text(OutcomeKind::timeout) && entry != to_text(OutcomeKind::unknown) &&
+             entry != "killed" && !is_digit(entry[0]);
     }
     const std::string_view status = entry.starts_with("http_") ? entry.substr(5) : entry;
     if (status.size() != 3 || !std::ranges::all_of(status, is_digit)) return false;

@@ -10,6 +10,7 @@
 
 #include "api/command_line.h"
 #include "api/request_context.h"
+#include "inspect/request_kind.h"
 #include "inspect/requests_view.h"
 #include "inspect/view.h"
 #include "json/json.h"
@@ -22,6 +23,7 @@ constexpr std::size_t kRequestsDefault = 100;
 constexpr std::size_t kRowsAtOnce = 100;
 
 namespace pending = store::pending;
+using engine::RequestKind;
 constexpr store::PendingKinds kApprovals =
     pending::call | pending::wait | pending::question | pending::confirmation;
 
@@ -29,12 +31,13 @@ struct NamedKind {
   std::string_view name;
   store::PendingKinds kind;
 };
-constexpr std::array kKinds{NamedKind{"call", pending::call},
-                            NamedKind{"wait", pending::wait},
-                            NamedKind{"question", pending::question},
-                            NamedKind{"confirmation", pending::confirmation},
-                            NamedKind{"unknown_outcome", pending::unknown_outcome},
-                            NamedKind{field::budget, pending::budget}};
+constexpr std::array kKinds{
+    NamedKind{to_text(RequestKind::call), pending::call},
+    NamedKind{to_text(RequestKind::wait), pending::wait},
+    NamedKind{to_text(RequestKind::question), pending::question},
+    NamedKind{to_text(RequestKind::confirmation), pending::confirmation},
+    NamedKind{to_text(RequestKind::unknown_outcome), pending::unknown_outcome},
+    NamedKind{to_text(RequestKind::budget), pending::budget}};
 
 Result<store::PendingKinds> kinds_of(const Query& query) {
   const std::string* const name = query.find(field::kind);
@@ -124,7 +127,7 @@ std::vector<Value> Api::with_previews(OpenRequests open, bool approvals_only) co
   for (Value& one : open.requests) {
     if (approvals_only) {
       one = one.with("sends", preview_of(open, one));
-    } else if (one.text(field::kind) == "call") {
+    } else if (one.text(field::kind) == to_text(RequestKind::call)) {
       one = one.with(field::detail,
                      one[field::detail].with("sends", preview_of(open, one[field::detail])));
     }

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/state/action.h"
 #include "json/json.h"
 #include "log/field_names.h"
 
@@ -67,23 +68,24 @@ std::string limit_options(const Value& limits) {
 // The command without the choice.
 std::string words_of(std::string_view act, const Value& arguments) {
   const std::string job(arguments.text("job_id"));
-  if (act == "approve") {
+  if (act == engine::act::kApprove) {
     const Value* const form = arguments.find("schema");
     return "aetheris approve " + std::string(arguments.text("id")) +
            (form ? " --arguments " + shell_word(form_template(*form)) : "");
   }
-  if (act == "reject") return "aetheris reject " + std::string(arguments.text("id"));
-  if (act == "message") {
+  if (act == engine::act::kReject) return "aetheris reject " + std::string(arguments.text("id"));
+  if (act == engine::act::kMessage) {
     return "aetheris message " + job + " " + shell_word(arguments.text(field::channel)) + " '{}'";
   }
-  if (act == "signal") {
+  if (act == engine::act::kSignal) {
     return "aetheris signal " + job + " " + shell_word(arguments.text(field::correlation_key)) +
            " '{}'";
   }
-  if (act == "resolve")
+  if (act == engine::act::kResolve)
     return "aetheris resolve " + job + " " + std::string(arguments.text("call"));
-  if (act == "budget") return "aetheris budget " + job + limit_options(arguments["limits"]);
-  if (act == "run") return "aetheris run FILE --job-id " + job;
+  if (act == engine::act::kBudget)
+    return "aetheris budget " + job + limit_options(arguments["limits"]);
+  if (act == engine::act::kRun) return "aetheris run FILE --job-id " + job;
   return "aetheris " + std::string(act) + " " + job;
 }
 

@@ -195,7 +195,7 @@ void Api::raise_budget(ContextPtr ctx) {
     AE_ASSIGN(budget.reason, fields.text(field::note));
     std::vector<Member> members;
     for (const auto& [name, value] : fields.object().members()) {
-      if (name != "note" && !value.is_null()) members.emplace_back(name, value);
+      if (name != field::note && !value.is_null()) members.emplace_back(name, value);
     }
     AE_ASSIGN(budget.limits, engine::parse_limits(Value::object(std::move(members))));
     return engine::ControlRequest{.body = std::move(budget)};

@@ -3,6 +3,7 @@
 
 #include "api/request_context.h"
 #include "base/trace_context.h"
+#include "inspect/fork_preview.h"
 #include "log/field_names.h"
 #include "schema/schema.h"
 
@@ -68,12 +69,6 @@ Result<runtime::ForkRequest> parse_fork_params(const ApiRequest& request, const 
   return params;
 }
 
-std::string outcome_words(std::string_view state) {
-  if (state == "committed") return "applied";
-  if (state == "in_doubt") return "outcome unknown";
-  return state == "undone" ? "compensated" : std::string(state);
-}
-
 // `instead`: an alternative to repeating them.
 Error effects_repeated_error(const std::string& origin, const std::vector<Value>& effects,
                              std::string_view instead) {
@@ -83,7 +78,7 @@ Error effects_repeated_error(const std::string& origin, const std::vector<Value>
     names += (i == 0 ? "" : ", ") + std::string(effects[i].text(field::node_id)) +
              (item.is_integer() ? "[" + std::to_string(item.as_int()) + "]" : "") + " (" +
              std::string(effects[i].text("tool")) + ", " +
-             outcome_words(effects[i].text(field::state)) + ")";
+             std::string(engine::effect_outcome_text(effects[i].text(field::state))) + ")";
   }
   if (effects.size() > kEffectsNamedMax) names += ", …";
   return {Code::effects_repeated, "job " + origin +

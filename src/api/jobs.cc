@@ -429,8 +429,8 @@ void Api::make_job(ContextPtr ctx) {
   auto params = [&]() -> Result<runtime::NewJobRequest> {
     AE_TRY(wait_parameter(ctx->query));
     const Fields fields = std::move(ctx->fields);
-    for (const char* name :
-         {field::agent, "idempotency_key", "id", "plan_hash", "queue", "deadline"}) {
+    for (const char* name : {field::agent, field::idempotency_key, "id", field::plan_hash,
+                             field::queue, field::deadline}) {
       AE_TRY(fields.text(name));
     }
     if (fields[field::agent].is_null()) return fail(Code::input_invalid, "\"agent\" is missing");

@@ -46,7 +46,7 @@ bool is_form(const Value& wait) { return wait["question"].text("mode") == "form"
 Value job_summary(const Value& job) {
   std::vector<Member> members{{"job_id", job["id"]}, {"status", job["status"]}};
   for (const char* name :
-       {field::error, "parked", "progress", "waits", "in_doubt", "needs_version"}) {
+       {field::error, "parked", "progress", field::waits, field::in_doubt, "needs_version"}) {
     const Value& value = job[name];
     if (!value.is_null() && !(value.is_array() && value.size() == 0)) {
       members.emplace_back(name, value);
@@ -57,7 +57,8 @@ Value job_summary(const Value& job) {
     for (const Value& wait : items_of(job[field::waits])) {
       waits.push_back(is_form(wait) ? wait.with("answer", "data") : wait);
     }
-    std::ranges::find(members, "waits", &Member::first)->second = Value::array(std::move(waits));
+    std::ranges::find(members, field::waits, &Member::first)->second =
+        Value::array(std::move(waits));
   }
   if (shortfall_of(job).size() > 0) members.emplace_back(field::budget, job[field::budget]);
   return Value::object(std::move(members));

@@ -8,11 +8,14 @@
 #include "api/mcp.h"
 #include "api/mcp_call.h"
 #include "api/problem.h"
+#include "inspect/request_kind.h"
 #include "json/json.h"
 #include "log/field_names.h"
 
 namespace ae::api {
 namespace {
+
+using engine::RequestKind;
 
 constexpr int kPollEvery = 1'000;                 // milliseconds, as recommended to clients
 constexpr std::size_t kQuestionShownMax = 2'000;  // bytes of arguments in a question
@@ -47,7 +50,8 @@ Value task_of(const Value& job, bool modern, bool has_questions) {
 
 // The form of a tool: passed on unchanged.
 bool is_form_approval(const Value& approval) {
-  return approval.text(field::kind) == "question" && approval["question"].text("mode") == "form";
+  return approval.text(field::kind) == to_text(RequestKind::question) &&
+         approval["question"].text("mode") == "form";
 }
 
 bool is_decision(const Value& approval) { return approval.text("answer") != "data"; }
@@ -58,14 +62,14 @@ std::string_view wait_key(const Value& approval) { return approval.text(field::c
 Value question(const Value& approval) {
   const bool decides = is_decision(approval);
   std::string message = "Job " + std::string(approval.text("job_id")) + " asks: ";
-  if (approval.text(field::kind) == "call") {
+  if (approval.text(field::kind) == to_text(RequestKind::call)) {
     std::string arguments = canonical(approval[field::arguments]);
     if (arguments.size() > kQuestionShownMax) {
       arguments = "arguments of " + std::to_string(arguments.size()) + " bytes (sha256 " +
                   std::string(approval.text(field::arguments_hash)) + ")";
     }
     message += "may it call " + std::string(approval.text("tool")) + " with " + arguments + "?";
-  } else if (approval.text(field::kind) == "question") {
+  } else if (approval.text(field::kind) == to_text(RequestKind::question)) {
     message = "Job " + std::string(approval.text("job_id")) + ", its tool " +
               std::string(approval.text("tool")) + ": " +
               std::string(approval["question"].text("message"));
@@ -89,7 +93,7 @@ Value question(const Value& approval) {
                                         {"required", Value::array({Value("decision")})},
                                         {"type", "object"}})
                 : Value::object({{"properties", Value::object({{field::payload, payload}})},
-                                 {"required", Value::array({Value("payload")})},
+                                 {"required", Value::array({Value(field::payload)})},
                                  {"type", "object"}});
   return Value::object({{"method", "elicitation/create"},
                         {"params", Value::object({{"message", std::move(message)},
@@ -165,7 +169,7 @@ void Mcp::with_questions(const CallPtr& call, const Value& job, QuestionsCallbac
         std::vector<Value> questions;
         for (const Value& one : items_of(response.body["approvals"])) {
           // A verification can be asked again under its id: it is answered on the command line.
-          if (one.text(field::kind) == "confirmation") continue;
+          if (one.text(field::kind) == to_text(RequestKind::confirmation)) continue;
           questions.push_back(Value::object({{"key", wait_key(one)}, {"request", question(one)}}));
         }
         then(questions);
@@ -179,20 +183,22 @@ void Mcp::apply_answers(const CallPtr& call, const std::string& job, async::Task
   if (!answers.is_object() || answers.size() > kMcpInputResponsesMax) {
     return call->refuse_params("\"inputResponses\" must be an object of at most 100 answers");
   }
-  call_route(call, "GET", {"api", "approvals"}, {{"job", job}}, {},
-             [this, call, then = std::move(then)](const ApiResponse& response) mutable {
-               if (response.status != 200) return call->refuse(response);
-               auto requests = std::make_shared<std::vector<ApiRequest>>();
-               for (const Value& one : items_of(response.body["approvals"])) {
-                 const Value* const answer = call->params()["inputResponses"].find(wait_key(one));
-                 if (answer == nullptr || one.text(field::kind) == "confirmation") continue;
-                 auto request = to_request(one, *answer);
-                 if (!request) return call->refuse_params(request.error().message);
-                 if (*request) requests->push_back(*std::move(*request));
-               }
-               std::ranges::reverse(*requests);
-               apply_next_answer(call, std::move(requests), std::move(then));
-             });
+  call_route(
+      call, "GET", {"api", "approvals"}, {{"job", job}}, {},
+      [this, call, then = std::move(then)](const ApiResponse& response) mutable {
+        if (response.status != 200) return call->refuse(response);
+        auto requests = std::make_shared<std::vector<ApiRequest>>();
+        for (const Value& one : items_of(response.body["approvals"])) {
+          const Value* const answer = call->params()["inputResponses"].find(wait_key(one));
+          if (answer == nullptr || one.text(field::kind) == to_text(RequestKind::confirmation))
+            continue;
+          auto request = to_request(one, *answer);
+          if (!request) return call->refuse_params(request.error().message);
+          if (*request) requests->push_back(*std::move(*request));
+        }
+        std::ranges::reverse(*requests);
+        apply_next_answer(call, std::move(requests), std::move(then));
+      });
 }
 
 void Mcp::apply_next_answer(const CallPtr& call, std::shared_ptr<std::vector<ApiRequest>> requests,

@@ -5,6 +5,7 @@
 #include "api/mcp.h"
 #include "api/mcp_call.h"
 #include "api/problem.h"
+#include "inspect/request_kind.h"
 #include "json/json.h"
 #include "log/field_names.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 constexpr std::string_view kCursor = "after:";
 constexpr std::string_view kIdempotencyKeyMeta = "aetheris/idempotency-key";
-constexpr std::string_view kWrappedInput = "input";
+constexpr std::string_view kWrappedInput = field::input;
 constexpr std::size_t kWaitSecondsMax = 45;
 constexpr int kToolsTtl = 10'000;  // milliseconds; agents can be registered at any time
 
@@ -432,7 +433,7 @@ void Mcp::answer_question(const CallPtr& call, const Value& question) {
         call, approval,
         Value::object({{"decision", given["decision"]}, {field::note, given[field::note]}}));
   }
-  if (question.text(field::kind) == "question") {
+  if (question.text(field::kind) == to_text(engine::RequestKind::question)) {
     return post_request(call, approval,
                         Value::object({{field::arguments, form_of(given[field::payload])},
                                        {"decision", "approve"}}));

@@ -15,8 +15,13 @@ namespace ae::api {
 namespace {
 
 constexpr std::size_t kStepsDefault = 100, kStepsMax = 500;  // in one page
-constexpr std::string_view kStepStatuses[] = {
-    "pending", "running", "backoff", "waiting", "in_doubt", "done", "skipped", "failed", "not_run"};
+
+bool is_step_status(std::string_view text) {
+  using enum engine::StepStatus;
+  return std::ranges::any_of(
+      std::array{pending, running, backoff, waiting, in_doubt, done, skipped, failed, not_run},
+      [&](engine::StepStatus status) { return to_text(status) == text; });
+}
 
 Result<engine::StepQuery> step_query(const Query& query) {
   engine::StepQuery wanted;
@@ -24,7 +29,7 @@ Result<engine::StepQuery> step_query(const Query& query) {
     wanted.parent = *parent;
   }
   for (const std::string& status : query.all("status")) {
-    if (std::ranges::find(kStepStatuses, std::string_view(status)) == std::end(kStepStatuses)) {
+    if (!is_step_status(status)) {
       return fail(Code::input_invalid,
                   "\"status\" must be pending, running, backoff, waiting, in_doubt, done, skipped, "
                   "failed or not_run");

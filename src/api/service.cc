@@ -68,7 +68,7 @@ void Api::answer_metrics(const ContextPtr& ctx, const JobGauges* gauges) {
   const runtime::RuntimeOptions& us = runtime_.options();
   const runtime::Counters& counted = runtime_.counters();
   std::vector<std::pair<std::string, std::uint64_t>> now{
-      {labelled("aetheris_worker_busy", "worker_id", us.worker), runtime_.leased_jobs()},
+      {labelled("aetheris_worker_busy", field::worker_id, us.worker), runtime_.leased_jobs()},
       {"aetheris_requests_waiting",
        std::ranges::count_if(long_polls_,
                              [](const auto& long_poll) { return !long_poll->is_done; })},
@@ -87,7 +87,7 @@ void Api::answer_metrics(const ContextPtr& ctx, const JobGauges* gauges) {
     queues.try_emplace(std::string(store::kDefaultQueue), 0);
     for (const store::QueueLimit& limit : us.queues) queues.try_emplace(limit.queue, 0);
     for (const auto& [queue, jobs] : queues) {
-      now.emplace_back(labelled("aetheris_queue_backlog", "queue", queue), jobs);
+      now.emplace_back(labelled("aetheris_queue_backlog", field::queue, queue), jobs);
     }
     now.emplace_back("aetheris_stuck_job_count", gauges->stuck);
     now.emplace_back("aetheris_workers", gauges->offers.size());
@@ -117,7 +117,7 @@ void Api::workers(ContextPtr ctx) {
           Value::object({{"expired", worker.expired}, {"held", worker.live}, {"worker", name}});
       const auto announcement = parse_json(worker.announcement);
       if (announcement && announcement->is_object()) {
-        for (const char* word : {"agents", "capabilities", "jobs_max", "version"}) {
+        for (const char* word : {"agents", "capabilities", "jobs_max", field::version}) {
           one = one.with(word, (*announcement)[word]);
         }
       }

@@ -10,6 +10,7 @@
 #include "api/views.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "log/park_until.h"
 #include "runtime/row.h"
 #include "store/rules.h"
 
@@ -219,7 +220,7 @@ void Api::in_doubt_jobs(ContextPtr ctx) {
   walk->unknown_outcomes = true;
   const auto params = [&]() -> Status {
     AE_TRY(ctx->query.check_combination(field::in_doubt, {"cursor", "limit"}));
-    return read_flag(ctx->query, "in_doubt");
+    return read_flag(ctx->query, field::in_doubt);
   }();
   if (!params) return ctx->refuse(params.error());
   begin_walk(std::move(ctx), std::move(walk));
@@ -333,7 +334,7 @@ void Api::next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk) {
       } else if (body["parked"].is_object()) {
         Value message = body["parked"][field::reason];
         std::vector<std::string> missing;
-        if (body["parked"].text(field::until) == "version") {
+        if (body["parked"].text(field::until) == park_until::kVersion) {
           missing = {runtime::version_capability(body.text(field::agent),
                                                  body.text(field::execution_version))};
           message = "no worker has the version " + missing[0].substr(kVersion.size());

@@ -9,6 +9,7 @@
 #include "api/problem.h"
 #include "app/gzip.h"
 #include "json/json.h"
+#include "log/field_names.h"
 
 namespace ae::app {
 namespace {
@@ -85,8 +86,8 @@ api::ApiRequest to_api_request(net::HttpRequest&& in, const api::Principal& prin
   const auto by = net::find_header(in.headers, "x-aetheris-by");
   out.by = !principal.by.empty() ? principal.by : by ? std::string(*by) : "api";
   out.role = principal.role;
-  out.traceparent = only_header(in.headers, "traceparent");
-  out.tracestate = listed_header(in.headers, "tracestate");
+  out.traceparent = only_header(in.headers, field::traceparent);
+  out.tracestate = listed_header(in.headers, field::tracestate);
   out.path = std::move(in.path);
   if (!out.path.empty() && out.path.back().empty()) out.path.pop_back();
   out.query = std::move(in.query);

@@ -316,7 +316,7 @@ int budget_command(const BudgetOptions& options, Terminal& terminal) {
     if (!text->empty()) body.emplace_back(name, number_or_text(*text));
   }
   const bool says_nothing =
-      std::ranges::none_of(body, [](const Member& member) { return member.first != "note"; });
+      std::ranges::none_of(body, [](const Member& member) { return member.first != field::note; });
   if (says_nothing) {
     return terminal.fail_with({Code::usage,
                                "set a new total: --tokens, --cost, --model-calls, --tool-calls or "
@@ -386,10 +386,11 @@ int reject_command(const ApprovalOptions& options, Terminal& terminal) {
 int resolve_command(const ResolveOptions& options, Terminal& terminal) {
   const bool accepts = options.resolution == "accept";
   // The operator has checked the downstream by now; the request may be applied much later.
-  std::vector<Member> body = without_empty({{accepts ? "step_id" : "idempotency_key", options.key},
-                                            {"looked_at", to_text(net::SystemClock().now())},
-                                            {field::note, options.note},
-                                            {field::resolution, options.resolution}});
+  std::vector<Member> body =
+      without_empty({{accepts ? field::step_id : field::idempotency_key, options.key},
+                     {"looked_at", to_text(net::SystemClock().now())},
+                     {field::note, options.note},
+                     {field::resolution, options.resolution}});
   if (options.data) {
     auto value = json_argument(*options.data, "the result");
     if (!value) return terminal.fail_with(value.error());

@@ -6,6 +6,7 @@
 #include "cli/process_options.h"
 #include "cli/run_options.h"
 #include "cli/shared.h"
+#include "inspect/fork_preview.h"
 #include "json/json.h"
 #include "log/field_names.h"
 
@@ -104,13 +105,6 @@ std::vector<Member> new_job_body(const NewJobOptions& options) {
   return body;
 }
 
-// The outcome of a call of the origin; --json has the stored word.
-std::string effect_words(std::string_view state) {
-  if (state == "committed") return "applied";
-  if (state == "in_doubt") return "outcome unknown";
-  return state == "undone" ? "compensated" : safe(state);
-}
-
 // Lists the calls of the origin that may have taken effect and that the new job would repeat.
 void print_effects(const Value& effects, bool retries, Terminal& terminal) {
   if (!effects.is_array()) return;
@@ -123,11 +117,12 @@ void print_effects(const Value& effects, bool retries, Terminal& terminal) {
   if (!retries) head.emplace_back("SENT AT EVENT");
   Table table(std::move(head));
   for (const Value& effect : effects.items()) {
-    std::vector<Table::Cell> cells{{place_text(effect), Tint::accent},
-                                   {safe(effect.text("tool"))},
-                                   {safe(effect.text(field::effect_class)), Tint::dim},
-                                   {effect_words(effect.text(field::state)), Tint::bad},
-                                   {safe(effect.text(field::step_id)), Tint::dim}};
+    std::vector<Table::Cell> cells{
+        {place_text(effect), Tint::accent},
+        {safe(effect.text("tool"))},
+        {safe(effect.text(field::effect_class)), Tint::dim},
+        {safe(engine::effect_outcome_text(effect.text(field::state))), Tint::bad},
+        {safe(effect.text(field::step_id)), Tint::dim}};
     if (!retries) {
       cells.push_back({effect["seq"].is_integer() ? std::to_string(effect["seq"].as_int()) : "-"});
     }

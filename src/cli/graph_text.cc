@@ -121,7 +121,7 @@ std::string node_words(const Value& node, const Value& task_graph) {
   }
   const Value& wait = node["wait"];
   std::string words = "wait for " + safe(wait.text("type"));
-  for (const char* key : {"key", "for", "until"}) {
+  for (const char* key : {"key", "for", field::until}) {
     if (const Value* value = wait.find(key)) words += " " + template_words(*value);
   }
   return words;

@@ -8,6 +8,7 @@
 #include "cli/shared.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "log/park_until.h"
 #include "plan/budget.h"
 
 namespace ae::cli {
@@ -145,7 +146,7 @@ int job_command(const ShowOptions& options, Terminal& terminal) {
   terminal.print(text);
   print_blocked(*job, *store, terminal, Stream::out);
   const bool elsewhere =
-      (*job)["parked"].text(field::until) == "version";  // print_blocked printed that
+      (*job)["parked"].text(field::until) == park_until::kVersion;  // print_blocked printed that
   if ((status == "waiting" || status == "parked") && !elsewhere) {
     const std::string then = continuation_text(*job, *store);
     if (!then.empty()) terminal.print("then:   " + then + "\n");

@@ -98,7 +98,7 @@ void Notifications::apply_audit_entry(const std::string& body) {
 
 void Notifications::record(const Question& question, std::string action, std::vector<Member> more,
                            async::Done<Result<void>> done) {
-  more.emplace_back(field::kind, question.kind);
+  more.emplace_back(field::kind, kind_text(question.kind));
   more.emplace_back("question", question.id);
   instance_.store().append_audit_entry({.at = instance_.store().now(),
                                         .by = options_.by,

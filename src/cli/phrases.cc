@@ -8,6 +8,7 @@
 #include "base/time.h"
 #include "cli/text.h"
 #include "log/field_names.h"
+#include "log/park_until.h"
 #include "net/system.h"
 
 namespace ae::cli {
@@ -127,7 +128,7 @@ std::string park_reason(const Value& parked, const Value& in_doubt) {
   for (const ParkReason& known : kParkReasons) {
     if (reason == known.code) return std::string(known.why);
   }
-  const bool paused = parked.text(field::until) == "resume";
+  const bool paused = parked.text(field::until) == park_until::kResume;
   return paused ? "paused (" + safe(reason) + ")" : safe(reason);
 }
 
@@ -139,7 +140,7 @@ std::string parked_text(const Value& parked, const Value& in_doubt) {
     return why + (reason == "paused" ? "" : " [" + safe(reason) + "]") + "; continues " +
            std::string(known.next);
   }
-  if (until == "resume") return why + "; continues after aetheris resume";
+  if (until == park_until::kResume) return why + "; continues after aetheris resume";
   return why + (until.empty() ? "" : "; continues after " + safe(until));
 }
 

@@ -26,7 +26,8 @@ std::vector<std::string> kinds_of(const std::vector<Event>& events) {
   OpenQuestions open(JobId("a"));
   for (const Event& one : events) open.apply(one);
   std::vector<std::string> kinds;
-  for (const Question& question : open.list()) kinds.push_back(question.kind + " " + question.key);
+  for (const Question& question : open.list())
+    kinds.push_back(std::string(kind_text(question.kind)) + " " + question.key);
   return kinds;
 }
 

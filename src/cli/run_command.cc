@@ -21,6 +21,7 @@
 #include "cli/shared.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "log/park_until.h"
 #include "net/system.h"
 #include "plan/plan.h"
 #include "schema/schema.h"
@@ -163,7 +164,8 @@ int print_end(const Value& job, const RunParams& params, Terminal& terminal) {
     terminal.note("job " + safe(id) + " was " + terminal.err()(Tint::bad, "cancelled"));
   } else if (status == "waiting" || status == "parked") {
     print_blocked(job, params.store, terminal);
-    const bool runs_here = job["parked"].text(field::until) != "version";  // another file does
+    const bool runs_here =
+        job["parked"].text(field::until) != park_until::kVersion;  // another file does
     if (runs_here && params.store.kind != app::StoreUrl::Kind::memory) {
       terminal.note("then:   " + terminal.err()(Tint::bold, run_text(params, id)));
     }

@@ -14,6 +14,7 @@
 #include "cli/trace_details.h"
 #include "cli/trace_fields.h"
 #include "cli/trace_text.h"
+#include "inspect/step_tree.h"
 #include "json/json.h"
 #include "log/field_names.h"
 
@@ -178,22 +179,22 @@ std::string state_text(const Value& state, const Paint& paint) {
   line(field::labels, labels_text(state["job"][field::labels]));
   line("event", state[field::at]);
   time("updated", state["updated_at"]);
-  for (const char* name : {field::epoch, "input", "result"}) line(name, state[name]);
+  for (const char* name : {field::epoch, field::input, field::result}) line(name, state[name]);
   if (const Value& error = state[field::error]; error.is_object()) {
-    text += "  " + paint(Tint::dim, pad("error", 12)) + safe(error.text(field::code)) + ": " +
+    text += "  " + paint(Tint::dim, pad(field::error, 12)) + safe(error.text(field::code)) + ": " +
             message_text(error.text("message"), std::string(14, ' ')) + "\n";
   }
   time(field::deadline, state[field::deadline]);
   if (state["parked"][field::reason].is_string()) line("parked", state["parked"][field::reason]);
   for (std::size_t i = 0; i < state[field::waits].size(); ++i) {
-    line(i == 0 ? "waits" : "", wait_sentence(state[field::waits].items()[i]));
+    line(i == 0 ? field::waits : "", wait_sentence(state[field::waits].items()[i]));
   }
   if (state["steps"].is_array() && state["steps"].size() > 0) {
     Table table({"NODE", "STATE"});
     for (const Value& step : state["steps"].items()) {
       const std::string_view status = step["failure"].is_object() ? "failed"
                                       : step[field::skipped] == Value(true)
-                                          ? "skipped"
+                                          ? to_text(engine::StepStatus::skipped)
                                           : phase_words(step.text("phase"));
       table.row({{place_text(step)}, {std::string(status)}});
     }

@@ -10,24 +10,30 @@
 #include "cli/phrases.h"
 #include "cli/shared.h"
 #include "cli/trace_fields.h"
+#include "inspect/step_tree.h"
 #include "json/json.h"
+#include "log/decisions.h"
 #include "log/field_names.h"
+#include "log/outcome.h"
 
 namespace ae::cli {
 namespace {
+
+using engine::ExternalEffect;
+using engine::StepStatus;
 
 constexpr std::size_t kErrorLines = 10;  // per try
 
 }  // namespace
 
 StatusMark mark_of(std::string_view status) {
-  if (status == "done") return {"✓", Tint::good};
-  if (status == "failed") return {"✗", Tint::bad};
-  if (status == "skipped") return {"-", Tint::dim};
-  if (status == "running") return {"▸", Tint::accent};
-  if (status == "waiting") return {"…", Tint::warn};
-  if (status == "backoff") return {"↻", Tint::warn};
-  if (status == "in_doubt") return {"?", Tint::bad};
+  if (status == to_text(StepStatus::done)) return {"✓", Tint::good};
+  if (status == to_text(StepStatus::failed)) return {"✗", Tint::bad};
+  if (status == to_text(StepStatus::skipped)) return {"-", Tint::dim};
+  if (status == to_text(StepStatus::running)) return {"▸", Tint::accent};
+  if (status == to_text(StepStatus::waiting)) return {"…", Tint::warn};
+  if (status == to_text(StepStatus::backoff)) return {"↻", Tint::warn};
+  if (status == to_text(StepStatus::in_doubt)) return {"?", Tint::bad};
   return {"·", Tint::dim};  // pending, not_run
 }
 
@@ -61,15 +67,16 @@ bool TraceDetails::replayed(const Value& node) const {
 // The status text of a step, unless it is simply done.
 std::string TraceDetails::why_of(const Value& node, const std::string& status) const {
   if (node["imported"] == Value(true)) return "imported";
-  if (status == "done") return replayed(node) ? "replayed" : "";
-  if (status == "in_doubt") return "outcome unknown";
-  if (status == "not_run") return "not run";
-  if (node["items"].size() > 0 && status == "running") {
+  if (status == to_text(StepStatus::done)) return replayed(node) ? "replayed" : "";
+  if (status == to_text(StepStatus::in_doubt)) return "outcome unknown";
+  if (status == to_text(StepStatus::not_run)) return "not run";
+  if (node["items"].size() > 0 && status == to_text(StepStatus::running)) {
     std::size_t done = 0;
-    for (const Value& item : items_of(node["items"])) done += item.text("status") == "done";
+    for (const Value& item : items_of(node["items"]))
+      done += item.text("status") == to_text(StepStatus::done);
     return std::to_string(done) + " of " + std::to_string(node["items"].size()) + " begun done";
   }
-  return status == "pending" ? "" : status;
+  return status == to_text(StepStatus::pending) ? "" : status;
 }
 
 void TraceDetails::detail(const std::string& trunk, Tint tint, const std::string& text) {
@@ -82,7 +89,8 @@ void TraceDetails::detail(const std::string& trunk, Tint tint, const std::string
 
 void TraceDetails::details(const Value& node, const std::string& status, const std::string& trunk) {
   const bool plain = node["item"].is_integer() || node["turn"].is_integer();
-  if (node["effect"].is_object() && !(plain && status == "done" && !style_.verbose)) {
+  if (node["effect"].is_object() &&
+      !(plain && status == to_text(StepStatus::done) && !style_.verbose)) {
     effect(node, trunk);
   }
   if (!style_.verbose && !node["turn"].is_integer()) applied_items(node, trunk);
@@ -92,7 +100,7 @@ void TraceDetails::details(const Value& node, const std::string& status, const s
   for (const Value& wait : items_of(node[field::waits])) this->wait(node, wait, trunk);
   for (const Value& probe : items_of(node["probes"])) put_side_call(probe, "probe: ", trunk);
   if (node["compensation"].is_object()) put_side_call(node["compensation"], "undo: ", trunk);
-  if (status == "failed" && node[field::error].is_object()) {
+  if (status == to_text(StepStatus::failed) && node[field::error].is_object()) {
     const std::string code(node[field::error].text(field::code));
     const auto all = items_of(node["tries"]);
     // The error of a try is printed beside it. A different one is printed once, here or in the
@@ -118,7 +126,7 @@ void TraceDetails::put_side_call(const Value& side, const char* what, const std:
           .add(mark.tint, std::string(mark.sign) + " ")
           .add(what + std::string(side.text("tool")))
           .add(Tint::dim, "  " + span_text(side[field::duration_us]))
-          .add(mark.tint, status == "done" ? "" : "  " + word_of(side, status)));
+          .add(mark.tint, status == to_text(StepStatus::done) ? "" : "  " + word_of(side, status)));
   details(side, status, trunk + "  ");
 }
 
@@ -126,7 +134,8 @@ void TraceDetails::put_side_call(const Value& side, const char* what, const std:
 void TraceDetails::put_tries(const Value& node, const std::string& trunk) {
   const auto tries = items_of(node["tries"]);
   const auto decisions = items_of(node["decisions"]);
-  const bool plain = tries.size() == 1 && tries[0].text(field::outcome) == "success" &&
+  const bool plain = tries.size() == 1 &&
+                     tries[0].text(field::outcome) == to_text(OutcomeKind::success) &&
                      tries[0][field::caught_up] != Value(true);
   std::size_t next = 0;
   const auto decisions_before = [&](std::size_t seq) {
@@ -186,8 +195,8 @@ void TraceDetails::applied_items(const Value& node, const std::string& trunk) {
     if (!item["item"].is_integer() || of_item.empty() || of_item == "read") continue;
     kind = of_item;
     const std::string_view world = item.text("world");
-    applied += world == "changed";
-    unknown += world == "unknown";
+    applied += world == to_text(ExternalEffect::changed);
+    unknown += world == to_text(ExternalEffect::unknown);
     undone += world == "rolled_back";
   }
   if (kind.empty()) return;
@@ -203,13 +212,16 @@ void TraceDetails::effect(const Value& node, const std::string& trunk) {
   Line line;
   const std::string kind(effect.text(field::effect_class));
   const std::string head = trunk + "effect: " + kind + (kind == "read" ? "" : " · ");
-  const std::string state = kind == "read"         ? ""
-                            : world == "unknown"   ? "outcome unknown"
-                            : world == "changed"   ? "applied"
-                            : world == "unchanged" ? "not applied"
-                                                   : world;
+  const std::string state = kind == "read"                                ? ""
+                            : world == to_text(ExternalEffect::unknown)   ? "outcome unknown"
+                            : world == to_text(ExternalEffect::changed)   ? "applied"
+                            : world == to_text(ExternalEffect::unchanged) ? "not applied"
+                                                                          : world;
   line.add(Tint::dim, head);
-  line.add(world == "unknown" ? Tint::bad : world == "changed" ? Tint::none : Tint::dim, state);
+  line.add(world == to_text(ExternalEffect::unknown)   ? Tint::bad
+           : world == to_text(ExternalEffect::changed) ? Tint::none
+                                                       : Tint::dim,
+           state);
   std::string below;
   if (kind != "read" && effect[field::external_id].is_string()) {
     const std::string id = "external id: " + safe(effect.text(field::external_id));
@@ -264,8 +276,8 @@ std::string TraceDetails::attempt_of(std::string_view id) const {
 
 void TraceDetails::put_try(const Value& one, const std::string& trunk) {
   const std::string outcome(one.text(field::outcome));
-  const bool good = outcome == "success";
-  const bool is_unknown = !good && outcome != "failure";
+  const bool good = outcome == to_text(OutcomeKind::success);
+  const bool is_unknown = !good && outcome != to_text(OutcomeKind::failure);
   Line line;
   line.add(Tint::dim, trunk + "try " + std::to_string(natural_of(one[field::try_])) + "  ");
   if (outcome.empty()) {
@@ -278,8 +290,8 @@ void TraceDetails::put_try(const Value& one, const std::string& trunk) {
     line.add(good         ? Tint::good
              : is_unknown ? Tint::warn
                           : Tint::bad,
-             outcome == "unknown" ? "outcome unknown" : outcome);
-    if (outcome == "failure" && one[field::definite] != Value(true)) {
+             outcome == to_text(OutcomeKind::unknown) ? "outcome unknown" : outcome);
+    if (outcome == to_text(OutcomeKind::failure) && one[field::definite] != Value(true)) {
       line.add(" (may have taken effect)");
     }
   }
@@ -329,23 +341,23 @@ void TraceDetails::change(const Value& change, const std::string& trunk) {
 
 void TraceDetails::decision(const Value& decision, const std::string& trunk) {
   const std::string_view kind = decision.text(field::kind);
-  if (kind == "confirmation" && decision.text(field::state) == "requested") {
+  if (kind == ConfirmationRequested::kKind && decision.text(field::state) == "requested") {
     return detail(trunk, Tint::warn,
                   "confirmation requested: is the changed resource as it should be?");
   }
   const std::string by(decision.text(field::by));
   const std::string reason(decision.text(field::reason));
-  if (kind == "branch") {
+  if (kind == BranchTaken::kKind) {
     if (decision[field::payload] == Value(false)) detail(trunk, Tint::dim, "when: false");
     return;
   }
-  if (kind == "retry") {
+  if (kind == RetryScheduled::kKind) {
     const auto at = instant_of(decision[field::at]);
     const auto next = instant_of(decision[field::not_before]);
     const std::string pause = at && next ? " after " + span_text(*next - *at) : "";
     return detail(trunk, Tint::dim, "↻ retry" + pause + (reason.empty() ? "" : ": " + reason));
   }
-  if (kind == "tool_choice") return put_choice(decision[field::payload], trunk);
+  if (kind == ToolChosen::kKind) return put_choice(decision[field::payload], trunk);
   std::string text = decided(kind, decision.text(field::state, kind));
   if (!by.empty()) text += " by " + by;
   if (!reason.empty()) text += ": \"" + reason + "\"";
@@ -359,7 +371,7 @@ void TraceDetails::decision(const Value& decision, const std::string& trunk) {
 // "approval requested", "approved", "resolved as happened"
 std::string TraceDetails::decided(std::string_view kind, std::string_view state) {
   const std::string word(state);
-  if (kind == "in_doubt") return "resolved as " + word;
+  if (kind == OutcomeDecided::kKind) return "resolved as " + word;
   return state == "requested" || state == "checked" ? std::string(kind) + " " + word : word;
 }
 

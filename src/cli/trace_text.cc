@@ -15,11 +15,15 @@
 #include "cli/shared.h"
 #include "cli/trace_details.h"
 #include "cli/trace_fields.h"
+#include "inspect/step_tree.h"
 #include "json/json.h"
+#include "log/decisions.h"
 #include "log/field_names.h"
 
 namespace ae::cli {
 namespace {
+
+using engine::StepStatus;
 
 constexpr std::size_t kBar = 24;                   // columns
 constexpr std::size_t kNameMax = 28;               // columns of names with their tree
@@ -39,7 +43,8 @@ std::optional<Instant> resolved_at(const Value& node) {
   std::optional<Instant> at;
   for (const Value& one : items_of(node["decisions"])) {
     const std::string_view state = one.text(field::state);
-    if (one.text(field::kind) == "in_doubt" && (state == "happened" || state == "fail")) {
+    if (one.text(field::kind) == OutcomeDecided::kKind &&
+        (state == "happened" || state == "fail")) {
       at = instant_of(one[field::at]);
     }
   }
@@ -275,7 +280,9 @@ class Trace {
     Line line;
     line.add(Tint::dim, branch).add(mark.tint, std::string(mark.sign) + " ");
     const std::size_t name_width = name_width_ > used ? name_width_ - used : 1;
-    line.add(status == "pending" || status == "not_run" ? Tint::dim : Tint::none,
+    line.add(status == to_text(StepStatus::pending) || status == to_text(StepStatus::not_run)
+                 ? Tint::dim
+                 : Tint::none,
              pad(cut(name_of(node), name_width), name_width));
     if (has_tools_) {
       const std::string tool = is_part(node) ? "" : tool_of(node);
@@ -327,9 +334,9 @@ class Trace {
                             : cut(call.text("tool"), std::min(kUnknownToolMax, style_.width / 3)),
                         tool_width_));
     const Value& error = call[field::error];
-    line.add(tint, "  " + (refused               ? std::string(error.text(field::code))
-                           : status == "not_run" ? std::string("not run")
-                                                 : std::string()));
+    line.add(tint, "  " + (refused ? std::string(error.text(field::code))
+                           : status == to_text(StepStatus::not_run) ? std::string("not run")
+                                                                    : std::string()));
     if (!error.text("message").empty()) line.add(": " + first_line(error.text("message")));
     put(line);
   }
@@ -343,7 +350,8 @@ class Trace {
 
   // It and all its parts succeeded, at the first try.
   static bool is_fine(const Value& part) {
-    if (is_unstarted_call(part) || part.text("status") != "done" || part["tries"].size() > 1)
+    if (is_unstarted_call(part) || part.text("status") != to_text(StepStatus::done) ||
+        part["tries"].size() > 1)
       return false;
     return std::ranges::all_of(parts_of(part), [](const Value* below) { return is_fine(*below); });
   }

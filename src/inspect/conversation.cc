@@ -11,6 +11,23 @@
 #include "log/field_names.h"
 
 namespace ae::engine {
+
+std::string_view to_text(MessageOrigin origin) {
+  switch (origin) {
+    case MessageOrigin::prompt:
+      return "prompt";
+    case MessageOrigin::budget:
+      return "budget";
+    case MessageOrigin::answer:
+      return "answer";
+    case MessageOrigin::call:
+      return "call";
+    case MessageOrigin::repair:
+      return "repair";
+  }
+  return {};
+}
+
 namespace {
 
 bool is_container(const State& state, const Step& step) {
@@ -184,7 +201,6 @@ void Conversation::add_call(const Slot& slot, const TraceRecord& record,
 
 Value Conversation::message(const Slot& slot, std::uint64_t n, const TraceRecord& record,
                             const StepIndex& index) const {
-  static constexpr std::string_view kOrigins[] = {"prompt", "budget", "answer", "call", "repair"};
   const Step& turn = *turns_[slot.turn];
   const Step* const call = slot.origin == Origin::call ? call_step(slot) : nullptr;
   const Step& step = call != nullptr ? *call : turn;
@@ -200,7 +216,7 @@ Value Conversation::message(const Slot& slot, std::uint64_t n, const TraceRecord
       {field::at, or_null(at)},
       {field::invocation_id, has_answer ? Value(answer_of(turn).text) : Value()},
       {"n", number(n)},
-      {"origin", kOrigins[static_cast<std::size_t>(slot.origin)]},
+      {"origin", to_text(slot.origin)},
       {"seq", seq > 0 ? number(seq) : Value()},
       {field::step_id, step.id.text},
       {"turn", turn.turn != kNoTurn ? number(turn.turn) : Value()}};

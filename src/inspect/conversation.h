@@ -32,6 +32,10 @@
 
 namespace ae::engine {
 
+// Where a message of a conversation comes from.
+enum class MessageOrigin : std::uint8_t { prompt, budget, answer, call, repair };
+std::string_view to_text(MessageOrigin origin);
+
 class Conversation {
  public:
   // `step`: the step of a node with a model, an item of a map that calls one, or a turn of a loop;
@@ -49,7 +53,7 @@ class Conversation {
   Result<const Step*> turn(std::uint64_t number) const;
 
  private:
-  enum class Origin : std::uint8_t { prompt, budget, answer, call, repair };
+  using Origin = MessageOrigin;
   struct Slot {
     Origin origin;
     std::size_t turn = 0;  // index into turns_

@@ -6,6 +6,7 @@
 #include "engine/state/view_values.h"
 #include "log/decisions.h"
 #include "log/field_names.h"
+#include "log/outcome.h"
 
 namespace ae::engine {
 namespace {
@@ -46,7 +47,7 @@ std::string_view EffectKinds::kind_of(const Event& event) {
     return "";
   }
   if (const auto* finished = as<ToolInvocationFinished>(event)) {
-    if (finished->outcome == "unknown" && !finished->error)
+    if (finished->outcome == to_text(OutcomeKind::unknown) && !finished->error)
       return "";  // closed without observation
     return of_models_.contains(finished->invocation_id) ? "llm" : "tool";
   }

@@ -36,4 +36,10 @@ Value fork_preview(const Fork& fork, std::uint64_t at) {
        {"runs", Value::array(std::move(runs))}});
 }
 
+std::string_view effect_outcome_text(std::string_view state) {
+  if (state == to_text(EffectState::committed)) return "applied";
+  if (state == to_text(EffectState::in_doubt)) return "outcome unknown";
+  return state == to_text(EffectState::undone) ? "compensated" : state;
+}
+
 }  // namespace ae::engine

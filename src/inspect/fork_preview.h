@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "engine/fork/fork.h"
 #include "json/value.h"
@@ -16,5 +17,8 @@
 namespace ae::engine {
 
 Value fork_preview(const Fork& fork, std::uint64_t at);
+
+// The outcome of a repeated effect in words, by its `state`; another text is returned unchanged.
+std::string_view effect_outcome_text(std::string_view state);
 
 }  // namespace ae::engine

@@ -203,7 +203,7 @@ std::string LedgerProof::check_effect(const VerifyInput::Effect& effect) const {
   }
   if (logged->end == nullptr || is_same_record(*logged->end, *expected)) return {};
   // A try that was closed with an unknown outcome does not contradict an outcome observed later.
-  if (logged->outcome == field::unknown || logged->outcome == "timeout") return {};
+  if (logged->is_unknown()) return {};
   const std::string outcome = record->outcome;
   return "has " + outcome + ", the log " + logged->outcome +
          (outcome == logged->outcome ? " with another content" : "");
@@ -213,8 +213,7 @@ std::string LedgerProof::check_effect(const VerifyInput::Effect& effect) const {
 std::string LedgerProof::check_outcome(const Try& logged, std::string_view outcome) {
   const bool same =
       std::ranges::any_of(logged.later, [&](const auto* late) { return late->outcome == outcome; });
-  const bool open =
-      logged.end == nullptr || logged.outcome == field::unknown || logged.outcome == "timeout";
+  const bool open = logged.end == nullptr || logged.is_unknown();
   if (same || open || logged.outcome == outcome) return {};
   return "has " + std::string(outcome) + ", the log " + logged.outcome;
 }

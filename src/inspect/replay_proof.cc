@@ -17,6 +17,7 @@
 #include "inspect/ledger_proof.h"
 #include "json/json.h"
 #include "log/decisions.h"
+#include "log/field_names.h"
 #include "plan/model_calls.h"
 
 namespace ae::engine {
@@ -185,11 +186,12 @@ std::string ReplayProof::check_answer(const State& state, const CommandCommitted
   const auto other = [](std::string_view field) {
     return "has another " + std::string(field) + " than the call and its answer";
   };
-  if (event.llm_provider != expected.llm_provider) return other("llm_provider");
-  if (event.llm_model != expected.llm_model) return other("llm_model");
-  if (event.llm_temperature != expected.llm_temperature) return other("llm_temperature");
-  if (event.prompt_hash != expected.prompt_hash && !state.blind_erased) return other("prompt_hash");
-  return event.usage == expected.usage ? "" : other("usage");
+  if (event.llm_provider != expected.llm_provider) return other(field::llm_provider);
+  if (event.llm_model != expected.llm_model) return other(field::llm_model);
+  if (event.llm_temperature != expected.llm_temperature) return other(field::llm_temperature);
+  if (event.prompt_hash != expected.prompt_hash && !state.blind_erased)
+    return other(field::prompt_hash);
+  return event.usage == expected.usage ? "" : other(field::usage);
 }
 
 std::string ReplayProof::check_decision(const State& state, const Step& step,

@@ -165,7 +165,7 @@ class StepRows {
     Value next;
     for (auto it = from; it != steps.end(); ++it) {
       const Step& step = **it;
-      const std::string status(tree_.status_of(step));
+      const std::string status(to_text(tree_.status_of(step)));
       if (!query.statuses.empty() && !query.statuses.contains(status)) continue;
       if (query.changed_since > 0 && last_seq_of(step) <= query.changed_since) continue;
       if (rows.size() == query.limit) {
@@ -185,7 +185,7 @@ class StepRows {
  private:
   Value count_statuses(const StepTree::Steps& steps) const {
     std::map<std::string, std::uint64_t> counts;
-    for (const Step* step : steps) ++counts[std::string(tree_.status_of(*step))];
+    for (const Step* step : steps) ++counts[std::string(to_text(tree_.status_of(*step)))];
     std::vector<Member> members(counts.begin(), counts.end());
     return Value::object(std::move(members));
   }
@@ -206,7 +206,7 @@ class StepRows {
     }
     if (indexed.caught_up) names.emplace_back(field::caught_up);
     if (indexed.late) names.emplace_back(field::late);
-    if (step.result_type == ResultType::compensated) names.emplace_back(field::compensated);
+    if (step.result_type == ResultType::compensated) names.emplace_back(to_text(step.result_type));
     return Value::array(std::move(names));
   }
 
@@ -252,7 +252,7 @@ class StepRows {
                                       indexed.cost_micros ? number(*indexed.cost_micros) : Value()},
                                      {"total_tokens", number(indexed.total_tokens)}})
                     : Value()},
-         {"world", world_of(s_, index_, tree_, step)}});
+         {"world", to_text(world_of(s_, index_, tree_, step))}});
   }
 
   const State& s_;
@@ -305,16 +305,16 @@ std::vector<std::uint64_t> seqs_of(const StepTree& tree, const StepIndex& index,
   return seqs;
 }
 
-std::string_view world_of(const State& state, const StepIndex& index, const StepTree& tree,
-                          const Step& step) {
-  if (step.result_type == ResultType::compensated) return "rolled back";
+ExternalEffect world_of(const State& state, const StepIndex& index, const StepTree& tree,
+                        const Step& step) {
+  if (step.result_type == ResultType::compensated) return ExternalEffect::rolled_back;
   EffectSum sum;
   const IndexedStep* const indexed = index.find(step.id);
   if (indexed != nullptr && !indexed->tries.empty()) {
     sum.add(state.tool_of(step).effect, indexed->tries);
   }
   for (const Step* part : tree.parts_of(step)) sum.add(world_of(state, index, tree, *part));
-  return sum.text();
+  return sum.total();
 }
 
 }  // namespace ae::engine

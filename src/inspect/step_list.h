@@ -84,7 +84,7 @@ Result<const Step*> find_step(const State& state, std::string_view id);
 // The seqs of the events that step_trace_view (inspect/trace.h) needs, ascending.
 std::vector<std::uint64_t> seqs_of(const StepTree& tree, const StepIndex& index, const Step& step);
 // The external effect of the step and its parts.
-std::string_view world_of(const State& state, const StepIndex& index, const StepTree& tree,
-                          const Step& step);
+ExternalEffect world_of(const State& state, const StepIndex& index, const StepTree& tree,
+                        const Step& step);
 
 }  // namespace ae::engine

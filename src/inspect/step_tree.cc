@@ -4,6 +4,44 @@
 
 namespace ae::engine {
 
+std::string_view to_text(StepStatus status) {
+  switch (status) {
+    case StepStatus::pending:
+      return "pending";
+    case StepStatus::running:
+      return "running";
+    case StepStatus::backoff:
+      return "backoff";
+    case StepStatus::waiting:
+      return "waiting";
+    case StepStatus::in_doubt:
+      return "in_doubt";
+    case StepStatus::done:
+      return "done";
+    case StepStatus::skipped:
+      return "skipped";
+    case StepStatus::failed:
+      return "failed";
+    case StepStatus::not_run:
+      return "not_run";
+  }
+  return {};
+}
+
+std::string_view to_text(ExternalEffect effect) {
+  switch (effect) {
+    case ExternalEffect::unchanged:
+      return "unchanged";
+    case ExternalEffect::changed:
+      return "changed";
+    case ExternalEffect::unknown:
+      return "unknown";
+    case ExternalEffect::rolled_back:
+      return "rolled back";
+  }
+  return {};
+}
+
 StepTree::StepTree(const State& state, bool is_dropped) : s_(state), is_dropped_(is_dropped) {
   for (const Step& step : s_.steps) {
     if (step.role != Role::node) {
@@ -34,47 +72,49 @@ const StepTree::Steps& StepTree::sides_of(const Step& step) const {
   return sides == sides_.end() ? kNone : sides->second;
 }
 
-std::string_view StepTree::container_status_of(const Step& step) const {
+StepStatus StepTree::container_status_of(const Step& step) const {
   const auto is_unknown = [](const Step* one) { return one->phase == StepPhase::in_doubt; };
   const auto outcome_unknown = [&](const Step* part) {
     return is_unknown(part) || std::ranges::any_of(parts_of(*part), is_unknown);
   };
-  return std::ranges::any_of(parts_of(step), outcome_unknown) ? "in_doubt" : "running";
+  return std::ranges::any_of(parts_of(step), outcome_unknown) ? StepStatus::in_doubt
+                                                              : StepStatus::running;
 }
 
-std::string_view StepTree::status_of(const Step& step) const {
+StepStatus StepTree::status_of(const Step& step) const {
+  using enum StepStatus;
   if (step.role != Role::node && step.phase == StepPhase::done) {
-    return step.committed || !step.call ? "done" : "failed";
+    return step.committed || !step.call ? done : failed;
   }
   if (step.phase == StepPhase::done) {
-    if (step.skipped) return "skipped";
-    return step.failure ? "failed" : "done";
+    if (step.skipped) return skipped;
+    return step.failure ? failed : done;
   }
-  if (is_dropped_ && s_.kind_of(step) == NodeKind::wait) return "not_run";
+  if (is_dropped_ && s_.kind_of(step) == NodeKind::wait) return not_run;
   if (is_terminal(s_.status) || is_dropped_) {
-    if (s_.may_have_happened(step)) return "in_doubt";
-    return step.started ? "failed" : "not_run";
+    if (s_.may_have_happened(step)) return in_doubt;
+    return step.started ? failed : not_run;
   }
   switch (step.phase) {
     case StepPhase::blocked:
     case StepPhase::ready:
-      return step.started ? "running" : "pending";
+      return step.started ? running : pending;
     case StepPhase::backoff:
-      return "backoff";
+      return backoff;
     case StepPhase::asking:
     case StepPhase::questioned:
     case StepPhase::waiting:
-      return "waiting";
+      return waiting;
     case StepPhase::in_doubt:
     case StepPhase::probing:
-      return "in_doubt";
+      return in_doubt;
     case StepPhase::refused:
-      return step.role == Role::undo ? "failed" : "running";
+      return step.role == Role::undo ? failed : running;
     case StepPhase::mapping:
     case StepPhase::looping:
       return container_status_of(step);
     default:
-      return "running";
+      return running;
   }
 }
 
@@ -93,34 +133,36 @@ OutcomeKind outcome_from_text(std::string_view text) {
   return OutcomeKind::unknown;
 }
 
-std::string_view external_effect_of(EffectClass effect, std::span<const TryOutcome> tries,
-                                    const TryOutcome& one) {
+ExternalEffect external_effect_of(EffectClass effect, std::span<const TryOutcome> tries,
+                                  const TryOutcome& one) {
+  using enum ExternalEffect;
   using Resolution = TryOutcome::Resolution;
   const auto took_effect = [](const TryOutcome& other) {
     return other.outcome == OutcomeKind::success || other.resolution == Resolution::happened;
   };
-  if (effect == EffectClass::read) return "unchanged";
-  if (took_effect(one)) return "changed";
-  if (one.outcome == OutcomeKind::failure && one.definite) return "unchanged";
-  if (one.outcome == OutcomeKind::input_required) return "unchanged";
-  if (one.resolution == Resolution::not_happened) return "unchanged";
+  if (effect == EffectClass::read) return unchanged;
+  if (took_effect(one)) return changed;
+  if (one.outcome == OutcomeKind::failure && one.definite) return unchanged;
+  if (one.outcome == OutcomeKind::input_required) return unchanged;
+  if (one.resolution == Resolution::not_happened) return unchanged;
   // If a later try with the same external key succeeded, the effect of the earlier try is the same
   // effect.
-  return std::ranges::any_of(tries, took_effect) ? "changed" : "unknown";
+  return std::ranges::any_of(tries, took_effect) ? changed : unknown;
 }
 
-void EffectSum::add(std::string_view effect) {
-  changed_ |= effect == "changed";
-  unknown_ |= effect == "unknown";
-  rolled_back_ |= effect == "rolled back";
+void EffectSum::add(ExternalEffect effect) {
+  changed_ |= effect == ExternalEffect::changed;
+  unknown_ |= effect == ExternalEffect::unknown;
+  rolled_back_ |= effect == ExternalEffect::rolled_back;
 }
 
 void EffectSum::add(EffectClass effect, std::span<const TryOutcome> tries) {
   for (const TryOutcome& one : tries) add(external_effect_of(effect, tries, one));
 }
 
-std::string_view EffectSum::text() const {
-  return unknown_ ? "unknown" : changed_ ? "changed" : rolled_back_ ? "rolled back" : "unchanged";
+ExternalEffect EffectSum::total() const {
+  using enum ExternalEffect;
+  return unknown_ ? unknown : changed_ ? changed : rolled_back_ ? rolled_back : unchanged;
 }
 
 }  // namespace ae::engine

@@ -18,6 +18,24 @@
 
 namespace ae::engine {
 
+// The status of a step, for display.
+enum class StepStatus : std::uint8_t {
+  pending,
+  running,
+  backoff,
+  waiting,
+  in_doubt,
+  done,
+  skipped,
+  failed,
+  not_run
+};
+std::string_view to_text(StepStatus status);
+
+// The external effect of a call.
+enum class ExternalEffect : std::uint8_t { unchanged, changed, unknown, rolled_back };
+std::string_view to_text(ExternalEffect effect);
+
 class StepTree {
  public:
   using Steps = std::vector<const Step*>;
@@ -28,11 +46,10 @@ class StepTree {
   const Steps& parts_of(const Step& step) const;
   // The probes and the compensation of its call.
   const Steps& sides_of(const Step& step) const;
-  // pending running backoff waiting in_doubt done skipped failed not_run
-  std::string_view status_of(const Step& step) const;
+  StepStatus status_of(const Step& step) const;
 
  private:
-  std::string_view container_status_of(const Step& step) const;
+  StepStatus container_status_of(const Step& step) const;
 
   const State& s_;
   const bool is_dropped_;
@@ -52,15 +69,15 @@ struct TryOutcome {
 TryOutcome::Resolution resolution_from_text(std::string_view text);
 OutcomeKind outcome_from_text(std::string_view text);  // unknown: no outcome has this name
 
-// The external effect of one of the tries of a call: unchanged changed unknown.
-std::string_view external_effect_of(EffectClass effect, std::span<const TryOutcome> tries,
-                                    const TryOutcome& one);
+// The external effect of one of the tries of a call.
+ExternalEffect external_effect_of(EffectClass effect, std::span<const TryOutcome> tries,
+                                  const TryOutcome& one);
 // That of a step: the sum of the effects of its tries and of its parts.
 class EffectSum {
  public:
-  void add(std::string_view effect);
+  void add(ExternalEffect effect);
   void add(EffectClass effect, std::span<const TryOutcome> tries);
-  std::string_view text() const;
+  ExternalEffect total() const;
 
  private:
   bool changed_ = false, unknown_ = false, rolled_back_ = false;

@@ -36,19 +36,19 @@ class Tracer {
   Tracer(const State& state, TraceRecord& record, std::optional<std::uint32_t> dropped_by = {});
   Value run(const std::vector<Event>& events);
   // The step without its parts.
-  Value single_view(const Step& step, std::string_view world);
+  Value single_view(const Step& step, ExternalEffect world);
 
  private:
   std::vector<Value> dropped_views(const std::vector<Event>& events);
   std::vector<Value> dropped_nodes(const Value& carried);
   Value node_view(const Step& step);
-  Value node_view(const Step& step, std::vector<Value> items, std::string_view world);
+  Value node_view(const Step& step, std::vector<Value> items, ExternalEffect world);
   std::vector<Value> side_views(const Step& step, Role role);
-  std::string_view effect_of(const Step& step, const StepSpan& span) const;
+  ExternalEffect effect_of(const Step& step, const StepSpan& span) const;
   std::vector<Value> requested_call_views(const Step& turn);
   Value result_of(const Step& step, const StepSpan& span) const;
   Value span_id(const StepSpan& span, const TrySpan& one) const;
-  void count(const Step& step, const StepSpan& span, std::string_view status);
+  void count(const Step& step, const StepSpan& span, StepStatus status);
 
   const State& s_;
   TraceRecord& record_;
@@ -76,31 +76,31 @@ std::vector<TryOutcome> outcomes_of(const StepSpan& span) {
   return outcomes;
 }
 
-std::string_view Tracer::effect_of(const Step& step, const StepSpan& span) const {
-  if (step.result_type == ResultType::compensated) return "rolled back";
+ExternalEffect Tracer::effect_of(const Step& step, const StepSpan& span) const {
+  if (step.result_type == ResultType::compensated) return ExternalEffect::rolled_back;
   EffectSum sum;
   if (!span.tries.empty()) sum.add(s_.tool_of(step).effect, outcomes_of(span));
   for (const Step* part : tree_.parts_of(step)) {
     auto found = record_.steps.find(part->id.text);
     if (found != record_.steps.end()) sum.add(effect_of(*part, found->second));
   }
-  return sum.text();
+  return sum.total();
 }
 
-void Tracer::count(const Step& step, const StepSpan& span, std::string_view status) {
+void Tracer::count(const Step& step, const StepSpan& span, StepStatus status) {
   tries_ += span.tries.size();
   if (span.tries.size() > 1) repeated_ += span.tries.size() - 1;
   if (step.role != Role::node) {
-    if (status == "in_doubt") in_doubt_++;
+    if (status == StepStatus::in_doubt) in_doubt_++;
     return;
   }
   const Node& node = s_.node_of(step);
   const bool is_container = node.kind == NodeKind::map || node.loop;
-  if (status == "in_doubt" && (!is_container || step.is_part())) in_doubt_++;
+  if (status == StepStatus::in_doubt && (!is_container || step.is_part())) in_doubt_++;
   if (step.is_part()) return;
-  if (status == "done") done_++;
-  if (status == "failed") failed_++;
-  if (status == "skipped") skipped_++;
+  if (status == StepStatus::done) done_++;
+  if (status == StepStatus::failed) failed_++;
+  if (status == StepStatus::skipped) skipped_++;
 }
 
 // ---------------------------------------------------------------- views
@@ -153,7 +153,7 @@ Value model_view(const State& state, const Step& step, const StepSpan& span) {
                         {field::usage, committed.usage}});
 }
 
-Value try_view(const TrySpan& one, std::string_view world, Value span_id) {
+Value try_view(const TrySpan& one, ExternalEffect world, Value span_id) {
   static const ToolInvocationFinished open;
   const ToolInvocationFinished& end = one.finished ? *one.finished : open;
   Value duration = field_json(end.duration_us);
@@ -175,7 +175,7 @@ Value try_view(const TrySpan& one, std::string_view world, Value span_id) {
                         {"started_at", to_text(one.started_at)},
                         {field::tool_version, one.started->tool_version},
                         {field::try_, one.started->try_no},
-                        {"world", world}});
+                        {"world", to_text(world)}});
 }
 
 Value wait_view(const WaitSpan& wait) {
@@ -262,22 +262,22 @@ Value Tracer::node_view(const Step& step) {
   return node_view(step, std::move(items), effect_of(step, record_.steps[step.id.text]));
 }
 
-Value Tracer::single_view(const Step& step, std::string_view world) {
+Value Tracer::single_view(const Step& step, ExternalEffect world) {
   return node_view(step, {}, world);
 }
 
-Value Tracer::node_view(const Step& step, std::vector<Value> items, std::string_view world) {
+Value Tracer::node_view(const Step& step, std::vector<Value> items, ExternalEffect world) {
   const StepSpan& span = record_.steps[step.id.text];
   const Node& node = s_.node_of(step);
   const bool side = step.role != Role::node;
   const bool is_item = step.is_part() || side;  // it is one call
-  const std::string_view status = tree_.status_of(step);
+  const StepStatus status = tree_.status_of(step);
   count(step, span, status);
   std::vector<Value> tries, waits, needs;
   const std::vector<TryOutcome> outcomes = outcomes_of(span);
   for (std::size_t i = 0; i < span.tries.size(); ++i) {
     const TrySpan& one = span.tries[i];
-    const std::string_view effect =
+    const ExternalEffect effect =
         external_effect_of(s_.tool_of(step).effect, outcomes, outcomes[i]);
     tries.push_back(try_view(one, effect, span_id(span, one))
                         .with(field::result_type, try_result_type(span, i)));
@@ -329,7 +329,7 @@ Value Tracer::node_view(const Step& step, std::vector<Value> items, std::string_
                         {field::result_type, result_type},
                         {"role", to_text(step.role)},
                         {"started_at", or_null(span.started_at)},
-                        {"status", status},
+                        {"status", to_text(status)},
                         {field::step_id, step.id.text},
                         {"tool", calls ? Value(s_.tool_of(step).name) : Value()},
                         {"tries", Value::array(std::move(tries))},
@@ -337,7 +337,7 @@ Value Tracer::node_view(const Step& step, std::vector<Value> items, std::string_
                         {"turn", step.turn != kNoTurn ? number(step.turn) : Value()},
                         {"turn_call", step.is_loop_call() ? number(step.nth) : Value()},
                         {field::waits, Value::array(std::move(waits))},
-                        {"world", world}});
+                        {"world", to_text(world)}});
 }
 
 // The span id under which the call was sent (base/trace_context.h).
@@ -381,9 +381,9 @@ std::vector<Value> Tracer::requested_call_views(const Step& turn) {
     const auto step =
         std::ranges::find(started_calls, nth, [](const Step* one) { return one->nth; });
     const std::string_view status = call.refused                  ? "refused"
-                                    : step != started_calls.end() ? tree_.status_of(**step)
-                                    : ended                       ? "not_run"
-                                                                  : "pending";
+                                    : step != started_calls.end() ? to_text(tree_.status_of(**step))
+                                    : ended                       ? to_text(StepStatus::not_run)
+                                                                  : to_text(StepStatus::pending);
     if (call.refused) refused_++;
     views.push_back(Value::object({{"call_id", field_json(call.id)},
                                    {field::error, field_json(call.refused)},
@@ -485,7 +485,7 @@ Value trace_view(const State& state, const std::vector<Event>& events) {
 }
 
 Value step_trace_view(const State& state, TraceRecord& record, const Step& step,
-                      std::string_view world) {
+                      ExternalEffect world) {
   return Tracer(state, record).single_view(step, world);
 }
 

@@ -54,6 +54,7 @@
 #include <vector>
 
 #include "engine/state/state.h"
+#include "inspect/step_tree.h"
 #include "json/value.h"
 #include "log/event.h"
 
@@ -66,6 +67,6 @@ Value trace_view(const State& state, const std::vector<Event>& events);
 // `world` is that of world_of (inspect/step_list.h).
 class TraceRecord;
 Value step_trace_view(const State& state, TraceRecord& record, const Step& step,
-                      std::string_view world);
+                      ExternalEffect world);
 
 }  // namespace ae::engine

@@ -5,6 +5,7 @@
 
 #include "engine/heart/recorded_value.h"
 #include "inspect/field_json.h"
+#include "log/decisions.h"
 #include "log/field_names.h"
 
 namespace ae::engine {
@@ -15,7 +16,7 @@ Value note_view(const Event& event, const OutcomeNoted& note) {
   return Value::object(
       {{field::at, to_text(note.at)},
        {field::by, field_json(note.by)},
-       {field::kind, field::in_doubt},
+       {field::kind, OutcomeDecided::kKind},
        {field::not_before, Value()},
        {field::payload, Value::object({{field::idempotency_key, note.idempotency_key.text},
                                        {field::resolution, note.resolution}})},

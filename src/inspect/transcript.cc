@@ -14,6 +14,7 @@
 #include "engine/heart/recorded_value.h"
 #include "engine/loop/loop.h"
 #include "engine/state/view_values.h"
+#include "inspect/conversation.h"
 #include "inspect/field_json.h"
 #include "inspect/view.h"
 #include "json/json.h"
@@ -95,7 +96,7 @@ class Transcript {
   void add_decision(const DecisionRecorded&, const auto&) {}
   void add_outcome(const DecisionRecorded& event);
   void add_budget(const DecisionRecorded& event);
-  void add_approval_end(const WaitCompleted& event, std::string_view state);
+  void add_approval_end(const WaitCompleted& event, ApprovalState state);
   void add_recorded_value(RecordedKind records, std::string_view effect_id, const Erasable& value);
   void note_error(std::string_view step_id, const std::string& node_id, std::string_view code);
   void add_end(std::string_view status, Members members);
@@ -227,7 +228,7 @@ Value Transcript::error(const std::optional<RecordedError>& error) {
 // ---------------------------------------------------------------- job, plans, origin
 
 void Transcript::add_entries(const JobCreated& event) {
-  add(field::input, {}, {{field::input, value(event.input, "input")}});
+  add(field::input, {}, {{field::input, value(event.input, field::input)}});
 }
 
 void Transcript::add_entries(const PlanGenerated& event) {
@@ -325,15 +326,16 @@ void Transcript::add_imported_arguments(const ForkImported& fork, const ForkEntr
 
 // The messages of a model call that no earlier entry has: the prompt and the budget notice.
 void Transcript::add_messages(std::string_view step_id, const Value& arguments) {
-  const auto add_message = [&](const Value& message, std::string_view origin) {
+  const auto add_message = [&](const Value& message, MessageOrigin origin) {
     add("message", step_id,
-        {{"content", message["content"]}, {"from", message["role"]}, {"origin", origin}});
+        {{"content", message["content"]}, {"from", message["role"]}, {"origin", to_text(origin)}});
   };
   const Value& prompt = arguments["messages"];
   for (std::size_t i = 0; prompt.is_array() && i < prompt.size(); ++i) {
-    add_message(prompt.items()[i], "prompt");
+    add_message(prompt.items()[i], MessageOrigin::prompt);
   }
-  if (arguments["notice"].is_object()) add_message(notice_message(arguments["notice"]), "budget");
+  if (arguments["notice"].is_object())
+    add_message(notice_message(arguments["notice"]), MessageOrigin::budget);
 }
 
 // The arguments of a model call; nullptr: erased. `first`: they contain the prompt; those of a
@@ -342,7 +344,8 @@ void Transcript::add_request(std::string_view step_id, const Value* arguments, b
   if (arguments != nullptr) return add_messages(step_id, *arguments);
   if (!first) return;
   redacted_.emplace_back("content");
-  add("message", step_id, {{"content", Value()}, {"from", "user"}, {"origin", "prompt"}});
+  add("message", step_id,
+      {{"content", Value()}, {"from", "user"}, {"origin", to_text(MessageOrigin::prompt)}});
 }
 
 void Transcript::add_entries(const ToolInvocationStarted& event) {
@@ -352,7 +355,7 @@ void Transcript::add_entries(const ToolInvocationStarted& event) {
   if (!is_model(tool)) {
     tool_calls_++;
     if (!called_.insert(id).second) repeated_++;
-    const Value arguments = value(event.arguments, "arguments");
+    const Value arguments = value(event.arguments, field::arguments);
     return add("tool_call", id,
                {{field::arguments, arguments},
                 {"call_id", call_id_of(step(id))},
@@ -404,7 +407,7 @@ void Transcript::add_answer(std::string_view step_id, const AnswerInfo& info, Me
   }
   if (ok && !info.late && of != nullptr && of->is_turn()) answers_[std::string(step_id)] = answer;
   if (imported_) {
-    for (const char* name : {field::definite, "duration_us", "error", "try"}) {
+    for (const char* name : {field::definite, field::duration_us, field::error, field::try_}) {
       more.emplace_back(name, Value());
     }
     more.emplace_back(field::late, false);
@@ -459,7 +462,7 @@ void Transcript::add_entries(const ToolInvocationFinished& event) {
     const AnswerInfo info{.model = tool, .answer = answer, .outcome = outcome, .late = late};
     return add_answer(id, info, std::move(members));
   }
-  const Value result = value(event.result, "result");
+  const Value result = value(event.result, field::result);
   members.emplace_back(field::error, error(event.error));
   members.emplace_back(field::outcome, outcome);
   members.emplace_back(field::result, outcome == "input_required" ? Value() : result);
@@ -512,7 +515,7 @@ void Transcript::add_tool_choice(std::string_view step_id, const ToolChoice& cho
     add("message", step_id,
         {{"content", why.empty() ? Value() : message["content"]},
          {"from", message["role"]},
-         {"origin", "repair"}});
+         {"origin", to_text(MessageOrigin::repair)}});
   }
 }
 
@@ -521,7 +524,7 @@ void Transcript::add_recorded_value(RecordedKind records, std::string_view effec
   const auto of = step_of_effect(effect_id, records);
   if (!of) return;
   const Step* recorded_step = step(of->text);
-  const Value result = value(recorded, "result");
+  const Value result = value(recorded, field::result);
   add(field::result, of->text,
       {{field::definite, Value()},
        {field::duration_us, Value()},
@@ -552,13 +555,13 @@ void Transcript::add_decision(const DecisionRecorded& event, const Approval& app
        {"tool", or_null(approval.tool)}});
 }
 
-void Transcript::add_approval_end(const WaitCompleted& event, std::string_view state) {
+void Transcript::add_approval_end(const WaitCompleted& event, ApprovalState state) {
   add("approval", event.step_id.text,
       {{field::arguments, Value()},
        {field::by, field_json(event.by)},
        {field::expires_at, Value()},
        {field::note, Value()},
-       {field::state, state},
+       {field::state, to_text(state)},
        {"tool", Value()}});
 }
 
@@ -575,7 +578,7 @@ void Transcript::add_decision(const DecisionRecorded&, const ToolChosen& chosen)
 }
 
 void Transcript::add_budget(const DecisionRecorded& event) {
-  const Value payload = value(event.payload, "payload");
+  const Value payload = value(event.payload, field::payload);
   add(field::budget, step_of(*event_),
       {{field::by, field_json(event.by)},
        {field::note, field_json(event.reason)},
@@ -594,8 +597,8 @@ void Transcript::add_outcome(const DecisionRecorded& event) {
 }
 
 void Transcript::add_entries(const OutcomeNoted& event) {
-  const Value result = value(event.result, "result");
-  const Value note = value(event.note, "note");
+  const Value result = value(event.result, field::result);
+  const Value note = value(event.note, field::note);
   add(field::resolution, event.step_id.text,
       {{field::result, result},
        {field::by, field_json(event.by)},
@@ -640,11 +643,11 @@ void Transcript::add_entries(const WaitCompleted& event) {
   const std::string& key = event.correlation_key;
   if (key.starts_with("resolve/")) return;
   if (key.starts_with("approval/")) {
-    if (event.outcome == "timed_out") return add_approval_end(event, "expired");
-    if (event.outcome == "cancelled") return add_approval_end(event, "withdrawn");
+    if (event.outcome == "timed_out") return add_approval_end(event, ApprovalState::expired);
+    if (event.outcome == "cancelled") return add_approval_end(event, ApprovalState::withdrawn);
     return;
   }
-  const Value payload = value(event.payload, "payload");
+  const Value payload = value(event.payload, field::payload);
   add("reply", event.step_id.text,
       {{field::by, field_json(event.by)},
        {field::correlation_key, key},
@@ -654,7 +657,7 @@ void Transcript::add_entries(const WaitCompleted& event) {
 }
 
 void Transcript::add_entries(const AgentMessage& event) {
-  const Value payload = value(event.payload, "payload");
+  const Value payload = value(event.payload, field::payload);
   add("received", {},
       {{field::payload, payload},
        {field::by, field_json(event.by)},
@@ -664,7 +667,7 @@ void Transcript::add_entries(const AgentMessage& event) {
 
 // `members`: the present ones of by, error, reason and result.
 void Transcript::add_end(std::string_view status, Members members) {
-  for (const char* name : {field::by, "error", "reason", "result"}) {
+  for (const char* name : {field::by, field::error, field::reason, field::result}) {
     if (std::ranges::find(members, name, &Member::first) == members.end()) {
       members.emplace_back(name, Value());
     }
@@ -674,7 +677,7 @@ void Transcript::add_end(std::string_view status, Members members) {
 }
 
 void Transcript::add_entries(const JobCompleted& event) {
-  add_end("completed", {{field::result, value(event.result, "result")}});
+  add_end("completed", {{field::result, value(event.result, field::result)}});
 }
 
 void Transcript::add_entries(const JobFailed& event) {

@@ -307,8 +307,9 @@ void Verifier::execution_hash() {
     const auto step = state_.by_id.find(end.step);
     const bool compensated = step != state_.by_id.end() &&
                              state_.steps[step->second].result_type == ResultType::compensated;
-    steps.emplace_back(std::move(end.path),
-                       compensated ? "compensated" : std::move(end.result_type));
+    steps.emplace_back(std::move(end.path), compensated
+                                                ? std::string(to_text(ResultType::compensated))
+                                                : std::move(end.result_type));
   }
   if (!state_.plan) {
     out_.execution_hash = failed_proof("the log holds no plan");
@@ -350,8 +351,8 @@ void Verifier::check_row() {
   const auto* created = as<JobCreated>(in_.events.front());
   const JobCreated job_created = created != nullptr ? *created : JobCreated();
   differs("status", in_.row->status, to_text(state_.status));
-  differs("agent", in_.row->agent, job_created.agent);
-  differs("idempotency_key", in_.row->idempotency_key, or_empty(job_created.idempotency_key));
+  differs(field::agent, in_.row->agent, job_created.agent);
+  differs(field::idempotency_key, in_.row->idempotency_key, or_empty(job_created.idempotency_key));
   std::vector<Member> labels;
   for (const auto& [name, value] : in_.row->labels) labels.emplace_back(name, value);
   const Value logged = job_created.labels.is_object() ? job_created.labels : Value::object({});
@@ -367,7 +368,7 @@ void Verifier::check_row() {
   if (in_.row->commits && !in_.open_error) {
     differs("commits", std::to_string(*in_.row->commits), std::to_string(in_.row->commits_read));
   }
-  differs("labels", canonical(Value::object(std::move(labels))), canonical(logged));
+  differs(field::labels, canonical(Value::object(std::move(labels))), canonical(logged));
 }
 
 Verifier::Verifier(const VerifyInput& input, const PlanSource& plans) : in_(input), plans_(plans) {

@@ -14,8 +14,10 @@
 #include "engine/state/action.h"
 #include "engine/state/view_values.h"
 #include "inspect/failure_location.h"
+#include "inspect/request_kind.h"
 #include "json/json.h"
 #include "log/field_names.h"
+#include "log/park_until.h"
 #include "plan/model_calls.h"
 
 namespace ae::engine {
@@ -123,12 +125,6 @@ Value call_view(const Invocation& call) {
        {"tool", call.tool},
        {field::tool_version, call.tool_version},
        {field::try_, number(call.try_no)}});
-}
-
-std::string_view to_text(ApprovalState state) {
-  constexpr std::string_view kText[] = {"requested", "approved",  "rejected",
-                                        "expired",   "withdrawn", "denied"};
-  return kText[static_cast<std::size_t>(state)];
 }
 
 Value approval_view(const Approval& approval) {
@@ -334,11 +330,13 @@ Value call_action(const State& state, const IdempotencyKey& key) {
                                 {"job_id", state.job.text}};
   // Without `fail` after the end of the job.
   return is_terminal(state.status)
-             ? action("resolve", std::move(arguments), {"happened", "not_happened"})
-             : action("resolve", std::move(arguments), {"happened", "not_happened", "fail"});
+             ? action(act::kResolve, std::move(arguments), {"happened", "not_happened"})
+             : action(act::kResolve, std::move(arguments), {"happened", "not_happened", "fail"});
 }
 
-Value resume_action(const State& state) { return action("resume", {{"job_id", state.job.text}}); }
+Value resume_action(const State& state) {
+  return action(act::kResume, {{"job_id", state.job.text}});
+}
 
 std::vector<Value> wait_actions(const State& state, const std::string& key, const Wait& wait) {
   const Step& step = state.steps[wait.step];
@@ -349,13 +347,13 @@ std::vector<Value> wait_actions(const State& state, const std::string& key, cons
     if (question && question->second.text("mode") == "form") {
       approval.emplace_back("schema", question->second["schema"]);
     }
-    return {action("approve", std::move(approval)), action("reject", {{"id", id}})};
+    return {action(act::kApprove, std::move(approval)), action(act::kReject, {{"id", id}})};
   }
   if (wait.type == WaitType::message) {
-    return {action("message", {{field::channel, wait.channel}, {"job_id", state.job.text}})};
+    return {action(act::kMessage, {{field::channel, wait.channel}, {"job_id", state.job.text}})};
   }
   if (wait.type == WaitType::timer) return {};
-  return {action("signal", {{field::correlation_key, key}, {"job_id", state.job.text}})};
+  return {action(act::kSignal, {{field::correlation_key, key}, {"job_id", state.job.text}})};
 }
 
 Value wait_view(const State& state, const std::string& key, const Wait& wait) {
@@ -485,7 +483,7 @@ std::vector<std::uint32_t> escalated_steps(const State& state) {
 std::vector<Value> confirmation_actions(const State& state, std::uint32_t step) {
   std::vector<Value> actions;
   if (state.parked_reason == kVerifierUnreachable) actions.push_back(resume_action(state));
-  actions.push_back(action("resolve",
+  actions.push_back(action(act::kResolve,
                            {{"call", state.steps[step].id.text}, {"job_id", state.job.text}},
                            {"accept", "fail"}));
   return actions;
@@ -515,7 +513,7 @@ Value confirmation_view(const State& state, std::uint32_t index) {
                         {"id", state.job.text + "." + step.id.text},
                         {"item", item_number(step)},
                         {"job_id", state.job.text},
-                        {field::kind, "confirmation"},
+                        {field::kind, to_text(RequestKind::confirmation)},
                         {field::labels, state.labels},
                         {field::node_id, state.node_of(step).id},
                         {field::opened_at, or_null(state.parked_since)},
@@ -535,7 +533,7 @@ Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
   if (const auto escalated = escalated_steps(state); !escalated.empty()) {
     unpark = confirmation_actions(state, escalated.front()).front();
   }
-  if (state.parked_until == "resolve" && !in_doubt.empty() &&
+  if (state.parked_until == park_until::kResolve && !in_doubt.empty() &&
       in_doubt.front()["actions"].size() > 0) {
     unpark = in_doubt.front()["actions"].items()[0];
   } else if (state.awaits_budget()) {
@@ -543,7 +541,7 @@ Value parked_view(const State& state, const std::vector<Value>& in_doubt) {
   } else if (state.is_paused()) {
     unpark = resume_action(state);
   } else if (state.awaits_version()) {  // with a file that offers the job's version
-    unpark = action("run", {{"job_id", state.job.text}});
+    unpark = action(act::kRun, {{"job_id", state.job.text}});
   }
   return Value::object({{"action", unpark},
                         {field::reason, state.parked_reason},
@@ -708,7 +706,7 @@ Value raise_action(const State& state, std::span<const ExceededLimit> exceeded) 
     limits.push_back(Value::object({{"limit", to_text(one.limit)}, {"total", total}}));
   }
   if (limits.empty()) return {};
-  return action("budget",
+  return action(act::kBudget,
                 {{"job_id", state.job.text}, {"limits", Value::array(std::move(limits))}});
 }
 
@@ -734,9 +732,9 @@ std::vector<Value> approvals_view(const State& state) {
                        {"id", state.job.text + "." + id},
                        {"item", item_number(step)},
                        {"job_id", state.job.text},
-                       {field::kind, call            ? "call"
-                                     : wait.question ? "question"
-                                                     : "wait"},
+                       {field::kind, to_text(call            ? RequestKind::call
+                                             : wait.question ? RequestKind::question
+                                                             : RequestKind::wait)},
                        {field::labels, state.labels},
                        {field::node_id, node.id},
                        {field::opened_at, to_text(wait.opened_at)},

@@ -46,6 +46,7 @@ std::uint8_t schema_for(const DecisionRecorded& event) {
 #define AE_DECISION(Struct, kind, states, schema, ...) \
   if (is_decision<Struct>(event)) return schema;
 #include "log/define_records.h"
+#include "log/park_until.h"
   return 1;
 }
 
@@ -64,7 +65,9 @@ std::uint8_t schema_for(const ToolInvocationFinished& event) {
 std::uint8_t schema_for(const JobRunning& event) { return event.opened_at ? 2 : 1; }
 
 // 2 adds `version`: a reader of 1 takes the event that ends such a park for corruption.
-std::uint8_t schema_for(const JobParked& event) { return event.until == "version" ? 2 : 1; }
+std::uint8_t schema_for(const JobParked& event) {
+  return event.until == park_until::kVersion ? 2 : 1;
+}
 
 // 2 adds `in_doubt`: calls whose outcome remained unknown.
 std::uint8_t schema_for(const JobCompleted& event) { return event.in_doubt.is_null() ? 1 : 2; }

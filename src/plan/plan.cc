@@ -29,7 +29,7 @@ Result<RetryPolicy> read_retry(const Value& value) {
   AE_TRY(only_keys(
       value, {field::max_attempts, "initial_backoff", "max_backoff", "multiplier", "retry_on"}));
   RetryPolicy retry;
-  AE_ASSIGN(retry.max_attempts, count_at(value, "max_attempts", kMaxAttemptsMax));
+  AE_ASSIGN(retry.max_attempts, count_at(value, field::max_attempts, kMaxAttemptsMax));
   AE_ASSIGN(retry.initial_backoff, duration_at(value, "initial_backoff", Duration(0)));
   AE_ASSIGN(retry.max_backoff, duration_at(value, "max_backoff", Duration(0)));
   const Value& multiplier = value["multiplier"];
@@ -115,14 +115,14 @@ Status read_records(const Value& value, ToolPolicy& tool) {
 }
 
 Result<Template> read_change(const Value& value) {
-  AE_TRY(only_keys(value, {"type", "id", "op", "version", "etag", "ref"}));
+  AE_TRY(only_keys(value, {"type", "id", "op", field::version, field::etag, "ref"}));
   for (const std::string_view key : {"type", "id", "op"}) {
     if (value.find(key) == nullptr) return fail(Code::plan_invalid, "without " + quoted(key));
   }
   AE_ASSIGN(Template change, template_of(value, "changes"));
   if (change.is_constant()) return change;
   for (const std::string& root : change.roots().roots) {
-    if (root != "args" && root != "call" && root != "result") {
+    if (root != "args" && root != "call" && root != field::result) {
       return fail(Code::plan_invalid,
                   "reads " + quoted("." + root) + ", which is not available here");
     }
@@ -151,7 +151,7 @@ Status read_changes(const Value& value, ToolPolicy& tool) {
   AE_TRY(only_keys(*verify, {field::by, "mode"}));
   constexpr std::string_view kKinds[] = {
       "http_etag", "http_last_modified", "http_json", "file", "git_ref", "github", "sql"};
-  AE_ASSIGN(tool.verified_by, text_at(*verify, "by"));
+  AE_ASSIGN(tool.verified_by, text_at(*verify, field::by));
   if (std::ranges::find(kKinds, tool.verified_by) == std::end(kKinds)) {
     return fail(Code::plan_invalid, "`by` has no such value");
   }
@@ -169,16 +169,16 @@ Result<std::optional<Schema>> schema_at(const Value& value, std::string_view key
 }
 
 Result<ToolPolicy> read_tool(std::string_view name, const Value& value) {
-  AE_TRY(only_keys(value, {"effect",        "on_in_doubt",   "timeout",  "grace",
-                           "dedupe_window", "retry",         "version",  "description",
-                           "args_schema",   "result_schema", "approval", "approval_expires",
-                           "probe",         "compensate",    "changes",  "verify",
-                           "provider",      "price",         "rules",    "capabilities",
-                           "ask_expires",   "local",         "records"}));
+  AE_TRY(only_keys(value, {"effect",        "on_in_doubt",     "timeout",      "grace",
+                           "dedupe_window", "retry",           field::version, "description",
+                           "args_schema",   "result_schema",   "approval",     "approval_expires",
+                           "probe",         field::compensate, "changes",      "verify",
+                           "provider",      "price",           "rules",        "capabilities",
+                           "ask_expires",   "local",           "records"}));
   ToolPolicy tool;
   tool.name = name;
   if (value.find("description") != nullptr) AE_TRY(text_at(value, "description"));
-  AE_ASSIGN(tool.version, text_at(value, "version"));
+  AE_ASSIGN(tool.version, text_at(value, field::version));
   if (tool.version.size() != 16 || !from_hex(tool.version)) {
     return fail(Code::plan_invalid, "`version` must be 16 hex digits");
   }
@@ -248,7 +248,7 @@ Result<SideCall> read_side_call(const Value& value, Keys keys, Keys args_read) {
       return fail(Code::plan_invalid, "`happened` must be one ${ … }");
     }
     AE_ASSIGN(side.happened, template_of(value["happened"], "happened"));
-    AE_TRY(reads_only(side.happened, {"args", "call", "result"}));
+    AE_TRY(reads_only(side.happened, {"args", "call", field::result}));
   }
   return side;
 }
@@ -261,8 +261,9 @@ class Compiler {
 
   Status run() {
     const Value& graph = plan_.task_graph;
-    AE_TRY(only_keys(graph, {"schema", "nodes", "output", "deadline", "max_attempts", "tools",
-                             "versions", "confirm", "budget", "grants", "conditions"}));
+    AE_TRY(
+        only_keys(graph, {"schema", "nodes", "output", field::deadline, field::max_attempts,
+                          "tools", "versions", "confirm", field::budget, "grants", "conditions"}));
     if (!(graph["schema"] == Value(1))) {
       return fail(Code::plan_invalid, "`schema` must be 1: this version reads no other");
     }
@@ -277,7 +278,7 @@ class Compiler {
     AE_TRY(link_nodes(graph["nodes"]));
     AE_TRY(check_references());
     if (graph.find(field::deadline) != nullptr) {
-      AE_ASSIGN(plan_.deadline, duration_at(graph, "deadline", std::chrono::milliseconds(1)));
+      AE_ASSIGN(plan_.deadline, duration_at(graph, field::deadline, std::chrono::milliseconds(1)));
     }
     if (const Value* versions = graph.find("versions")) {
       AE_TRY(only_keys(*versions, {"policy"}));
@@ -289,7 +290,7 @@ class Compiler {
       plan_.versions = policy == "strict" ? VersionPolicy::strict : VersionPolicy::route;
     }
     if (graph.find(field::max_attempts) != nullptr) {
-      AE_ASSIGN(plan_.max_attempts, count_at(graph, "max_attempts", kMaxAttemptsMax));
+      AE_ASSIGN(plan_.max_attempts, count_at(graph, field::max_attempts, kMaxAttemptsMax));
     }
     if (const Value* budget = graph.find(field::budget)) {
       AE_ASSIGN(plan_.budget, limits_of(*budget));
@@ -357,7 +358,7 @@ class Compiler {
       }
     }
     if (compensate) {
-      auto side = read_side_call(*compensate, {"tool", "args"}, {"args", "call", "result"});
+      auto side = read_side_call(*compensate, {"tool", "args"}, {"args", "call", field::result});
       if (!side) return std::unexpected(std::move(side).error().with_context("`compensate`"));
       tool.compensate = *std::move(side);
       AE_ASSIGN(tool.compensate->tool, find_side_tool(*compensate));
@@ -418,8 +419,9 @@ class Compiler {
   }
 
   Status read_node(const Value& value, Node& node) {
-    AE_ASSIGN(const std::size_t kind,
-              required_word_at(value, "kind", {"tool", "wait", "map", "llm", "loop", "planner"}));
+    AE_ASSIGN(
+        const std::size_t kind,
+        required_word_at(value, field::kind, {"tool", "wait", "map", "llm", "loop", "planner"}));
     node.kind = static_cast<NodeKind>(kind);
     AE_ASSIGN(const std::size_t on_error, word_at(value, "on_error", {"fail", "continue"}));
     node.continue_on_error = on_error == 1;
@@ -429,28 +431,28 @@ class Compiler {
     }
     switch (node.kind) {
       case NodeKind::tool:
-        AE_TRY(only_keys(value, {"id", "kind", "tool", "args", "needs", "when", "on_error"}));
+        AE_TRY(only_keys(value, {"id", field::kind, "tool", "args", "needs", "when", "on_error"}));
         return read_call(value, node);
       case NodeKind::llm:
-        AE_TRY(only_keys(value,
-                         {"id", "kind", "tool", "args", "repair", "needs", "when", "on_error"}));
+        AE_TRY(only_keys(
+            value, {"id", field::kind, "tool", "args", "repair", "needs", "when", "on_error"}));
         AE_TRY(read_call(value, node));
         if (value.find("repair") != nullptr) {
           AE_ASSIGN(node.loop, read_repair_loop(value));
         }
         return {};
       case NodeKind::wait:
-        AE_TRY(only_keys(value, {"id", "kind", "wait", "needs", "when", "on_error"}));
+        AE_TRY(only_keys(value, {"id", field::kind, "wait", "needs", "when", "on_error"}));
         return read_wait(value["wait"], node);
       case NodeKind::map:
-        AE_TRY(only_keys(value, {"id", "kind", "over", "as", "max_parallel", "on_item_error", "do",
-                                 "needs", "when", "on_error"}));
+        AE_TRY(only_keys(value, {"id", field::kind, "over", "as", "max_parallel", "on_item_error",
+                                 "do", "needs", "when", "on_error"}));
         return read_map(value, node);
       case NodeKind::loop:
-        AE_TRY(only_keys(value, {"id", "kind", "loop", "needs", "when", "on_error"}));
+        AE_TRY(only_keys(value, {"id", field::kind, "loop", "needs", "when", "on_error"}));
         return read_model_node(value["loop"], node, &read_loop);
       case NodeKind::planner:
-        AE_TRY(only_keys(value, {"id", "kind", "planner"}));
+        AE_TRY(only_keys(value, {"id", field::kind, "planner"}));
         if (node.index > 0) return fail(Code::plan_invalid, "a planner comes first");
         return read_model_node(value["planner"], node, &read_planner);
     }
@@ -510,17 +512,17 @@ class Compiler {
               required_word_at(value, "type", {"timer", "signal", "webhook", "human", "message"}));
     node.wait_type = kTypes[type];
     if (node.wait_type == WaitType::timer) {
-      AE_TRY(only_keys(value, {"type", "for", "until"}));
+      AE_TRY(only_keys(value, {"type", "for", field::until}));
       AE_ASSIGN(node.wait_for, template_at(value, "for"));
-      AE_ASSIGN(node.wait_until, template_at(value, "until"));
+      AE_ASSIGN(node.wait_until, template_at(value, field::until));
       if (node.wait_for.has_value() == node.wait_until.has_value()) {
         return fail(Code::plan_invalid, "a timer has either `for` or `until`");
       }
       return check_timer(value, node);
     }
     if (node.wait_type == WaitType::message) {
-      AE_TRY(only_keys(value, {"type", "channel", "expires", "on_expire"}));
-      AE_ASSIGN(node.wait_channel, template_at(value, "channel"));
+      AE_TRY(only_keys(value, {"type", field::channel, "expires", "on_expire"}));
+      AE_ASSIGN(node.wait_channel, template_at(value, field::channel));
       if (value.text(field::channel).empty()) {
         return fail(Code::plan_invalid, "`channel` must be a string that is not empty");
       }
@@ -644,7 +646,7 @@ class Compiler {
     if (part == nullptr || part->is_constant()) return {};
     const ExprRoots& read = part->roots();
     for (const std::string& root : read.roots) {
-      if (root == "input" || root == "job" || root == "steps") continue;
+      if (root == field::input || root == "job" || root == "steps") continue;
       if (per_item && (root == "item" || root == "index" || root == node.as)) continue;
       return node_error(node, " reads " + quoted("." + root) + ", which is not available here");
     }
@@ -675,7 +677,7 @@ class Compiler {
     AE_ASSIGN(plan_.output, template_at(graph, "output"));
     if (!plan_.output || plan_.output->is_constant()) return {};
     for (const std::string& root : plan_.output->roots().roots) {
-      if (root != "input" && root != "job" && root != "steps") {
+      if (root != field::input && root != "job" && root != "steps") {
         return fail(Code::plan_invalid,
                     "`output` reads `." + root + "`, which is not available here");
       }
@@ -754,8 +756,8 @@ bool is_name(std::string_view text) {
 }
 
 bool is_item_name(std::string_view text) {
-  constexpr std::string_view kReservedNames[] = {field::input, "steps", "job",    "index",
-                                                 "args",       "call",  "result", "env"};
+  constexpr std::string_view kReservedNames[] = {field::input, "steps", "job",         "index",
+                                                 "args",       "call",  field::result, "env"};
   return is_name(text) && text.find('-') == text.npos &&
          std::ranges::find(kReservedNames, text) == std::end(kReservedNames);
 }

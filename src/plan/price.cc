@@ -59,12 +59,12 @@ Result<std::uint64_t> price_from_text(std::string_view decimal) {
 Result<Price> price_of(const Value& value) {
   if (!value.is_object()) return fail(Code::plan_invalid, "`price` is not an object");
   for (const auto& [key, amount] : value.members()) {
-    if (key != "input" && key != "output" && key != "cached") {
+    if (key != field::input && key != "output" && key != "cached") {
       return fail(Code::plan_invalid, "`price` has the unknown member `" + key + "`");
     }
   }
   Price price;
-  AE_ASSIGN(price.input, amount_at(value, "input"));
+  AE_ASSIGN(price.input, amount_at(value, field::input));
   AE_ASSIGN(price.output, amount_at(value, "output"));
   if (value.find("cached") != nullptr) {
     AE_ASSIGN(price.cached, amount_at(value, "cached"));

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kRedactTries = 8;
 // The field name of a job's blind.
-constexpr std::string_view kBlind = "blind";
+constexpr std::string_view kBlind = field::blind;
 
 std::string join_names(const std::vector<std::string>& names) {
   std::string text;
@@ -181,7 +181,7 @@ class RedactionBuilder {
 
   // An event of a newer version may name a call with the same fields.
   void add_unknown(const UnknownEvent& event) {
-    for (const char* name : {field::invocation_id, "result_of"}) {
+    for (const char* name : {field::invocation_id, field::result_of}) {
       const std::string invocation(event.payload.text(name));
       if (!invocation.empty()) invocations_.insert(invocation);
     }

@@ -23,9 +23,10 @@ constexpr std::string_view kNoValue =
 
 // Set by the runtime, or names of parts of the plan: one entry covers all of them.
 constexpr auto kNames = std::to_array<std::string_view>(
-    {field::agent, "approval_id", "attempt_id", "command_id", "effect_id", "execution_version",
-     "external_key", "input_ref", "llm_model", "llm_provider", "node_id", "planned_by",
-     "planner_version", "tool_name", "worker_id"});
+    {field::agent, field::approval_id, field::attempt_id, field::command_id, field::effect_id,
+     field::execution_version, field::external_key, field::input_ref, field::llm_model,
+     field::llm_provider, field::node_id, field::planned_by, field::planner_version,
+     field::tool_name, field::worker_id});
 
 bool is_text(FieldKind kind, std::string_view name) {
   const bool text = kind == FieldKind::text || kind == FieldKind::json || kind == FieldKind::error;

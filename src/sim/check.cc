@@ -8,10 +8,12 @@
 #include <span>
 
 #include "engine/heart/recorded_value.h"
+#include "inspect/request_kind.h"
 #include "inspect/requests_view.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/decisions.h"
 #include "log/field_names.h"
 #include "runtime/runtime.h"
 #include "sim/checker.h"
@@ -79,7 +81,7 @@ bool answers_confirmation(const JobEvidence& e, const engine::ControlRequest& re
   const auto* const signal = request.as<engine::SignalRequest>();
   if (signal == nullptr || signal->approval.empty()) return false;
   return std::ranges::any_of(e.events, [&](const Event& event) {
-    return decision_of(event, "confirmation") && step_of(event) == signal->approval;
+    return decision_of(event, ConfirmationRequested::kKind) && step_of(event) == signal->approval;
   });
 }
 
@@ -213,13 +215,14 @@ void row_is_a_copy(const JobEvidence& e, Checker& checker) {
 
 // Lists of requests read only the jobs whose rows have the kind.
 void row_has_open_requests(const JobEvidence& e, Checker& checker) {
+  using engine::RequestKind;
   constexpr std::pair<std::string_view, store::PendingKinds> kKinds[] = {
-      {"call", store::pending::call},
-      {"wait", store::pending::wait},
-      {"question", store::pending::question},
-      {"confirmation", store::pending::confirmation},
-      {"unknown_outcome", store::pending::unknown_outcome},
-      {field::budget, store::pending::budget}};
+      {to_text(RequestKind::call), store::pending::call},
+      {to_text(RequestKind::wait), store::pending::wait},
+      {to_text(RequestKind::question), store::pending::question},
+      {to_text(RequestKind::confirmation), store::pending::confirmation},
+      {to_text(RequestKind::unknown_outcome), store::pending::unknown_outcome},
+      {to_text(RequestKind::budget), store::pending::budget}};
   for (const Value& request : engine::requests_view(e.state)) {
     for (const auto& [name, kind] : kKinds) {
       if (request.text(field::kind) != name) continue;
@@ -372,7 +375,7 @@ void unknown_outcome_is_never_guessed(const JobEvidence& e, Checker& checker) {
       if (before && !before->definite) {
         bool allowed = false;
         for (const Event& event : e.events) {
-          const auto* decision = decision_of(event, field::in_doubt);
+          const auto* decision = decision_of(event, OutcomeDecided::kKind);
           allowed = allowed || (decision && event.seq > before->seq && event.seq < t.seq &&
                                 step_of(event) == call.step && decision->state == "not_happened");
         }
@@ -539,7 +542,7 @@ void timers_fire_late_and_once(const JobEvidence& e, Checker& checker) {
   for (const Event& event : e.events) {
     // The wall time was raised, so its timer may fire again.
     const auto raised = decision_as<BudgetRaised>(event);
-    if (raised && !raised->limits["wall"].is_null()) fired.erase(field::budget);
+    if (raised && !raised->limits["wall"].is_null()) fired.erase(std::string(engine::kWallTimer));
     const auto* timer = as<TimerFired>(event);
     if (!timer) continue;
     checker.fail_if(!fired.insert(timer->effect_id).second, timer->effect_id + " fired twice");

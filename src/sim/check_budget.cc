@@ -1,5 +1,6 @@
 // The rules about budgets: each declared call has room for its reservation, its usage is counted,
 // and only users raise limits. Counts the log independently of the engine.
+#include "log/decisions.h"
 #include "plan/budget.h"
 
 #include <map>
@@ -45,8 +46,8 @@ class UsageCounter {
     } else if (const auto* command = as<CommandCommitted>(event)) {
       committed(*command);
     } else if (const auto* timer = as<TimerFired>(event)) {
-      wall_passed_ = wall_passed_ || timer->effect_id == "budget";
-    } else if (const auto* decision = decision_of(event, "budget")) {
+      wall_passed_ = wall_passed_ || timer->effect_id == engine::kWallTimer;
+    } else if (const auto* decision = decision_of(event, BudgetExceeded::kKind)) {
       decided(event, *decision);
     }
   }
@@ -232,7 +233,7 @@ void raises_are_kept(const JobEvidence& e, Checker& checker) {
     if (!ack->request.is<engine::BudgetRequest>() || ack->answer["raised"] != Value(true)) continue;
     bool found = false;
     for (const Event& event : e.events) {
-      const auto* raise = decision_of(event, "budget");
+      const auto* raise = decision_of(event, BudgetRaised::kKind);
       found = found || (raise && or_empty(raise->by) == ack->request.by);
     }
     checker.fail_if(!found, ack->request.id + " was accepted and is nowhere");

@@ -5,9 +5,12 @@
 #include <optional>
 #include <set>
 
+#include "inspect/request_kind.h"
 #include "inspect/view.h"
 #include "json/json.h"
+#include "log/decisions.h"
 #include "log/field_names.h"
+#include "log/park_until.h"
 #include "sim/checker.h"
 
 namespace ae::sim {
@@ -76,7 +79,7 @@ class ConfirmationWalker {
     } else if (const auto* checked = as<ConfirmationChecked>(event)) {
       const auto resource = resources.find(or_empty(checked->resource_id));
       if (resource != resources.end()) resource->second.was_verified = true;
-    } else if (const auto* decision = decision_of(event, "confirmation")) {
+    } else if (const auto* decision = decision_of(event, ConfirmationRequested::kKind)) {
       decided(*decision, step);
     } else if (const auto* plan = as<PlanGenerated>(event)) {
       if (plan->carried.is_array()) remove_carried(plan->carried);
@@ -140,8 +143,9 @@ class VerifierCheckWalker final : public ConfirmationWalker {
   // True if no new work begins after this event. Calls with an unknown outcome that can be undone
   // may be retried.
   bool begins_end(const Event& event) const {
-    if (const auto* timer = as<TimerFired>(event)) return timer->effect_id == "deadline";
-    if (const auto* decision = decision_of(event, "confirmation")) {
+    if (const auto* timer = as<TimerFired>(event))
+      return timer->effect_id == engine::kDeadlineTimer;
+    if (const auto* decision = decision_of(event, ConfirmationRequested::kKind)) {
       // "fail" is an operator's answer, "failed" the end after a strict mismatch.
       return or_empty(decision->state).starts_with("fail");
     }
@@ -235,7 +239,7 @@ class ConsequenceWalker final : public ConfirmationWalker {
  private:
   void check_event(const Event& event) override {
     if (const auto* check = as<ConfirmationChecked>(event)) return checked(*check);
-    const auto* decision = decision_of(event, "confirmation");
+    const auto* decision = decision_of(event, ConfirmationRequested::kKind);
     if (!decision) return;
     const std::string_view state = or_empty(decision->state);
     if (state == "checked") return consequence();
@@ -267,7 +271,7 @@ class ConsequenceWalker final : public ConfirmationWalker {
     std::size_t next = index_ + 1;
     const auto state_at = [&](std::size_t i) {
       const auto* decision =
-          i < e_.events.size() ? decision_of(e_.events[i], "confirmation") : nullptr;
+          i < e_.events.size() ? decision_of(e_.events[i], ConfirmationRequested::kKind) : nullptr;
       return decision ? std::string_view(or_empty(decision->state)) : std::string_view();
     };
     while (state_at(next) == "requested") {
@@ -288,7 +292,8 @@ class ConsequenceWalker final : public ConfirmationWalker {
 
   void parks(std::size_t next) {
     const auto* park = next < e_.events.size() ? as<JobParked>(e_.events[next]) : nullptr;
-    const bool parked = park && park->until == (raises_mismatch_ ? "confirmation" : "resume");
+    const bool parked =
+        park && park->until == (raises_mismatch_ ? park_until::kConfirmation : park_until::kResume);
     checker_.fail_if(!parked, at_ + "somebody is asked, and the job does not rest");
     checker_.mark("confirm.asked");
     if (!parked) return;
@@ -298,7 +303,8 @@ class ConsequenceWalker final : public ConfirmationWalker {
     if (!state) return checker_.fail(at_ + state.error().message);
     std::set<std::string> listed;
     for (const Value& one : engine::approvals_view(*state)) {
-      if (one.text(field::kind) == "confirmation") listed.emplace(one.text(field::step_id));
+      if (one.text(field::kind) == to_text(engine::RequestKind::confirmation))
+        listed.emplace(one.text(field::step_id));
     }
     checker_.fail_if(listed != raises_,
                      at_ + "the approvals list other steps than are asked about");
@@ -337,7 +343,7 @@ void answers_are_kept(const JobEvidence& e, Checker& checker) {
   for (const Ack* ack : e.acks) {
     if (!answers_confirmation(e, ack->request)) continue;
     const bool found = std::ranges::any_of(e.events, [&](const Event& event) {
-      const auto* answer = decision_of(event, "confirmation");
+      const auto* answer = decision_of(event, ConfirmationRequested::kKind);
       return answer && or_empty(answer->by) == ack->request.by;
     });
     checker.fail_if(!found, ack->request.id + " was accepted and is nowhere");

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "json/json.h"
+#include "log/decisions.h"
 #include "log/field_names.h"
 #include "sim/checker.h"
 
@@ -56,7 +57,7 @@ class CommandWalker {
       command.opening = opening_;
     } else if (const auto* finish = as<ToolInvocationFinished>(event)) {
       if (!finish->late) finished(command, *finish);
-    } else if (const auto* decision = decision_of(event, "in_doubt")) {
+    } else if (const auto* decision = decision_of(event, OutcomeDecided::kKind)) {
       decided(command, or_empty(decision->state));
     } else if (event.type == EventType::command_committed) {
       command.committed = true;

@@ -5,7 +5,9 @@
 #include <set>
 
 #include "json/json.h"
+#include "log/decisions.h"
 #include "log/field_names.h"
+#include "log/park_until.h"
 #include "sim/checker.h"
 
 namespace ae::sim {
@@ -25,7 +27,7 @@ class Approvals {
   explicit Approvals(Checker& checker) : checker_(checker) {}
 
   void apply(const Event& event) {
-    if (const auto* decision = decision_of(event, "approval"))
+    if (const auto* decision = decision_of(event, ApprovalRequested::kKind))
       return apply_decision(event, *decision);
     if (const auto* completed = as<WaitCompleted>(event)) return apply_completion(*completed);
     if (const auto* call = as<ToolInvocationStarted>(event)) apply_call(event, *call);
@@ -366,7 +368,7 @@ void pauses_are_kept(const JobEvidence& e, Checker& checker) {
     bool other = pause && ack->answer["paused"] == Value(true) &&
                  std::ranges::any_of(e.events, [](const Event& event) {
                    const auto* park = as<JobParked>(event);
-                   return park && park->until == "resume" && park->reason != "paused";
+                   return park && park->until == park_until::kResume && park->reason != "paused";
                  });
     for (const auto& [id, requested] : e.requested) {
       other = other || (requested.request.body.index() == ack->request.body.index() &&
@@ -387,7 +389,7 @@ void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
         pause_requested = !std::get<JobPauseRequested>(event.body).withdrawn.has_value();
         break;
       case EventType::job_parked:
-        parked = std::get<JobParked>(event.body).until == "resume";
+        parked = std::get<JobParked>(event.body).until == park_until::kResume;
         if (parked) checker.mark("paused");
         break;
       case EventType::job_resumed:
@@ -401,7 +403,7 @@ void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
                         at + ": something starts while the job is to rest");
         break;
       case EventType::timer_fired:
-        if (std::get<TimerFired>(event.body).effect_id == "deadline") {
+        if (std::get<TimerFired>(event.body).effect_id == engine::kDeadlineTimer) {
           pause_requested = parked = false;
         } else {
           checker.fail_if(parked, at + ": a timer fires while the job rests");

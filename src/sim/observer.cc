@@ -7,6 +7,7 @@
 #include "engine/heart/ingest.h"
 #include "engine/heart/side_record.h"
 #include "json/json.h"
+#include "log/park_until.h"
 
 namespace ae::sim {
 namespace {
@@ -188,7 +189,7 @@ void Observer::apply_event(const JobId& job, ObservedJob& observed, const Event&
       return apply_decision(observed, event);
     case EventType::job_parked: {
       const auto& park = std::get<JobParked>(event.body);
-      observed.paused = park.until == "resume";
+      observed.paused = park.until == park_until::kResume;
       observed.parked = park.reason;
       return;
     }

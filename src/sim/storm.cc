@@ -347,7 +347,7 @@ void Storm::fork(const runtime::ForkRequest& request, const SimPlan& plan, int d
     again.repeat_all = random_.one_in(3);
     for (const Value& effect : repeated) {
       const bool by_key = effect[field::idempotency_key].is_string() && random_.one_in(2);
-      again.repeat.emplace_back(effect.text(by_key ? "idempotency_key" : "step_id"));
+      again.repeat.emplace_back(effect.text(by_key ? field::idempotency_key : field::step_id));
     }
     fork(again, plan, depth);
   });

@@ -53,9 +53,9 @@ std::optional<std::string> Registry::key_created(const Value& entry) {
              .created_by = std::string(entry.text(field::by)),
              .revoked_by = {}};
   const auto hash = hash_from_hex(detail.text("hash"));
-  const auto at = instant_in(entry, "at");
+  const auto at = instant_in(entry, field::at);
   const Value* const expires = detail.find(field::expires_at);
-  key.expires_at = instant_in(detail, "expires_at");
+  key.expires_at = instant_in(detail, field::expires_at);
   if (!is_short(key.id) || !is_short(key.role) || !hash || !at) return "it is not a key";
   if (expires != nullptr && !expires->is_null() && !key.expires_at) {
     return "the expiry of this key is invalid";
@@ -73,7 +73,7 @@ std::optional<std::string> Registry::key_revoked(const Value& entry) {
   ApiKey& key = found->second;
   if (key.revoked_at) return std::nullopt;
   // Revoked regardless of the time in the entry.
-  key.revoked_at = instant_in(entry, "at").value_or(key.created_at);
+  key.revoked_at = instant_in(entry, field::at).value_or(key.created_at);
   key.revoked_by = entry.text(field::by);
   return std::nullopt;
 }
@@ -85,7 +85,7 @@ std::optional<std::string> Registry::agent_registered(const Value& entry) {
                        .definition = detail["definition"],
                        .registered_at = {},
                        .by = std::string(entry.text(field::by))};
-  const auto at = instant_in(entry, "at");
+  const auto at = instant_in(entry, field::at);
   if (!is_short(version.name) || !hash_from_hex(version.plan_hash) || !at ||
       !version.definition.is_object()) {
     return "it is not an agent";

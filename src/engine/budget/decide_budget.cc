@@ -3,6 +3,7 @@
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
 #include "engine/heart/policy.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
 
@@ -88,7 +89,8 @@ void Decider::park_for_budget() {
   }
   const std::string name = "budget/" + std::to_string(s_.seq);
   emit(decision_event(exceeded, {.decision_id = decision_at(s_, name)}));
-  emit(JobParked{.reason = std::string(code_name(Code::budget_exceeded)), .until = "budget"});
+  emit(JobParked{.reason = std::string(code_name(Code::budget_exceeded)),
+                 .until = park_until::kBudget});
   decision_.exceeded = exceeded_limits_;
   decision_.release = true;
 }

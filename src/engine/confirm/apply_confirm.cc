@@ -3,6 +3,7 @@
 
 #include "engine/confirm/confirm.h"
 #include "engine/state/applier.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
 
@@ -130,11 +131,12 @@ Status Applier::confirmation_failed(const Step& step, std::string message) {
 
 // Does a resume end this park?
 bool Applier::may_resume() const {
-  if (s_.parked_until == "resume" || s_.parked_until == "version") return true;
-  if (s_.parked_until == "budget") return !s_.budget.exceeded || s_.ending;
+  if (s_.parked_until == park_until::kResume || s_.parked_until == park_until::kVersion)
+    return true;
+  if (s_.parked_until == park_until::kBudget) return !s_.budget.exceeded || s_.ending;
   // The unknown outcome does not block the end of the job: its resolve wait stays open meanwhile.
-  if (s_.parked_until == "resolve") return s_.ending && !s_.awaits_operator_before_end();
-  return s_.parked_until == "confirmation" &&
+  if (s_.parked_until == park_until::kResolve) return s_.ending && !s_.awaits_operator_before_end();
+  return s_.parked_until == park_until::kConfirmation &&
          (s_.escalated == 0 || s_.ending || s_.parked_reason == kVerifierUnreachable);
 }
 

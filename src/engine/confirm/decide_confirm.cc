@@ -12,6 +12,7 @@
 #include "engine/heart/decider.h"
 #include "engine/state/view_values.h"
 #include "log/field_names.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
 namespace {
@@ -184,9 +185,10 @@ void Decider::escalate(const std::vector<std::string>& keys) {
   }
   // `resume` repeats the checks; a mismatch needs an operator's answer.
   if (mismatch) {
-    emit(JobParked{.reason = "replay_verification_human_required", .until = "confirmation"});
+    emit(JobParked{.reason = "replay_verification_human_required",
+                   .until = park_until::kConfirmation});
   } else {
-    emit(JobParked{.reason = std::string(kVerifierUnreachable), .until = "resume"});
+    emit(JobParked{.reason = std::string(kVerifierUnreachable), .until = park_until::kResume});
   }
   decision_.release = true;
 }

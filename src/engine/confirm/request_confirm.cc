@@ -74,7 +74,8 @@ Result<AppliedRequest> apply_answer(const State& state, const ControlRequest& re
                                   {field::resolution, answer.resolution},
                                   {field::step_id, step.id.text}});
   if (last && answer.resolution == "accept" && !state.awaits_confirmation()) {
-    applied.answer = applied.answer.with("next", action("resume", {{"job_id", state.job.text}}));
+    applied.answer =
+        applied.answer.with("next", action(act::kResume, {{"job_id", state.job.text}}));
   }
   return applied;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -84,7 +85,7 @@ class ForkBuilder {
   void flush_event_if_full(std::size_t bytes);
   void flush_event();
   std::vector<Value> effects() const;
-  std::string_view effect_state(const std::string& id, std::uint64_t first_seq) const;
+  std::optional<EffectState> effect_state(const std::string& id, std::uint64_t first_seq) const;
   void copy_creation_fields(const JobCreated& created);
 
   const State& now_;
@@ -507,44 +508,49 @@ Status ForkBuilder::import_node(const Node& node) {
   return import_step(step, &result, {}, {}, found != nullptr);
 }
 
-// The state of an effect of the origin; "" = it did not happen.
-std::string_view ForkBuilder::effect_state(const std::string& id, std::uint64_t first_seq) const {
+// The state of an effect of the origin; nullopt = it did not happen.
+std::optional<EffectState> ForkBuilder::effect_state(const std::string& id,
+                                                     std::uint64_t first_seq) const {
+  using enum EffectState;
+  const auto committed_if = [](bool success) {
+    return success ? std::optional(committed) : std::nullopt;
+  };
   const auto known = now_.by_id.find(StepId(id));
   if (known != now_.by_id.end()) {
     const Step& step = now_.steps[known->second];
-    if (step.role != Role::node) return "";  // a compensation is listed with the step that it undid
-    if (step.result_type == ResultType::compensated) return "undone";
+    if (step.role != Role::node) return {};  // a compensation is listed with the step that it undid
+    if (step.result_type == ResultType::compensated) return undone;
     const bool undo_unknown = step.undo != kNoStep && now_.may_have_happened(now_.steps[step.undo]);
-    if (undo_unknown) return "in_doubt";
+    if (undo_unknown) return in_doubt;
     if (now_.may_have_happened(step)) {
       const auto noted = now_.noted.find(now_.call_of(step).invocation.text);
-      if (noted == now_.noted.end()) return "in_doubt";
-      return noted->second.resolution == "happened" ? "committed" : "";
+      if (noted == now_.noted.end()) return in_doubt;
+      return committed_if(noted->second.resolution == "happened");
     }
     const bool success =
         step.call && !step.call->open && step.call->outcome == OutcomeKind::success;
-    return step.committed || success ? "committed" : "";
+    return committed_if(step.committed || success);
   }
   const auto left_unknown = [&](const State& state) {
     return std::ranges::any_of(state.earlier_unknown,
                                [&](const UnknownCall& call) { return call.step.text == id; });
   };
   // The fork lists it among its own unknown calls, or starts it again.
-  if (left_unknown(now_)) return left_unknown(then_) ? "" : "in_doubt";
+  if (left_unknown(now_)) return left_unknown(then_) ? std::nullopt : std::optional(in_doubt);
   // A later plan has no such step. The fork does not restart what was given up before it.
-  if (!then_.by_id.contains(StepId(id)) && first_seq <= then_.seq) return "";
-  const bool committed = std::ranges::any_of(events_, [&](const Event& event) {
+  if (!then_.by_id.contains(StepId(id)) && first_seq <= then_.seq) return {};
+  return committed_if(std::ranges::any_of(events_, [&](const Event& event) {
     const auto* done = as<CommandCommitted>(event);
     return done != nullptr && done->step_id.text == id;
-  });
-  return committed ? "committed" : "";
+  }));
 }
 
 std::vector<Value> ForkBuilder::effects() const {
   // Keys and seq are null for imports of the origin.
   struct OriginEffect {
     const StepId& step;
-    std::string_view node, tool, effect, state;
+    std::string_view node, tool, effect;
+    EffectState state;
     Value external_key, idempotency_key, seq;
   };
   std::vector<Value> all;
@@ -562,7 +568,7 @@ std::vector<Value> ForkBuilder::effects() const {
                                  {"item", item},
                                  {field::node_id, origin_effect.node},
                                  {"seq", origin_effect.seq},
-                                 {field::state, origin_effect.state},
+                                 {field::state, to_text(origin_effect.state)},
                                  {field::step_id, origin_effect.step.text},
                                  {"tool", origin_effect.tool}}));
   };
@@ -576,7 +582,7 @@ std::vector<Value> ForkBuilder::effects() const {
          .node = node.id,
          .tool = tool.name,
          .effect = to_text(tool.effect),
-         .state = "committed"});
+         .state = EffectState::committed});
   }
   for (const UnknownCall& call : now_.earlier_unknown) {
     const auto step = now_.by_id.find(call.step);  // also an import of the origin
@@ -585,7 +591,7 @@ std::vector<Value> ForkBuilder::effects() const {
          .node = call.node_id,
          .tool = call.tool,
          .effect = to_text(now_.tool_of(now_.steps[step->second]).effect),
-         .state = "in_doubt",
+         .state = EffectState::in_doubt,
          .external_key = call.external_key.text,
          .idempotency_key = call.key.text});
   }
@@ -593,13 +599,13 @@ std::vector<Value> ForkBuilder::effects() const {
     const auto* call = as<ToolInvocationStarted>(event);
     if (call == nullptr || call->try_no != 1) continue;
     if (call->effect_class == "read" || imported_.contains(call->step_id.text)) continue;
-    const std::string_view state = effect_state(call->step_id.text, event.seq);
-    if (state.empty()) continue;
+    const auto state = effect_state(call->step_id.text, event.seq);
+    if (!state) continue;
     add({.step = call->step_id,
          .node = call->node_id,
          .tool = call->tool_name,
          .effect = call->effect_class,
-         .state = state,
+         .state = *state,
          .external_key = call->external_key.text,
          .idempotency_key = call->idempotency_key.text,
          .seq = event.seq});

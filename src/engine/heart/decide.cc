@@ -7,6 +7,7 @@
 #include "engine/heart/decider.h"
 #include "engine/heart/features.h"
 #include "json/json.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
 
@@ -280,7 +281,8 @@ EventBody running_event(const AttemptId& attempt, std::uint64_t epoch, std::stri
 }
 
 EventBody paused_event(std::string_view reason) {
-  return JobParked{.reason = std::string(reason.empty() ? "paused" : reason), .until = "resume"};
+  return JobParked{.reason = std::string(reason.empty() ? "paused" : reason),
+                   .until = park_until::kResume};
 }
 
 EventBody requeued_event(std::string_view reason, std::optional<Instant> not_before) {

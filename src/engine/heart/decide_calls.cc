@@ -301,7 +301,8 @@ void Decider::handle_unknown_outcome(const Step& step) {
         step, code_name(Code::invocation_in_doubt),
         "the call may have happened (" + call.error.code + "); the tool says on_in_doubt: fail");
   }
-  open_resolve_wait(step, call.error.code.empty() ? "unknown" : call.error.code);
+  open_resolve_wait(step,
+                    call.error.code.empty() ? to_text(OutcomeKind::unknown) : call.error.code);
 }
 
 void Decider::open_resolve_wait(const Step& step, std::string_view reason) {
@@ -378,7 +379,7 @@ bool Decider::may_repeat(const Step& step) const {
 // Closes a try whose outcome never arrived.
 void Decider::finish_as_unknown(const Step& step, std::string_view source) {
   ToolInvocationFinished event{.invocation_id = step.call->id,
-                               .outcome = "unknown",
+                               .outcome = to_text(OutcomeKind::unknown),
                                .step_id = step.id,
                                .try_no = step.call->try_no};
   if (!source.empty()) event.source = source;

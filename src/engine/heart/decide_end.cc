@@ -1,6 +1,7 @@
 // How a job ends (SPEC §7), and how it becomes idle while it waits.
 #include "engine/heart/decider.h"
 #include "log/field_names.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
 namespace {
@@ -111,7 +112,7 @@ void Decider::end_job(const Ending& ending) {
     if (!context_.owned && context_.now < step.call->deadline) {
       // No worker would continue an idle job.
       if (s_.status == JobStatus::parked &&
-          (s_.parked_until != "resolve" || !s_.awaits_operator_before_end())) {
+          (s_.parked_until != park_until::kResolve || !s_.awaits_operator_before_end())) {
         emit(JobResumed{.by = "runtime"});
       }
       return decide_again_at(step.call->deadline);
@@ -217,8 +218,8 @@ void Decider::become_idle() {
       std::ranges::all_of(s_.waits, [](const auto& entry) { return entry.second.resolve; });
   decision_.release = true;
   if (all_resolve) {
-    emit(
-        JobParked{.reason = std::string(code_name(Code::invocation_in_doubt)), .until = "resolve"});
+    emit(JobParked{.reason = std::string(code_name(Code::invocation_in_doubt)),
+                   .until = park_until::kResolve});
     return;
   }
   std::vector<Value> waits;

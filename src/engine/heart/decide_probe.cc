@@ -78,7 +78,8 @@ void Decider::record_probe_result(const Step& probe, const Value& result) {
                                  {.at = context_.now,
                                   .by = "probe",
                                   .decision_id = decision_id_of(
-                                      probed, "in_doubt" + std::to_string(probed.call->try_no)),
+                                      probed, std::string(OutcomeDecided::kKind) +
+                                                  std::to_string(probed.call->try_no)),
                                   .state = resolution}));
   if (!happened) return;
   emit_changes(probed, result);

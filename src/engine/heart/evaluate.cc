@@ -36,7 +36,7 @@ class PlanScope : public ExprScope {
         index_(static_cast<std::int64_t>(index)) {}
 
   const Value* root(std::string_view name) const override {
-    if (name == "input") return &state_.input;
+    if (name == field::input) return &state_.input;
     if (name == "job") return &state_.job_root;
     if (item_ && (name == "item" || (!as_.empty() && name == as_))) return item_;
     if (item_ && name == "index") return &index_;
@@ -85,7 +85,7 @@ class CallScope : public ExprScope {
   const Value* root(std::string_view name) const override {
     if (name == "args") return &args_;
     if (name == "call") return &call_;
-    return name == "result" ? &result_ : nullptr;
+    return name == field::result ? &result_ : nullptr;
   }
   const Value* step(std::string_view) const override { return nullptr; }
   Value steps() const override { return {}; }
@@ -333,13 +333,13 @@ std::optional<FailedField> failed_wait(const State& state, const Node& node, con
   if (auto found =
           check_field(node.wait_key, "key", !reused && node.wait_key && wait_key_of(state, node)))
     return found;
-  if (auto found =
-          check_field(node.wait_channel, "channel", node.wait_channel && channel_of(state, node))) {
+  if (auto found = check_field(node.wait_channel, field::channel,
+                               node.wait_channel && channel_of(state, node))) {
     return found;
   }
   const bool due = has_due && due_of(state, node, state.updated_at);
   if (auto found = check_field(node.wait_for, "for", due)) return found;
-  return check_field(node.wait_until, "until", due);
+  return check_field(node.wait_until, field::until, due);
 }
 
 }  // namespace

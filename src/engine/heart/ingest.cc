@@ -187,7 +187,7 @@ Result<AppliedRequest> apply_resolution(const State& state, const ControlRequest
   const bool fails = resolve.resolution == "fail";
   if ((happened || fails) && step.call && step.call->open) {  // a later result is late
     applied.events.emplace_back(ToolInvocationFinished{.invocation_id = step.call->id,
-                                                       .outcome = "unknown",
+                                                       .outcome = to_text(OutcomeKind::unknown),
                                                        .source = "person",
                                                        .step_id = step.id,
                                                        .try_no = step.call->try_no});

@@ -9,17 +9,17 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest&,
                                      const TimersRequest&, const DecisionContext& context) {
   AppliedRequest applied;
   if (is_terminal(state.status)) return applied;
-  const auto fired = [&](std::string effect, Instant due) {
+  const auto fired = [&](std::string_view effect, Instant due) {
     applied.events.emplace_back(TimerFired{
-        .due_at = due, .effect_id = std::move(effect), .value = Value(to_text(context.now))});
+        .due_at = due, .effect_id = std::string(effect), .value = Value(to_text(context.now))});
   };
   if (state.deadline && !state.deadline_fired && *state.deadline <= context.now) {
     // The job ends: its waits are cancelled, none of them fires.
-    fired("deadline", *state.deadline);
+    fired(kDeadlineTimer, *state.deadline);
   } else if (!state.ending && !state.is_paused()) {
     const Budget& budget = state.budget;
     if (budget.wall_until && !budget.wall_passed && *budget.wall_until <= context.now) {
-      fired("budget", *budget.wall_until);
+      fired(kWallTimer, *budget.wall_until);
     }
     for (const auto& [key, wait] : state.waits) {
       if (wait.due_at && *wait.due_at <= context.now) {

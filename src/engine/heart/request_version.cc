@@ -1,6 +1,7 @@
 // A request with the versions that a process offers: resumes jobs that wait
 // for them (SPEC §12, §6).
 #include "engine/heart/request.h"
+#include "log/park_until.h"
 
 namespace ae::engine {
 
@@ -13,7 +14,7 @@ Result<AppliedRequest> apply_request(const State& state, const ControlRequest& r
   const std::string by = request.by.empty() ? std::string(kRuntimeActor) : request.by;
   if (state.awaits_version()) {
     applied.events.emplace_back(JobResumed{.by = by});
-  } else if (state.parked_until == "resolve") {
+  } else if (state.parked_until == park_until::kResolve) {
     for (const std::string& key : unknown_calls_to_resend(state, context)) {
       const Wait& wait = state.waits.at(key);
       const Step& step = state.steps[wait.step];

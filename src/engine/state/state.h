@@ -26,6 +26,7 @@
 #include "json/value.h"
 #include "log/event.h"
 #include "log/outcome.h"
+#include "log/park_until.h"
 #include "plan/budget.h"
 #include "plan/model_calls.h"
 #include "plan/plan.h"
@@ -157,6 +158,7 @@ enum class ApprovalState : std::uint8_t {
   withdrawn,
   denied
 };
+std::string_view to_text(ApprovalState state);
 struct Approval {
   std::string id;  // 16 hex digits: the decision that requested it
   ApprovalState state = ApprovalState::requested;
@@ -370,6 +372,10 @@ inline constexpr std::string_view kProcessDied = "process_died";
 inline constexpr std::string_view kWornOut = "worn_out";
 inline constexpr std::uint32_t kProcessDeathsMax = 2;
 
+// The `effect_id` of the timer_fired of the job's deadline, and of the `wall` limit of its budget.
+inline constexpr std::string_view kDeadlineTimer = "deadline";
+inline constexpr std::string_view kWallTimer = "budget";
+
 class State {
  public:
   JobId job;
@@ -506,17 +512,23 @@ class State {
   bool may_have_changed(const Step& step) const;
   // Parked because a verification found a mismatch or could not be made. An operator answers.
   bool awaits_confirmation() const {
-    return status == JobStatus::parked && parked_until == "confirmation";
+    return status == JobStatus::parked && parked_until == park_until::kConfirmation;
   }
   // Parked because the budget is used up. Raising the budget ends the park.
-  bool awaits_budget() const { return status == JobStatus::parked && parked_until == "budget"; }
+  bool awaits_budget() const {
+    return status == JobStatus::parked && parked_until == park_until::kBudget;
+  }
   // Parked until a process offers its execution version (SPEC §12, strict).
-  bool awaits_version() const { return status == JobStatus::parked && parked_until == "version"; }
+  bool awaits_version() const {
+    return status == JobStatus::parked && parked_until == park_until::kVersion;
+  }
   // It killed or blocked the process that ran it as often as a job may. It runs again when an
   // operator resumes it.
   bool is_worn_out() const { return process_deaths >= kProcessDeathsMax; }
   // Parked by `pause`: only `resume`, a cancel or the deadline end the park.
-  bool is_paused() const { return status == JobStatus::parked && parked_until == "resume"; }
+  bool is_paused() const {
+    return status == JobStatus::parked && parked_until == park_until::kResume;
+  }
   // The correlation key for a wait with this key in the plan. If a re-plan abandoned an open wait
   // with this key, the new wait gets a key of its own.
   std::string unique_wait_key(const std::string& named) const;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "log/field_names.h"
 #include "store/rules.h"
 #include "store/sqlite/audit_table.h"
 #include "store/sqlite/schema.h"
@@ -360,14 +361,14 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
     const bool open = std::ranges::find(filter.statuses, "completed") == filter.statuses.end();
     if (open) sql += " AND status <> 'completed'";  // for the index
   }
-  if (!filter.agent.empty()) equals("agent", filter.agent);
-  if (!filter.queue.empty()) equals("queue", filter.queue);
+  if (!filter.agent.empty()) equals(field::agent, filter.agent);
+  if (!filter.queue.empty()) equals(field::queue, filter.queue);
   if (!filter.error.empty()) {  // the second condition is for the index
     equals("summaries.error", filter.error);
     sql += " AND summaries.error <> ''";
   }
   if (!filter.forked_from.empty()) {
-    equals("forked_from", filter.forked_from);
+    equals(field::forked_from, filter.forked_from);
     sql += " AND forked_from <> ''";
   }
   const auto compares = [&](std::string_view condition, const std::optional<Instant>& time) {
@@ -384,7 +385,7 @@ Sql<Result<std::vector<JobRow>>> ReadStatements::query(const Filter& filter) {
   for (const auto& [key, value] : filter.labels) {
     sql += " AND jobs.id IN (SELECT labels.job FROM labels WHERE true";
     equals("key", key);
-    equals("value", value);
+    equals(field::value, value);
     sql += ")";
   }
   sql += " ORDER BY jobs.id DESC LIMIT ?2";

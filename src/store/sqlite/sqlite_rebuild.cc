@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "json/value.h"
+#include "log/field_names.h"
 #include "store/rebuild_row.h"
 #include "store/rules.h"
 #include "store/sqlite/audit_table.h"
@@ -304,13 +305,14 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
   ExpectedRow job{
       .table = "jobs",
       .key = {integer_column("id", number)},
-      .columns = {text_column("agent", expected.agent),
-                  text_column("idempotency_key", expected.idempotency_key),
-                  integer_column("priority", expected.priority),
-                  text_column("capabilities", capabilities), text_column("queue", expected.queue),
-                  text_column("turn", fairness_key), time_column("created_at", expected.created_at),
+      .columns = {text_column(field::agent, expected.agent),
+                  text_column(field::idempotency_key, expected.idempotency_key),
+                  integer_column(field::priority, expected.priority),
+                  text_column("capabilities", capabilities),
+                  text_column(field::queue, expected.queue), text_column("turn", fairness_key),
+                  time_column("created_at", expected.created_at),
                   text_column("status", expected.row.status),
-                  time_column("not_before", expected.row.not_before),
+                  time_column(field::not_before, expected.row.not_before),
                   time_column("wake_at", expected.row.wake_at)}};
   if (head.not_computed && writes) {
     AE_TRY(run("UPDATE jobs SET pending = ?2 WHERE id = ?1", number,
@@ -321,14 +323,15 @@ Sql<Result<void>> SqliteRebuild::Impl::reconcile_job(const Projection& expected,
   if (head.has_no_origin && writes) {
     AE_TRY(run("UPDATE jobs SET forked_from = ?2 WHERE id = ?1", number, expected.forked_from));
   } else if (!head.has_no_origin) {
-    job.columns.push_back(text_column("forked_from", expected.forked_from));
+    job.columns.push_back(text_column(field::forked_from, expected.forked_from));
   }
   if (expected.request_hash) {
     job.columns.push_back(hash_column("request_hash", *expected.request_hash));
   }
   // Claims are not part of the log. But the epoch must not decrease, and a blocked job with a lease
   // could never wake up.
-  if (head.epoch < expected.epoch) job.columns.push_back(integer_column("epoch", expected.epoch));
+  if (head.epoch < expected.epoch)
+    job.columns.push_back(integer_column(field::epoch, expected.epoch));
   if (!is_runnable(expected.row.status)) {
     head.held = false;
     for (const char* column : {"attempt", "worker", "lease_until"}) {
@@ -452,7 +455,7 @@ Result<std::vector<Difference>> SqliteRebuild::reconcile_store_rows() {
   if (!p.only.empty()) return differences;
   const auto all = [&]() -> Sql<void> {
     AE_TRY(p.begin());
-    for (const std::string table : {"heads", "labels", "summaries", "checkpoints"}) {
+    for (const std::string table : {"heads", field::labels, "summaries", "checkpoints"}) {
       std::uint64_t rows = 0;
       const std::string where = " FROM " + table + " WHERE job NOT IN (SELECT id FROM jobs)";
       AE_TRY(p.read_row("SELECT count(*)" + where, [&](Statement& row) { rows = row.count(0); }));
