@@ -105,7 +105,7 @@ class RawClient {
     while (have < size && read_more()) have += std::exchange(seen_, {}).size();
   }
   // One response with a Content-Length.
-  std::string read_answer() {
+  std::string read_response() {
     std::string head = read_until("\r\n\r\n");
     const std::size_t at = head.find("Content-Length: ");
     const std::size_t size = at == std::string::npos ? 0 : std::stoul(head.substr(at + 16));
@@ -151,50 +151,49 @@ std::string get(std::string_view target, std::string_view headers = {}) {
          "\r\n";
 }
 
-bool still_serves(ServerFixture& fixture) {
+bool is_serving(ServerFixture& fixture) {
   RawClient client(fixture.port);
   client.send(get("/alive"));
-  return client.read_answer().ends_with("\r\n\r\nGET alive");
+  return client.read_response().ends_with("\r\n\r\nGET alive");
 }
 
-AE_TEST(
-    "http server/requests on one connection are answered in turn, also when they come together") {
+AE_TEST("http server/requests on one connection are answered in order, also if pipelined") {
   ServerFixture fixture(echo);
   RawClient client(fixture.port);
   client.send(get("/a/b%2Fc?x=1"));
-  EXPECT_EQ(client.read_answer(),
+  EXPECT_EQ(client.read_response(),
             "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n"
             "X-Content-Type-Options: nosniff\r\n\r\nGET a b/c x=1");
   client.send("POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc" + get("/2") +
               get("/3"));
-  EXPECT_TRUE(client.read_answer().ends_with("POST p body abc"));
-  EXPECT_TRUE(client.read_answer().ends_with("GET 2"));
-  EXPECT_TRUE(client.read_answer().ends_with("GET 3"));
+  EXPECT_TRUE(client.read_response().ends_with("POST p body abc"));
+  EXPECT_TRUE(client.read_response().ends_with("GET 2"));
+  EXPECT_TRUE(client.read_response().ends_with("GET 3"));
   std::string many;
   for (int i = 0; i < 1000; ++i) many += get("/" + std::to_string(i));
   std::thread sender([&] { client.send(many); });
   for (int i = 0; i < 1000; ++i) {
-    EXPECT_TRUE(client.read_answer().ends_with("GET " + std::to_string(i)));
+    EXPECT_TRUE(client.read_response().ends_with("GET " + std::to_string(i)));
   }
   sender.join();
 }
 
-AE_TEST("http server/a body in chunks or after 100-continue arrives, HEAD gets no body") {
+AE_TEST("http server/chunked bodies and 100-continue are supported, HEAD gets no body") {
   ServerFixture fixture(echo);
   RawClient client(fixture.port);
   client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n");
   client.send("1\r\nc\r\n0\r\n\r\n");
-  EXPECT_TRUE(client.read_answer().ends_with("POST body abc"));
+  EXPECT_TRUE(client.read_response().ends_with("POST body abc"));
   client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n");
   EXPECT_EQ(client.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   client.send("xy");
-  EXPECT_TRUE(client.read_answer().ends_with("POST body xy"));
+  EXPECT_TRUE(client.read_response().ends_with("POST body xy"));
   client.send("HEAD /abc HTTP/1.1\r\nHost: a\r\n\r\n" + get("/x"));
   EXPECT_TRUE(client.read_until("\r\n\r\n").find("Content-Length: 8\r\n") != std::string::npos);
-  EXPECT_TRUE(client.read_answer().ends_with("GET x"));
+  EXPECT_TRUE(client.read_response().ends_with("GET x"));
 }
 
-AE_TEST("http server/who asks for the end, or speaks HTTP/1.0, is closed after the answer") {
+AE_TEST("http server/Connection: close and HTTP/1.0 close the connection after the response") {
   ServerFixture fixture(echo);
   for (const std::string& request :
        {get("/x", "Connection: close\r\n"), std::string("GET /x HTTP/1.0\r\n\r\n")}) {
@@ -206,7 +205,7 @@ AE_TEST("http server/who asks for the end, or speaks HTTP/1.0, is closed after t
   }
 }
 
-AE_TEST("http server/who closes their half after the requests still gets all answers") {
+AE_TEST("http server/a client that half-closes after its requests receives all responses") {
   ServerFixture fixture(echo);
   RawClient client(fixture.port);
   client.send(get("/1") + get("/2"));
@@ -218,7 +217,7 @@ AE_TEST("http server/who closes their half after the requests still gets all ans
 
 // Framing errors: each is answered with its status as problem+json, the connection is closed, other
 // clients are served.
-AE_TEST("http server/bad framing is answered, closed, and harms nobody else") {
+AE_TEST("http server/a framing error is answered with its status and closes only its connection") {
   ServerFixture fixture(echo);
   const auto post = [](std::string headers) {
     return "POST /x HTTP/1.1\r\nHost: a\r\n" + headers + "\r\n";
@@ -246,7 +245,7 @@ AE_TEST("http server/bad framing is answered, closed, and harms nobody else") {
       RawClient client(fixture.port);
       if (after_a_good_one) {
         client.send(get("/good"));
-        client.read_answer();
+        client.read_response();
       }
       client.send(bytes);
       const std::string seen = client.read_all();
@@ -254,7 +253,7 @@ AE_TEST("http server/bad framing is answered, closed, and harms nobody else") {
           << bytes.substr(0, 99) << seen;
       EXPECT_NE(seen.find("Content-Type: application/problem+json\r\n"), std::string::npos);
       EXPECT_NE(seen.find("Connection: close\r\n"), std::string::npos);
-      EXPECT_EQ(seen.find("Content-Length"), seen.rfind("Content-Length")) << "two answers";
+      EXPECT_EQ(seen.find("Content-Length"), seen.rfind("Content-Length")) << "two responses";
       const auto body = parse_json(seen.substr(seen.find("\r\n\r\n") + 4));
       ASSERT_TRUE(body) << seen;
       EXPECT_EQ((*body)["status"], Value(status));
@@ -262,14 +261,14 @@ AE_TEST("http server/bad framing is answered, closed, and harms nobody else") {
       EXPECT_TRUE((*body)["detail"].is_string());
     }
   }
-  EXPECT_TRUE(still_serves(fixture));
+  EXPECT_TRUE(is_serving(fixture));
   RawClient cut_short(fixture.port);
   cut_short.send(post("Content-Length: 3\r\n") + "a");
   cut_short.half_close();
   EXPECT_TRUE(cut_short.read_all().starts_with("HTTP/1.1 400 "));
 }
 
-AE_TEST("http server/slow heads and bodies get 408, idle connections end in silence") {
+AE_TEST("http server/slow requests get 408, idle connections are closed without a response") {
   ServerFixture fixture(echo, {.head_timeout = 40ms, .body_timeout = 40ms, .idle_timeout = 40ms});
   RawClient slow_head(fixture.port), slow_body(fixture.port), idle(fixture.port),
       idle_after(fixture.port);
@@ -285,10 +284,10 @@ AE_TEST("http server/slow heads and bodies get 408, idle connections end in sile
   EXPECT_TRUE(slow_body.read_all().starts_with("HTTP/1.1 408 "));
   EXPECT_EQ(idle.read_all(), "");
   EXPECT_TRUE(idle_after.read_all().ends_with("GET x"));
-  EXPECT_TRUE(still_serves(fixture));
+  EXPECT_TRUE(is_serving(fixture));
 }
 
-AE_TEST("http server/an answer may come later, from anywhere, and the client may be gone by then") {
+AE_TEST("http server/a response may be sent later, also after the client has disconnected") {
   std::vector<Responder> waiting;
   int gone = 0;
   ServerFixture fixture([&](HttpRequest request, Responder responder) {
@@ -303,7 +302,7 @@ AE_TEST("http server/an answer may come later, from anywhere, and the client may
   {
     RawClient leaving(fixture.port);
     leaving.send(get("/wait"));
-    EXPECT_TRUE(still_serves(fixture));
+    EXPECT_TRUE(is_serving(fixture));
   }
   for (int i = 0; i < 500; ++i) {
     int seen = 0;
@@ -322,23 +321,23 @@ AE_TEST("http server/an answer may come later, from anywhere, and the client may
     }
     waiting.clear();
   });
-  EXPECT_EQ(patient.read_answer(),
+  EXPECT_EQ(patient.read_response(),
             "HTTP/1.1 202 Accepted\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"
             "X-Content-Type-Options: nosniff\r\n"
             "Location: /api/jobs/1  X-Evil: 1\r\n\r\n{}");
   fixture.on_loop([&] { EXPECT_EQ(gone, 1); });
 }
 
-AE_TEST("http server/a dropped responder answers 500, so that nobody waits for ever") {
+AE_TEST("http server/a dropped responder answers 500") {
   ServerFixture fixture([](HttpRequest, Responder) {});
   RawClient client(fixture.port);
   client.send(get("/x"));
-  const std::string seen = client.read_answer();
+  const std::string seen = client.read_response();
   EXPECT_TRUE(seen.starts_with("HTTP/1.1 500 "));
   EXPECT_NE(seen.find("unknown_outcome"), std::string::npos);
 }
 
-AE_TEST("http server/a stream goes out in chunks, and the connection serves on") {
+AE_TEST("http server/a stream is sent in chunks, and the connection stays usable") {
   HttpStream kept;
   ServerFixture fixture([&](HttpRequest request, Responder responder) {
     if (request.path[0] != "stream") return echo(std::move(request), std::move(responder));
@@ -363,7 +362,7 @@ AE_TEST("http server/a stream goes out in chunks, and the connection serves on")
   });
   EXPECT_EQ(client.read_until("0\r\n\r\n"), "0\r\n\r\n");
   client.send(get("/next"));
-  EXPECT_TRUE(client.read_answer().ends_with("GET next"));
+  EXPECT_TRUE(client.read_response().ends_with("GET next"));
   RawClient old(fixture.port);
   old.send("GET /stream HTTP/1.0\r\n\r\n");
   old.read_until("data: 1\n\n");
@@ -374,7 +373,7 @@ AE_TEST("http server/a stream goes out in chunks, and the connection serves on")
   EXPECT_EQ(old.read_all(), "x");
 }
 
-AE_TEST("http server/a stream that is dropped is cut, so that the client sees it") {
+AE_TEST("http server/a dropped stream is closed without its last chunk") {
   HttpStream kept;
   ServerFixture fixture(
       [&](HttpRequest, Responder responder) { kept = std::move(responder).begin({}); });
@@ -385,7 +384,7 @@ AE_TEST("http server/a stream that is dropped is cut, so that the client sees it
   EXPECT_EQ(client.read_all(), "");
 }
 
-AE_TEST("http server/a stream whose client leaves says so") {
+AE_TEST("http server/a stream reports that its client disconnected") {
   HttpStream kept;
   std::promise<void> closed;
   ServerFixture fixture([&](HttpRequest, Responder responder) {
@@ -404,7 +403,8 @@ AE_TEST("http server/a stream whose client leaves says so") {
   });
 }
 
-AE_TEST("http server/a slow reader is told to wait, a client that never reads is cut") {
+AE_TEST(
+    "http server/a slow reader causes backpressure, a client that never reads is disconnected") {
   HttpStream kept;
   int drained = 0;
   bool closed = false;
@@ -422,7 +422,7 @@ AE_TEST("http server/a slow reader is told to wait, a client that never reads is
       written += piece.size();
       if (!kept.write(piece)) return;
     }
-    FAIL() << "it was never told to wait";
+    FAIL() << "write() never returned false";
   };
   RawClient client(fixture.port);
   client.send(get("/"));
@@ -445,7 +445,7 @@ AE_TEST("http server/a slow reader is told to wait, a client that never reads is
   fixture.on_loop([&] { kept = HttpStream(); });
 }
 
-AE_TEST("http server/an answer that nobody reads is given up after a while") {
+AE_TEST("http server/a response that the client does not read times out") {
   ServerFixture fixture(
       [](HttpRequest, Responder responder) {
         HttpResponse response;
@@ -462,10 +462,10 @@ AE_TEST("http server/an answer that nobody reads is given up after a while") {
     if (left == 0) return;
     std::this_thread::sleep_for(2ms);
   }
-  FAIL() << "the connection stayed";
+  FAIL() << "the connection was not closed";
 }
 
-AE_TEST("http server/more clients than the limit are told so, with a code, and the operator too") {
+AE_TEST("http server/clients over the limit get 503, and the operator is warned once a minute") {
   std::vector<Responder> kept;
   std::vector<std::string> warnings;
   ServerFixture fixture(
@@ -498,13 +498,12 @@ AE_TEST("http server/more clients than the limit are told so, with a code, and t
   for (int i = 0; i < 1000; ++i) {
     RawClient again(fixture.port);
     again.send(get("/alive"));
-    if (again.read_answer().ends_with("GET alive")) return;
+    if (again.read_response().ends_with("GET alive")) return;
   }
-  FAIL() << "the place was never free again";
+  FAIL() << "no connection became free";
 }
 
-AE_TEST(
-    "http server/who connects is looked up once, with the first request, and never when silent") {
+AE_TEST("http server/the is_tool check runs once per connection, at its first request") {
   int tool_checks = 0;
   HttpServer::Options options;
   options.is_tool = [&](int fd, bool tcp) {
@@ -522,16 +521,16 @@ AE_TEST(
   RawClient silent(fixture.port), first(fixture.port), second(fixture.port);
   for (const char* path : {"/1", "/2"}) {
     first.send(get(path));
-    EXPECT_TRUE(first.read_answer().ends_with("other")) << path;
+    EXPECT_TRUE(first.read_response().ends_with("other")) << path;
   }
   for (const char* path : {"/3", "/4"}) {
     second.send(get(path));
-    EXPECT_TRUE(second.read_answer().ends_with("tool")) << path;
+    EXPECT_TRUE(second.read_response().ends_with("tool")) << path;
   }
   fixture.on_loop([&] { EXPECT_EQ(tool_checks, 2); });
 }
 
-AE_TEST("http server/whoever is silent the longest makes room, and nobody who is served") {
+AE_TEST("http server/at the limit the longest idle connection is closed, never one in use") {
   std::vector<Responder> kept;
   ServerFixture fixture(
       [&](HttpRequest request, Responder responder) {
@@ -558,20 +557,20 @@ AE_TEST("http server/whoever is silent the longest makes room, and nobody who is
   }
   RawClient healthy(fixture.port);
   healthy.send(get("/healthy"));
-  EXPECT_TRUE(healthy.read_answer().ends_with("GET healthy"));
+  EXPECT_TRUE(healthy.read_response().ends_with("GET healthy"));
   EXPECT_EQ(silent.read_all(), "");
   // Now `healthy` is the silent one.
   RawClient next(fixture.port);
   next.send(get("/next"));
-  EXPECT_TRUE(next.read_answer().ends_with("GET next"));
+  EXPECT_TRUE(next.read_response().ends_with("GET next"));
   EXPECT_EQ(healthy.read_all(), "");
   begun.send("Host: localhost\r\n\r\n");
-  EXPECT_TRUE(begun.read_answer().ends_with("GET begun"));
+  EXPECT_TRUE(begun.read_response().ends_with("GET begun"));
   fixture.on_loop([&] { std::move(kept[0]).answer({.body = "{}"}); });
-  EXPECT_TRUE(served.read_answer().ends_with("{}"));
+  EXPECT_TRUE(served.read_response().ends_with("{}"));
 }
 
-AE_TEST_SLOW("http server/a request that takes its time on the way costs nobody else their place") {
+AE_TEST_SLOW("http server/at the limit, slow requests make room for new clients") {
   ServerFixture fixture(echo, {.connections_max = 2});
   RawClient one(fixture.port), two(fixture.port);
   one.send("GET /1 HTTP/1.1\r\n");
@@ -579,28 +578,28 @@ AE_TEST_SLOW("http server/a request that takes its time on the way costs nobody 
   for (int i = 0; i < 1000; ++i) {
     RawClient again(fixture.port);
     again.send(get("/alive"));
-    if (again.read_answer().ends_with("GET alive")) return;
+    if (again.read_response().ends_with("GET alive")) return;
     std::this_thread::sleep_for(5ms);
   }
-  FAIL() << "who sends a byte holds a place";
+  FAIL() << "a slow request holds its connection";
 }
 
-AE_TEST("http server/a name that is not ours in Host is refused, over TCP") {
+AE_TEST("http server/a Host that is not in the list is rejected over TCP") {
   ServerFixture fixture(echo, {.hosts = {"localhost", "127.0.0.1", "[::1]"}});
   for (const char* host : {"localhost", "LOCALHOST:7070", "127.0.0.1:80", "[::1]:1"}) {
     RawClient client(fixture.port);
     client.send("GET / HTTP/1.1\r\nHost: " + std::string(host) + "\r\n\r\n");
-    EXPECT_TRUE(client.read_answer().starts_with("HTTP/1.1 200 ")) << host;
+    EXPECT_TRUE(client.read_response().starts_with("HTTP/1.1 200 ")) << host;
   }
   for (const char* host :
        {"evil.example", "localhost.evil.example:7070", "127.0.0.1.evil", "[::2]"}) {
     RawClient client(fixture.port);
     client.send("GET / HTTP/1.1\r\nHost: " + std::string(host) + "\r\n\r\n");
-    EXPECT_TRUE(client.read_answer().starts_with("HTTP/1.1 400 ")) << host;
+    EXPECT_TRUE(client.read_response().starts_with("HTTP/1.1 400 ")) << host;
   }
 }
 
-AE_TEST("http server/a stop lets answers out, ends streams and idle connections, then says so") {
+AE_TEST("http server/stop() finishes responses, ends streams and idle connections, then reports") {
   std::vector<Responder> waiting;
   HttpStream kept;
   bool stream_closed = false;
@@ -633,7 +632,7 @@ AE_TEST("http server/a stop lets answers out, ends streams and idle connections,
   fixture.on_loop([&] { kept = HttpStream(); });
 }
 
-AE_TEST("http server/a stop cuts after its grace whoever is still there") {
+AE_TEST("http server/stop() disconnects remaining clients after the grace period") {
   std::vector<Responder> waiting;
   ServerFixture fixture(
       [&](HttpRequest, Responder responder) { waiting.push_back(std::move(responder)); });
@@ -657,7 +656,7 @@ struct Folder {
   std::string path;
 };
 
-AE_TEST("http server/a unix socket is ours alone, found by the client, and gone at the end") {
+AE_TEST("http server/a Unix socket has mode 0600, serves clients and is removed at the end") {
   const Folder folder;
   const std::string path = folder.path + "/aetheris.sock";
   {
@@ -680,9 +679,7 @@ AE_TEST("http server/a unix socket is ours alone, found by the client, and gone 
   EXPECT_NE(access(path.c_str(), F_OK), 0);
 }
 
-AE_TEST(
-    "http server/a live socket is never stolen, a stale one is replaced, another file is left "
-    "alone") {
+AE_TEST("http server/a live socket or another file is never replaced, a stale socket is") {
   const Folder folder;
   const std::string path = folder.path + "/s.sock";
   AsioLoop loop;
@@ -716,7 +713,7 @@ AE_TEST(
   EXPECT_FALSE(server.listen_unix(folder.path + "/no/such/folder/s.sock"));
 }
 
-AE_TEST("http server/TCP addresses: free and taken ports, IPv6, and no names") {
+AE_TEST("http server/listen_tcp reports the port, a port in use and an invalid address") {
   AsioLoop loop;
   HttpServer server(loop, echo), other(loop, echo);
   const auto port = server.listen_tcp("localhost", 0);
@@ -731,7 +728,7 @@ AE_TEST("http server/TCP addresses: free and taken ports, IPv6, and no names") {
   EXPECT_FALSE(other.listen_tcp("192.0.2.1", 0));
 }
 
-AE_TEST("http server/what is refused by its headers is answered without its body") {
+AE_TEST("http server/a request rejected by its headers is answered without reading its body") {
   HttpServer::Options options;
   options.on_headers = [](HttpRequest head, Responder responder) {
     if (head.header("x-may")) return std::move(responder).read_body(std::move(head), echo);
@@ -754,11 +751,11 @@ AE_TEST("http server/what is refused by its headers is answered without its body
         "Expect: 100-continue\r\n\r\n");
     EXPECT_EQ(known.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
     known.send("abc");
-    EXPECT_TRUE(known.read_answer().ends_with("POST p body abc"));
+    EXPECT_TRUE(known.read_response().ends_with("POST p body abc"));
   }
 }
 
-AE_TEST("http server/bodies beyond the room for all are refused, and small ones are not") {
+AE_TEST("http server/bodies over the total limit are rejected, small ones are accepted") {
   HttpServer::Options options;
   options.bodies_max = 100'000;
   ServerFixture fixture(echo, std::move(options));
@@ -771,13 +768,13 @@ AE_TEST("http server/bodies beyond the room for all are refused, and small ones 
   const std::string refused = (first_is_refused ? first : second).read_until("\r\n\r\n");
   EXPECT_TRUE(refused.starts_with("HTTP/1.1 503 ")) << refused;
   EXPECT_NE(refused.find("Retry-After: 1\r\n"), std::string::npos);
-  EXPECT_TRUE(still_serves(fixture));
+  EXPECT_TRUE(is_serving(fixture));
   RawClient small(fixture.port);
   small.send("POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
-  EXPECT_TRUE(small.read_answer().ends_with("POST p body abc"));
+  EXPECT_TRUE(small.read_response().ends_with("POST p body abc"));
 }
 
-AE_TEST("http server/streams take of the room for all answers, and one beyond it is cut") {
+AE_TEST("http server/streams count toward the total response limit, one over it is closed") {
   HttpServer::Options options;
   options.responses_max = 20u << 20;
   options.slow_after = 1h;
@@ -805,7 +802,7 @@ AE_TEST("http server/streams take of the room for all answers, and one beyond it
   });
 }
 
-AE_TEST("http server/answers beyond the room for all are refused, until clients have read") {
+AE_TEST("http server/responses over the total limit get 503 until clients have read") {
   HttpServer::Options options;
   options.responses_max = 20u << 20;
   options.slow_after = 200ms;
