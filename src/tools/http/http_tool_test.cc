@@ -33,7 +33,7 @@ class TestSecrets final : public SecretSource {
   int lookups = 0;
 };
 
-Call a_call(Value args = Value::object({})) {
+Call make_call(Value args = Value::object({})) {
   Call call;
   call.job = JobId("job-1");
   call.tool = "charge";
@@ -90,11 +90,11 @@ std::string shown_target(const RawHttpServer& server, const std::string& path) {
 
 // ---- requests
 
-AE_TEST("http tool/a POST carries its arguments as canonical JSON and says who it is") {
+AE_TEST("http tool/a POST sends arguments as canonical JSON with the keys of the call") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, R"({"id":"ch_1"})")));
   HttpToolFixture fixture;
   const Outcome outcome =
-      fixture.call(post_tool(server), a_call(Value::object({{"b", 1}, {"a", "ä"}})));
+      fixture.call(post_tool(server), make_call(Value::object({{"b", 1}, {"a", "ä"}})));
   EXPECT_EQ(outcome.kind, OutcomeKind::success) << outcome.error_message;
   EXPECT_EQ(canonical(outcome.result), R"({"id":"ch_1"})");
   EXPECT_EQ(outcome.external_id, "ch_1");
@@ -110,19 +110,19 @@ AE_TEST("http tool/a POST carries its arguments as canonical JSON and says who i
   EXPECT_EQ(request.header("X-Aetheris-Try"), "2");
 }
 
-AE_TEST("http tool/a call says which trace it belongs to, and nobody else may say so") {
+AE_TEST("http tool/a call sends its trace context, and a definition cannot override it") {
   RawHttpServer server(RawHttpServer::always(raw_response(200)));
   HttpToolFixture fixture;
-  Call call = a_call(Value::object({{"a", 1}}));
+  Call call = make_call(Value::object({{"a", 1}}));
   call.traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
   call.tracestate = "congo=t61rcWkgMzE";
   fixture.call(post_tool(server), std::move(call));
-  fixture.call(post_tool(server), a_call(Value::object({{"a", 1}})));
+  fixture.call(post_tool(server), make_call(Value::object({{"a", 1}})));
   ASSERT_EQ(server.arrivals(), 2);
   EXPECT_EQ(server.requests()[0].header("traceparent"),
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
   EXPECT_EQ(server.requests()[0].header("tracestate"), "congo=t61rcWkgMzE");
-  EXPECT_EQ(server.requests()[0].body, server.requests()[1].body) << "no part of what is asked";
+  EXPECT_EQ(server.requests()[0].body, server.requests()[1].body) << "not a part of the request";
   EXPECT_EQ(server.requests()[1].header("traceparent"), "");
   for (const char* name : {"traceparent", "TraceState"}) {
     const Value tool = post_tool(server).with("headers", Value::object({{name, "x"}}));
@@ -130,7 +130,7 @@ AE_TEST("http tool/a call says which trace it belongs to, and nobody else may sa
   }
 }
 
-AE_TEST("http tool/what a call would send is shown by the code that sends it, secrets by name") {
+AE_TEST("http tool/preview() shows the request as it would be sent, with secrets by name") {
   HttpToolFixture fixture;
   RawHttpServer server(RawHttpServer::always(raw_response(200, "{}")));
   const Value tool = post_tool(server)
@@ -140,7 +140,7 @@ AE_TEST("http tool/what a call would send is shown by the code that sends it, se
   const Value args = Value::object({{"id", "a/b"}, {"sum", 5}});
   auto made = fixture.make(tool);
   ASSERT_TRUE(made);
-  const auto shown = (*made)->preview(a_call(args));
+  const auto shown = (*made)->preview(make_call(args));
   ASSERT_TRUE(shown) << shown.error().message;
   EXPECT_EQ(shown->text("method"), "POST");
   EXPECT_EQ(shown->text("url"), server.url("/charges/a%2Fb"));
@@ -148,47 +148,48 @@ AE_TEST("http tool/what a call would send is shown by the code that sends it, se
   EXPECT_EQ((*shown)["headers"].text("Authorization"), "Bearer secret:TOKEN");
   EXPECT_EQ((*shown)["headers"].find("Idempotency-Key"), nullptr);
   EXPECT_EQ(fixture.secrets.lookups, 0);
-  EXPECT_EQ(fixture.perform(**made, a_call(args)).kind, OutcomeKind::success);
+  EXPECT_EQ(fixture.perform(**made, make_call(args)).kind, OutcomeKind::success);
   const auto sent = server.requests()[0];
   EXPECT_TRUE(sent.head.starts_with("POST /charges/a%2Fb HTTP/1.1\r\n")) << sent.head;
   EXPECT_EQ(sent.body, shown->text("body"));
   EXPECT_EQ(sent.header("Content-Type"), (*shown)["headers"].text("Content-Type"));
-  const auto none = (*made)->preview(a_call(Value::object({{"sum", 5}})));
-  EXPECT_FALSE(none.has_value()) << "a call that cannot be made shows nothing";
+  const auto none = (*made)->preview(make_call(Value::object({{"sum", 5}})));
+  EXPECT_FALSE(none.has_value()) << "an invalid call has no preview";
 }
 
-AE_TEST("http tool/a GET has its arguments in the URL only") {
+AE_TEST("http tool/a GET sends arguments in the URL only") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, "[]")));
   HttpToolFixture fixture;
   const Value tool =
       Value::object({{"url", server.url("/orders/${ .args.id }/lines?q=${ .args.q }")}});
-  fixture.call(tool, a_call(Value::object({{"id", "a/b?c#d"}, {"q", "x&y=ü z"}})), true);
+  fixture.call(tool, make_call(Value::object({{"id", "a/b?c#d"}, {"q", "x&y=ü z"}})), true);
   ASSERT_EQ(server.arrivals(), 1);
   EXPECT_EQ(server.requests()[0].target(), "/orders/a%2Fb%3Fc%23d/lines?q=x%26y%3D%C3%BC%20z");
   EXPECT_EQ(server.requests()[0].body, "");
   EXPECT_EQ(server.requests()[0].header("Content-Type"), "");
 }
 
-AE_TEST("http tool/values in a URL: numbers and objects as JSON, null is an error") {
+AE_TEST("http tool/numbers and objects in a URL are written as JSON, null is an error") {
   RawHttpServer server(RawHttpServer::always(raw_response(200)));
   HttpToolFixture fixture;
   const Value tool =
       Value::object({{"url", server.url("/v${ .args.a }-${ .args.b }?c=${ .call.try }")}});
-  fixture.call(tool, a_call(Value::object({{"a", 1.5}, {"b", Value::array({true})}})));
+  fixture.call(tool, make_call(Value::object({{"a", 1.5}, {"b", Value::array({true})}})));
   ASSERT_EQ(server.arrivals(), 1);
   EXPECT_EQ(server.requests()[0].target(), "/v1.5-%5Btrue%5D?c=2");
-  const Outcome outcome = fixture.call(tool, a_call());
+  const Outcome outcome = fixture.call(tool, make_call());
   EXPECT_EQ(outcome.error_code, "request_invalid");
   EXPECT_EQ(outcome.error_message, "http.url: .args.a is null");
   EXPECT_TRUE(outcome.definite);
   EXPECT_EQ(server.arrivals(), 1);
 }
 
-AE_TEST("http tool/a request that cannot be made names the field and the expression") {
+AE_TEST("http tool/an invalid request reports the field and the expression") {
   RawHttpServer server(RawHttpServer::always(raw_response(200)));
   HttpToolFixture fixture;
   const auto message = [&](const char* key, Value value) {
-    const Outcome outcome = fixture.call(post_tool(server).with(key, std::move(value)), a_call());
+    const Outcome outcome =
+        fixture.call(post_tool(server).with(key, std::move(value)), make_call());
     EXPECT_EQ(outcome.error_code, "request_invalid");
     return outcome.error_message;
   };
@@ -203,14 +204,14 @@ AE_TEST("http tool/a request that cannot be made names the field and the express
                   .starts_with("http.body.a: .args.n + 1 | .x: "));
 }
 
-AE_TEST("http tool/a failed call names method, host and path, no query and no secret") {
+AE_TEST("http tool/a failed call reports method, host and path, but no query or secret") {
   RawHttpServer server(RawHttpServer::always(raw_response(404, "no", "text/plain")));
   HttpToolFixture fixture;
   const Value tool =
       Value::object({{"url", server.url("/trips/${ .args.id }?token=${ .args.token }")},
                      {"headers", Value::object({{"X-Key", "secret:TOKEN"}})}});
   const auto message = [&](const char* id) {
-    return fixture.call(tool, a_call(Value::object({{"id", id}, {"token", "query"}})), true)
+    return fixture.call(tool, make_call(Value::object({{"id", id}, {"token", "query"}})), true)
         .error_message;
   };
   EXPECT_EQ(message("a b"), "GET " + shown_target(server, "/trips/a%20b") + " answered 404: no");
@@ -222,38 +223,39 @@ AE_TEST("http tool/a failed call names method, host and path, no query and no se
   EXPECT_NE(longest.find("… answered 404"), longest.npos) << longest;
 }
 
-AE_TEST("http tool/an argument cannot leave its place in the path") {
+AE_TEST("http tool/an argument cannot escape its path segment") {
   RawHttpServer server(RawHttpServer::always(raw_response(200)));
   HttpToolFixture fixture;
   const Value tool = Value::object(
       {{"method", "DELETE"}, {"url", server.url("/orders/${ .args.id }/${ .args.name }.txt")}});
   for (const char* id : {"", ".", ".."}) {
-    const Outcome outcome = fixture.call(tool, a_call(Value::object({{"id", id}, {"name", "x"}})));
+    const Outcome outcome =
+        fixture.call(tool, make_call(Value::object({{"id", id}, {"name", "x"}})));
     EXPECT_EQ(outcome.kind, OutcomeKind::failure);
     EXPECT_EQ(outcome.error_code, "request_invalid") << id;
     EXPECT_TRUE(outcome.definite);
     EXPECT_FALSE(outcome.retryable);
   }
   EXPECT_EQ(server.connections(), 0);
-  fixture.call(tool, a_call(Value::object({{"id", "..%2f.."}, {"name", ""}})));
+  fixture.call(tool, make_call(Value::object({{"id", "..%2f.."}, {"name", ""}})));
   ASSERT_EQ(server.arrivals(), 1);
   EXPECT_EQ(server.requests()[0].target(), "/orders/..%252f../.txt");
 }
 
-AE_TEST("http tool/a body template replaces the arguments, a text of another type goes as it is") {
+AE_TEST("http tool/a body template replaces the arguments, a non-JSON string is sent as it is") {
   RawHttpServer server(RawHttpServer::always(raw_response(200)));
   HttpToolFixture fixture;
   const Value args = Value::object({{"amount", 7}});
   Value tool = post_tool(server).with(
       "body", Value::object({{"n", "${ .args.amount * 2 }"}, {"k", "${ .call.key }"}}));
-  fixture.call(tool, a_call(args));
+  fixture.call(tool, make_call(args));
   tool =
       post_tool(server)
           .with("body", "amount=${ .args.amount }")
           .with("headers", Value::object({{"content-type", "application/x-www-form-urlencoded"}}));
-  fixture.call(tool, a_call(args));
+  fixture.call(tool, make_call(args));
   tool = post_tool(server).with("body", "amount=${ .args.amount }");
-  fixture.call(tool, a_call(args));
+  fixture.call(tool, make_call(args));
   const auto requests = server.requests();
   ASSERT_EQ(requests.size(), 3u);
   EXPECT_EQ(requests[0].body, R"({"k":")" + std::string(64, 'a') + R"(","n":14})");
@@ -263,25 +265,26 @@ AE_TEST("http tool/a body template replaces the arguments, a text of another typ
   EXPECT_EQ(requests[2].body, R"("amount=7")");
 }
 
-AE_TEST("http tool/header values: templates, and no line breaks from arguments") {
+AE_TEST("http tool/header values are templates, and control characters in arguments are rejected") {
   RawHttpServer server(RawHttpServer::always(raw_response(200)));
   HttpToolFixture fixture;
   const Value tool = post_tool(server).with(
       "headers", Value::object({{"X-User", "u ${ .args.user }"}, {"X-Empty", ""}}));
-  fixture.call(tool, a_call(Value::object({{"user", "ä b"}})));
+  fixture.call(tool, make_call(Value::object({{"user", "ä b"}})));
   ASSERT_EQ(server.arrivals(), 1);
   EXPECT_EQ(server.requests()[0].header("X-User"), "u ä b");
   for (const char* evil : {"a\r\nX-Evil: 1", "a\nb", "a\rb", "\x01"}) {
-    const Outcome outcome = fixture.call(tool, a_call(Value::object({{"user", evil}})));
+    const Outcome outcome = fixture.call(tool, make_call(Value::object({{"user", evil}})));
     EXPECT_EQ(outcome.error_code, "request_invalid");
     EXPECT_TRUE(outcome.definite);
   }
-  const Outcome nul = fixture.call(tool, a_call(Value::object({{"user", std::string("a\0b", 3)}})));
+  const Outcome nul =
+      fixture.call(tool, make_call(Value::object({{"user", std::string("a\0b", 3)}})));
   EXPECT_EQ(nul.error_code, "request_invalid");
   EXPECT_EQ(server.arrivals(), 1);
 }
 
-AE_TEST("http tool/a secret goes into the header and nowhere else") {
+AE_TEST("http tool/a secret is sent in the header and recorded nowhere") {
   RawHttpServer server([](Conversation& c) {
     while (auto request = c.read_request()) {
       // Echoes the secret: plain, and in base64.
@@ -297,10 +300,10 @@ AE_TEST("http tool/a secret goes into the header and nowhere else") {
                      {"url", server.url("/${ .args.to }")},
                      {"headers", Value::object({{"Authorization", "Bearer secret:TOKEN"}})},
                      {"result", "full"}});
-  const Outcome ok = fixture.call(tool, a_call(Value::object({{"to", "ok"}})));
-  const Outcome no = fixture.call(tool, a_call(Value::object({{"to", "no"}})));
+  const Outcome ok = fixture.call(tool, make_call(Value::object({{"to", "ok"}})));
+  const Outcome no = fixture.call(tool, make_call(Value::object({{"to", "no"}})));
   tool = tool.with("output_max", 20);
-  const Outcome large = fixture.call(tool, a_call(Value::object({{"to", "ok"}})));
+  const Outcome large = fixture.call(tool, make_call(Value::object({{"to", "ok"}})));
   ASSERT_EQ(server.arrivals(), 3);
   EXPECT_EQ(server.requests()[0].header("Authorization"), "Bearer s3cr3t-canary");
   EXPECT_EQ(ok.kind, OutcomeKind::success);
@@ -313,7 +316,7 @@ AE_TEST("http tool/a secret goes into the header and nowhere else") {
   EXPECT_NE(everything.find("[secret TOKEN]"), std::string::npos) << everything;
 }
 
-AE_TEST("http tool/a secret is asked for at each call, a missing or broken one sends nothing") {
+AE_TEST("http tool/secrets are resolved per call, a missing or invalid one sends nothing") {
   RawHttpServer server(RawHttpServer::always(raw_response(200)));
   HttpToolFixture fixture;
   const auto with = [&](const char* value) {
@@ -321,23 +324,23 @@ AE_TEST("http tool/a secret is asked for at each call, a missing or broken one s
   };
   EXPECT_TRUE(fixture.make(with("secret:TOKEN")));
   EXPECT_EQ(fixture.secrets.lookups, 0);
-  Outcome outcome = fixture.call(with("secret:MISSING"), a_call());
+  Outcome outcome = fixture.call(with("secret:MISSING"), make_call());
   EXPECT_EQ(outcome.kind, OutcomeKind::failure);
   EXPECT_TRUE(outcome.definite);
   EXPECT_EQ(outcome.error_code, "secret_missing");
   EXPECT_NE(outcome.error_message.find("MISSING"), std::string::npos);
-  outcome = fixture.call(with("secret:BROKEN"), a_call());
+  outcome = fixture.call(with("secret:BROKEN"), make_call());
   EXPECT_EQ(outcome.error_code, "request_invalid");
   EXPECT_EQ(outcome.error_message.find("s3cr3t"), std::string::npos) << outcome.error_message;
   EXPECT_EQ(server.connections(), 0);
 }
 
-AE_TEST("http tool/what an argument says is never taken for a secret's name") {
+AE_TEST("http tool/a secret reference in an argument is not resolved") {
   RawHttpServer server(RawHttpServer::always(raw_response(200)));
   HttpToolFixture fixture;
   const Value tool = post_tool(server).with(
       "headers", Value::object({{"X-A", "${ .args.a }"}, {"X-B", "not_secret:TOKEN"}}));
-  fixture.call(tool, a_call(Value::object({{"a", "secret:TOKEN"}})));
+  fixture.call(tool, make_call(Value::object({{"a", "secret:TOKEN"}})));
   ASSERT_EQ(server.arrivals(), 1);
   EXPECT_EQ(server.requests()[0].header("X-A"), "secret:TOKEN");
   EXPECT_EQ(server.requests()[0].header("X-B"), "not_secret:TOKEN");
@@ -346,7 +349,7 @@ AE_TEST("http tool/what an argument says is never taken for a secret's name") {
 
 // ---- the definition
 
-AE_TEST("http tool/definitions that cannot be meant are refused") {
+AE_TEST("http tool/invalid definitions are rejected") {
   HttpToolFixture fixture;
   const Value good = Value::object({{"url", "http://a.example/x"}});
   EXPECT_TRUE(fixture.make(good));
@@ -383,35 +386,35 @@ AE_TEST("http tool/definitions that cannot be meant are refused") {
                           "http://127.0.0.1?x=${ .args.x }", "http://a.example/%20//../x"}) {
     EXPECT_TRUE(fixture.make(good.with("url", url))) << url;
   }
-  const auto refused = [&](std::string_view key, Value value) {
+  const auto expect_rejected = [&](std::string_view key, Value value) {
     const auto tool = fixture.make(good.with("method", "POST").with(key, value));
     EXPECT_FALSE(tool) << key << canonical(value);
   };
   const auto header = [](const char* name, Value value) { return Value::object({{name, value}}); };
-  refused("method", "post");
-  refused("method", "CONNECT");
-  refused("method", "TRACE");
-  refused("headers", "x");
-  refused("headers", header("X Y", "a"));
-  refused("headers", header("X", 1));
-  refused("headers", header("idempotency-key", "a"));
-  refused("headers", header("Host", "a"));
-  refused("headers", header("Content-length", "1"));
-  refused("headers", header("X", "${ .input.a }"));
-  refused("headers", header("X", "secret:${ .args.name }"));
-  refused("headers", header("X", "secret:TO${ .args.name }"));
-  refused("headers", header("X", "${ .args.name }secret:TOKEN"));
-  refused("headers", Value::object({{"X-A", "1"}, {"x-a", "2"}}));
-  refused("body", Value::array({"secret:TOKEN"}));
-  refused("body", "${ .steps.a }");
-  refused("result", "all");
-  refused("numbers", true);
-  refused("output_max", 0);
-  refused("output_max", "17MiB");
-  refused("output_max", "1 MB");
-  refused("definite_failures", 402);
-  refused("definite_failures", Value::array({200}));
-  refused("definite_failures", Value::array({"402"}));
+  expect_rejected("method", "post");
+  expect_rejected("method", "CONNECT");
+  expect_rejected("method", "TRACE");
+  expect_rejected("headers", "x");
+  expect_rejected("headers", header("X Y", "a"));
+  expect_rejected("headers", header("X", 1));
+  expect_rejected("headers", header("idempotency-key", "a"));
+  expect_rejected("headers", header("Host", "a"));
+  expect_rejected("headers", header("Content-length", "1"));
+  expect_rejected("headers", header("X", "${ .input.a }"));
+  expect_rejected("headers", header("X", "secret:${ .args.name }"));
+  expect_rejected("headers", header("X", "secret:TO${ .args.name }"));
+  expect_rejected("headers", header("X", "${ .args.name }secret:TOKEN"));
+  expect_rejected("headers", Value::object({{"X-A", "1"}, {"x-a", "2"}}));
+  expect_rejected("body", Value::array({"secret:TOKEN"}));
+  expect_rejected("body", "${ .steps.a }");
+  expect_rejected("result", "all");
+  expect_rejected("numbers", true);
+  expect_rejected("output_max", 0);
+  expect_rejected("output_max", "17MiB");
+  expect_rejected("output_max", "1 MB");
+  expect_rejected("definite_failures", 402);
+  expect_rejected("definite_failures", Value::array({200}));
+  expect_rejected("definite_failures", Value::array({"402"}));
   EXPECT_FALSE(fixture.make(good.with("body", "x"))) << "a GET with a body";
   EXPECT_FALSE(fixture.make(Value("x")));
   const auto unknown = fixture.make(good.with("retries", 3));
@@ -421,11 +424,11 @@ AE_TEST("http tool/definitions that cannot be meant are refused") {
 
 // ---- responses
 
-AE_TEST("http tool/results: JSON by its type, nothing is null, the rest is text") {
+AE_TEST("http tool/a result is JSON by content type, null if empty, else a string") {
   HttpToolFixture fixture;
   const auto result = [&](std::string body, const char* type) {
     RawHttpServer server(RawHttpServer::always(raw_response(200, body, type)));
-    const Outcome outcome = fixture.call(post_tool(server), a_call());
+    const Outcome outcome = fixture.call(post_tool(server), make_call());
     EXPECT_EQ(outcome.kind, OutcomeKind::success);
     EXPECT_FALSE(outcome.invalid) << body;
     EXPECT_EQ(server.arrivals(), 1);
@@ -441,25 +444,25 @@ AE_TEST("http tool/results: JSON by its type, nothing is null, the rest is text"
   EXPECT_EQ(result("\xc3\xa4\n", "text/plain"), "\"\xc3\xa4\\n\"");
 }
 
-AE_TEST("http tool/result full has status, headers and body; big integers can be strings") {
+AE_TEST("http tool/result full has status, headers and body, with big integers as strings") {
   RawHttpServer server(RawHttpServer::always(raw_response(
       201, "9007199254740993", "application/json", "X-A: 1\r\nx-a: 2\r\nX-B: \xff\r\n")));
   HttpToolFixture fixture;
   const Value tool = post_tool(server).with("result", "full").with("numbers", "string");
-  const Outcome outcome = fixture.call(tool, a_call());
+  const Outcome outcome = fixture.call(tool, make_call());
   EXPECT_EQ(outcome.result["status"], Value(201));
   EXPECT_EQ(outcome.result["headers"]["x-a"], Value("1, 2"));
   EXPECT_EQ(outcome.result["headers"]["x-b"], Value("\\xff"));
   EXPECT_EQ(outcome.result["body"], Value("9007199254740993"));
 }
 
-AE_TEST("http tool/a 2xx whose body breaks a rule has happened: its record is small and harmless") {
+AE_TEST("http tool/a 2xx with an invalid body is a success with a small escaped record") {
   HttpToolFixture fixture;
   const auto invalid = [&](std::string answer, Value tool_change = Value::object({})) {
     RawHttpServer server(RawHttpServer::always(std::move(answer)));
     Value tool = post_tool(server);
     for (const auto& [key, value] : tool_change.members()) tool = tool.with(key, value);
-    const Outcome outcome = fixture.call(tool, a_call());
+    const Outcome outcome = fixture.call(tool, make_call());
     EXPECT_EQ(outcome.kind, OutcomeKind::success);
     EXPECT_EQ(server.arrivals(), 1);
     EXPECT_TRUE(outcome.invalid);
@@ -483,7 +486,7 @@ AE_TEST("http tool/a 2xx whose body breaks a rule has happened: its record is sm
   EXPECT_NE(record.text("reason").find("999"), std::string::npos);
 }
 
-AE_TEST("http tool/a gibibyte of answer is a success with an invalid output, in bounded memory") {
+AE_TEST("http tool/a response of 1 GiB is a success with invalid output, in bounded memory") {
   RawHttpServer server([](Conversation& c) {
     c.read_request();
     const std::string piece(1 << 16, 'x');
@@ -494,7 +497,7 @@ AE_TEST("http tool/a gibibyte of answer is a success with an invalid output, in 
   rusage before{}, after{};
   getrusage(RUSAGE_SELF, &before);
   HttpToolFixture fixture;
-  const Outcome outcome = fixture.call(post_tool(server), a_call());
+  const Outcome outcome = fixture.call(post_tool(server), make_call());
   getrusage(RUSAGE_SELF, &after);
   EXPECT_EQ(outcome.kind, OutcomeKind::success);
   ASSERT_TRUE(outcome.invalid);
@@ -504,7 +507,7 @@ AE_TEST("http tool/a gibibyte of answer is a success with an invalid output, in 
   EXPECT_EQ(server.arrivals(), 1);
 }
 
-AE_TEST("http tool/every status means what SPEC 6 says, and is sent once") {
+AE_TEST("http tool/every status is classified as in SPEC 6, and the request is sent once") {
   const struct {
     int status;
     OutcomeKind kind;
@@ -527,7 +530,7 @@ AE_TEST("http tool/every status means what SPEC 6 says, and is sent once") {
         raw_response(c.status, c.status == 204 || c.status == 304 ? "" : "\"no\"",
                      "application/json", "Retry-After: 3\r\nLocation: http://127.0.0.1:1/\r\n")));
     const Value tool = post_tool(server).with("definite_failures", Value::array({504, 304}));
-    const Outcome outcome = fixture.call(tool, a_call());
+    const Outcome outcome = fixture.call(tool, make_call());
     EXPECT_EQ(outcome.kind, c.kind) << c.status;
     EXPECT_EQ(outcome.definite, c.definite) << c.status;
     EXPECT_EQ(outcome.retryable, c.retryable) << c.status;
@@ -542,23 +545,23 @@ AE_TEST("http tool/every status means what SPEC 6 says, and is sent once") {
   }
 }
 
-AE_TEST("http tool/a response settles the call only when it is complete and the server's own") {
-  const auto judged = [](int status, net::HttpPhase phase) {
+AE_TEST("http tool/a response settles the call only if it is complete and not from a gateway") {
+  const auto classify = [](int status, net::HttpPhase phase) {
     net::HttpResult answer;
     answer.status = status;
     answer.phase = phase;
     return classify_response(answer, {}, {});
   };
-  EXPECT_TRUE(judged(500, net::HttpPhase::complete).settled);
-  EXPECT_EQ(judged(500, net::HttpPhase::complete).kind, OutcomeKind::unknown);
-  EXPECT_FALSE(judged(500, net::HttpPhase::cut_off).settled);
+  EXPECT_TRUE(classify(500, net::HttpPhase::complete).settled);
+  EXPECT_EQ(classify(500, net::HttpPhase::complete).kind, OutcomeKind::unknown);
+  EXPECT_FALSE(classify(500, net::HttpPhase::cut_off).settled);
   for (const int status : {502, 503, 504, 520, 524, 530, 409, 425}) {
-    EXPECT_FALSE(judged(status, net::HttpPhase::complete).settled) << status;
+    EXPECT_FALSE(classify(status, net::HttpPhase::complete).settled) << status;
   }
 }
 
 AE_TEST(
-    "http tool/whoever misbehaves after the send leaves an unknown outcome, and is sent it once") {
+    "http tool/an error after the send gives an unknown outcome, and the request is sent once") {
   const struct {
     const char* name;
     RawHttpServer::Script script;
@@ -593,7 +596,7 @@ AE_TEST(
          c.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}");
        },
        OutcomeKind::unknown, "reset"},
-      {"a refusal cut off",
+      {"a cut off failure",
        [](Conversation& c) {
          c.read_request();
          c.send("HTTP/1.1 402 No\r\nContent-Length: 10\r\n\r\n{}");
@@ -619,7 +622,7 @@ AE_TEST(
   for (const auto& c : cases) {
     for (const bool is_read_only : {false, true}) {
       RawHttpServer server(c.script);
-      Call call = a_call();
+      Call call = make_call();
       call.timeout = 100ms;
       const Outcome outcome = fixture.call(post_tool(server), std::move(call), is_read_only);
       EXPECT_EQ(outcome.kind, c.kind) << c.name;
@@ -632,8 +635,7 @@ AE_TEST(
   }
 }
 
-AE_TEST(
-    "http tool/a server that acts and closes a warm connection is never sent the request again") {
+AE_TEST("http tool/a request on a reused connection that closes is never resent") {
   for (const bool is_read_only : {false, true}) {
     RawHttpServer server([](Conversation& c) {
       if (c.read_request()) c.send(raw_response(200, "{}"));
@@ -642,14 +644,14 @@ AE_TEST(
     HttpToolFixture fixture;
     auto tool = fixture.make(post_tool(server), is_read_only);
     ASSERT_TRUE(tool);
-    EXPECT_EQ(fixture.perform(**tool, a_call()).kind, OutcomeKind::success);
-    const Outcome second = fixture.perform(**tool, a_call());
+    EXPECT_EQ(fixture.perform(**tool, make_call()).kind, OutcomeKind::success);
+    const Outcome second = fixture.perform(**tool, make_call());
     EXPECT_EQ(second.kind, is_read_only ? OutcomeKind::unknown : OutcomeKind::success);
     EXPECT_EQ(server.arrivals(), 2);
   }
 }
 
-AE_TEST("http tool/who cannot be reached fails for sure") {
+AE_TEST("http tool/an unreachable server is a definite failure") {
   int port;
   {
     RawHttpServer gone([](Conversation&) {});
@@ -657,7 +659,7 @@ AE_TEST("http tool/who cannot be reached fails for sure") {
   }
   HttpToolFixture fixture;
   const auto call = [&](std::string url) {
-    return fixture.call(Value::object({{"method", "POST"}, {"url", std::move(url)}}), a_call());
+    return fixture.call(Value::object({{"method", "POST"}, {"url", std::move(url)}}), make_call());
   };
   for (const std::string& url :
        {"http://127.0.0.1:" + std::to_string(port) + "/", std::string("http://nobody.invalid/x")}) {
@@ -674,11 +676,11 @@ AE_TEST("http tool/who cannot be reached fails for sure") {
   EXPECT_TRUE(outcome.retryable);
 }
 
-AE_TEST("http tool/a call that comes too late is withdrawn unsent") {
+AE_TEST("http tool/a call after send_within is not sent") {
   RawHttpServer server(RawHttpServer::always(raw_response(200)));
   HttpToolFixture fixture;
   for (const Duration within : {Duration(0), Duration(-1s)}) {
-    Call call = a_call();
+    Call call = make_call();
     call.send_within = within;
     const Outcome outcome = fixture.call(post_tool(server), std::move(call));
     EXPECT_EQ(outcome.kind, OutcomeKind::failure);
@@ -688,7 +690,7 @@ AE_TEST("http tool/a call that comes too late is withdrawn unsent") {
   EXPECT_EQ(server.arrivals(), 0);
 }
 
-AE_TEST("http tool/an abandoned call is unknown once it was sent, and answered once") {
+AE_TEST("http tool/an abandoned call is unknown if it was sent, and completes once") {
   RawHttpServer server([](Conversation& c) {
     c.read_request();
     c.hang();
@@ -707,31 +709,31 @@ AE_TEST("http tool/an abandoned call is unknown once it was sent, and answered o
     }
   };
   poll_arrivals();
-  Outcome outcome = fixture.perform(**tool, a_call());
+  Outcome outcome = fixture.perform(**tool, make_call());
   EXPECT_EQ(outcome.kind, OutcomeKind::unknown);
   EXPECT_EQ(outcome.error_code, "abandoned");
   // Abandoned at once: not sent, or unknown if the send was faster.
   fixture.loop.post([&] { (*tool)->abandon(InvocationId("fedcba9876543210"), 2); });
-  outcome = fixture.perform(**tool, a_call());
+  outcome = fixture.perform(**tool, make_call());
   EXPECT_TRUE(outcome.error_code == "not_sent" || outcome.error_code == "abandoned");
 }
 
-AE_TEST("http tool/what the server said is shown in an error, bounded and harmless") {
+AE_TEST("http tool/an error shows the response body, truncated and escaped") {
   RawHttpServer server(
       RawHttpServer::always(raw_response(422, "no\n\x1b]0;x\x07" + std::string(5000, 'y'), "a/b")));
   HttpToolFixture fixture;
-  const Outcome outcome = fixture.call(post_tool(server), a_call());
+  const Outcome outcome = fixture.call(post_tool(server), make_call());
   EXPECT_TRUE(outcome.error_message.starts_with("POST " + shown_target(server, "/charges") +
                                                 " answered 422: no\\n\\x1b]0;x\\x07yyy"))
       << outcome.error_message;
   EXPECT_LT(outcome.error_message.size(), 400u);
 }
 
-AE_TEST("http tool/an error that has a message shows it, without the JSON around it") {
-  const auto shown = [](std::string body, const char* type = "application/problem+json") {
+AE_TEST("http tool/an error shows the message field of a JSON response") {
+  const auto message_of = [](std::string body, const char* type = "application/problem+json") {
     RawHttpServer server(RawHttpServer::always(raw_response(422, std::move(body), type)));
     HttpToolFixture fixture;
-    const std::string message = fixture.call(post_tool(server), a_call()).error_message;
+    const std::string message = fixture.call(post_tool(server), make_call()).error_message;
     const std::string target = shown_target(server, "/charges");
     const std::size_t at = message.find(target);
     return at == message.npos
@@ -739,12 +741,12 @@ AE_TEST("http tool/an error that has a message shows it, without the JSON around
                : message.substr(0, at) + "HOST/charges" + message.substr(at + target.size());
   };
   const std::string before = "POST HOST/charges answered 422: ";
-  EXPECT_EQ(shown(R"({"error":{"code":7,"message":"too\nmuch"}})"), before + "too\\nmuch");
-  EXPECT_EQ(shown(R"({"error":{"message":""}})"), before + R"({"error":{"message":""}})");
-  EXPECT_EQ(shown("{\"error\":\"no\"}\r\n"), before + R"({"error":"no"})");
-  EXPECT_EQ(shown(" \n"), before.substr(0, before.size() - 2));
-  EXPECT_EQ(shown(R"({"error":{"message":"x)"), before + R"({"error":{"message":"x)");
-  EXPECT_EQ(shown(R"({"error":{"message":"x"}})", "text/plain"),
+  EXPECT_EQ(message_of(R"({"error":{"code":7,"message":"too\nmuch"}})"), before + "too\\nmuch");
+  EXPECT_EQ(message_of(R"({"error":{"message":""}})"), before + R"({"error":{"message":""}})");
+  EXPECT_EQ(message_of("{\"error\":\"no\"}\r\n"), before + R"({"error":"no"})");
+  EXPECT_EQ(message_of(" \n"), before.substr(0, before.size() - 2));
+  EXPECT_EQ(message_of(R"({"error":{"message":"x)"), before + R"({"error":{"message":"x)");
+  EXPECT_EQ(message_of(R"({"error":{"message":"x"}})", "text/plain"),
             before + R"({"error":{"message":"x"}})");
 }
 
