@@ -39,11 +39,11 @@ Value json(std::string_view text) {
   return value ? *value : Value();
 }
 
-Value a_request() {
+Value make_request() {
   return json(R"({"model":"small-1","messages":[{"role":"user","content":"Say ä"}]})");
 }
 
-Call a_call(Value args) {
+Call make_call(Value args) {
   Call call;
   call.job = JobId("job-1");
   call.tool = "model:main";
@@ -91,7 +91,7 @@ struct ModelFixture {
   // The outcome of one call to a server with this response.
   Outcome call_once(const std::string& answer) {
     RawHttpServer server(RawHttpServer::always(answer));
-    Outcome outcome = call(settings(server), a_call(a_request()));
+    Outcome outcome = call(settings(server), make_call(make_request()));
     EXPECT_EQ(server.arrivals(), 1);
     return outcome;
   }
@@ -119,11 +119,10 @@ constexpr const char* kAnswer = R"({
 
 // ---- requests and records
 
-AE_TEST(
-    "model tool/a request goes to chat/completions with its key, its answer comes in our words") {
+AE_TEST("model tool/a request is sent to chat/completions, and the response is normalized") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, kAnswer)));
   ModelFixture fixture;
-  const Outcome outcome = fixture.call(ModelFixture::settings(server), a_call(a_request()));
+  const Outcome outcome = fixture.call(ModelFixture::settings(server), make_call(make_request()));
   EXPECT_EQ(outcome.kind, OutcomeKind::success) << outcome.error_message;
   EXPECT_EQ(canonical(outcome.result),
             R"({"finish_reason":"stop","model":"small-1-2026-10-01","text":"ä!",)"
@@ -141,13 +140,13 @@ AE_TEST(
             R"("stream_options":{"include_usage":true}})");
 }
 
-AE_TEST("model tool/temperature and the limit of tokens are sent when they are recorded") {
+AE_TEST("model tool/temperature and max_tokens are sent if the request has them") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, kAnswer)));
   ModelFixture fixture;
-  const Value request = a_request().with("temperature", 0.5).with("max_tokens", 40);
+  const Value request = make_request().with("temperature", 0.5).with("max_tokens", 40);
   Value settings = Value::object({{"base_url", server.url("/v1/")}});
-  fixture.call(settings, a_call(request));
-  fixture.call(settings.with("max_tokens_name", "max_tokens"), a_call(request));
+  fixture.call(settings, make_call(request));
+  fixture.call(settings.with("max_tokens_name", "max_tokens"), make_call(request));
   ASSERT_EQ(server.arrivals(), 2);
   EXPECT_EQ(server.requests()[0].target(), "/v1/chat/completions");
   EXPECT_EQ(server.requests()[0].header("Authorization"), "");
@@ -160,12 +159,12 @@ AE_TEST("model tool/temperature and the limit of tokens are sent when they are r
   EXPECT_EQ(second.find("max_completion_tokens"), nullptr);
 }
 
-AE_TEST("model tool/a request without a model or messages is refused, and nothing is sent") {
+AE_TEST("model tool/a request without model or messages is rejected and not sent") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, kAnswer)));
   ModelFixture fixture;
   for (const char* request : {"{}", R"({"model":"m","messages":[]})", R"({"model":"m"})",
                               R"({"messages":[{"role":"user","content":"x"}]})"}) {
-    const Outcome outcome = fixture.call(ModelFixture::settings(server), a_call(json(request)));
+    const Outcome outcome = fixture.call(ModelFixture::settings(server), make_call(json(request)));
     EXPECT_EQ(outcome.kind, OutcomeKind::failure) << request;
     EXPECT_TRUE(outcome.definite);
     EXPECT_EQ(outcome.error_code, "request_invalid");
@@ -173,7 +172,7 @@ AE_TEST("model tool/a request without a model or messages is refused, and nothin
   EXPECT_EQ(server.connections(), 0);
 }
 
-AE_TEST("model tool/an answer without words is an answer: refused, filtered, null, in parts") {
+AE_TEST("model tool/an answer with a refusal, null, filtered or multi-part content is valid") {
   ModelFixture fixture;
   const auto text_of = [&](const std::string& message, const char* reason) {
     return fixture.call_once(raw_response(200, R"({"choices":[{"message":)" + message +
@@ -192,7 +191,7 @@ AE_TEST("model tool/an answer without words is an answer: refused, filtered, nul
   EXPECT_EQ(outcome.result["text"], Value("ab"));
 }
 
-AE_TEST("model tool/numbers of tokens that are none are left out") {
+AE_TEST("model tool/invalid token counts are omitted") {
   ModelFixture fixture;
   const Outcome outcome =
       fixture.call_once(raw_response(200, R"({"choices":[{"message":{"content":"x"}}],
@@ -200,7 +199,7 @@ AE_TEST("model tool/numbers of tokens that are none are left out") {
   EXPECT_EQ(canonical(outcome.result), R"({"text":"x"})");
 }
 
-AE_TEST("model tool/JSON that says it is a text is read all the same") {
+AE_TEST("model tool/JSON with content type text/plain is parsed") {
   ModelFixture fixture;
   const Outcome outcome = fixture.call_once(raw_response(200, kAnswer, "text/plain"));
   EXPECT_EQ(outcome.result["text"], Value("ä!"));
@@ -208,7 +207,7 @@ AE_TEST("model tool/JSON that says it is a text is read all the same") {
 
 // ---- failures
 
-AE_TEST("model tool/an answer that is none has happened: its record says why, and is small") {
+AE_TEST("model tool/an invalid answer is a success with a small record of the reason") {
   ModelFixture fixture;
   const auto reason = [&](const std::string& answer) {
     const Outcome outcome = fixture.call_once(answer);
@@ -231,7 +230,7 @@ AE_TEST("model tool/an answer that is none has happened: its record says why, an
             std::string::npos);
 }
 
-AE_TEST("model tool/who sends no JSON is no provider: as a gateway's 502, it may go better later") {
+AE_TEST("model tool/a response that is not JSON is retryable, as a 502") {
   const struct {
     const char* name;
     std::string answer;
@@ -242,7 +241,7 @@ AE_TEST("model tool/who sends no JSON is no provider: as a gateway's 502, it may
                     "text/html; charset=utf-8"),
        "the server at HOST is not a model provider: it sent text/html (Sign in, [secret KEY]): "
        "check `base_url`"},
-      {"a page without one", raw_response(200, "<p>Hello", "text/html"),
+      {"a page without a title", raw_response(200, "<p>Hello", "text/html"),
        "the server at HOST is not a model provider: it sent text/html (<p>Hello): "
        "check `base_url`"},
       {"a text", raw_response(200, "hello", "text/plain"),
@@ -252,7 +251,7 @@ AE_TEST("model tool/who sends no JSON is no provider: as a gateway's 502, it may
        "check `base_url`"},
       {"nothing", raw_response(200, ""),
        "the server at HOST is not a model provider: it sent nothing: check `base_url`"},
-      {"half an answer", raw_response(200, R"({"choices":[)"),
+      {"a truncated response", raw_response(200, R"({"choices":[)"),
        "the answer is invalid JSON: the text ends where a value is expected at byte 12"},
   };
   for (const bool stream : {true, false}) {
@@ -260,7 +259,7 @@ AE_TEST("model tool/who sends no JSON is no provider: as a gateway's 502, it may
       ModelFixture fixture;
       RawHttpServer server(RawHttpServer::always(c.answer));
       const Value settings = ModelFixture::settings(server).with("stream", stream);
-      const Outcome outcome = fixture.call(settings, a_call(a_request()));
+      const Outcome outcome = fixture.call(settings, make_call(make_request()));
       EXPECT_EQ(outcome.kind, OutcomeKind::unknown) << c.name;
       EXPECT_EQ(outcome.error_code, "http_502") << c.name;
       EXPECT_TRUE(outcome.retryable && !outcome.definite) << c.name;
@@ -270,7 +269,7 @@ AE_TEST("model tool/who sends no JSON is no provider: as a gateway's 502, it may
   }
 }
 
-AE_TEST("model tool/what the provider refuses says so; what may go better later says that") {
+AE_TEST("model tool/each error status is classified and reported with a message and a hint") {
   const struct {
     int status;
     OutcomeKind kind;
@@ -291,7 +290,7 @@ AE_TEST("model tool/what the provider refuses says so; what may go better later 
         c.status,
         R"({"error": {"type": "invalid_request_error", "message": "Not so, says sk-canary-123."}})",
         "application/json", "Retry-After: 7\r\n")));
-    const Outcome outcome = fixture.call(ModelFixture::settings(server), a_call(a_request()));
+    const Outcome outcome = fixture.call(ModelFixture::settings(server), make_call(make_request()));
     EXPECT_EQ(outcome.kind, c.kind) << c.status;
     EXPECT_EQ(outcome.definite, c.definite) << c.status;
     EXPECT_EQ(outcome.retryable, c.retryable) << c.status;
@@ -302,15 +301,15 @@ AE_TEST("model tool/what the provider refuses says so; what may go better later 
   }
 }
 
-AE_TEST("model tool/who has no key, or cannot be reached, is told where to look, each time alike") {
+AE_TEST("model tool/a missing key or an unreachable server is reported with what to check") {
   ModelFixture fixture;
   RawHttpServer server(RawHttpServer::always(raw_response(401, "{}")));
   const Value settings = Value::object({{"base_url", server.url("/v1")}});
-  EXPECT_EQ(fixture.call(settings, a_call(a_request())).error_message,
+  EXPECT_EQ(fixture.call(settings, make_call(make_request())).error_message,
             "the server answered 401: {}; the model has no `api_key`");
   for (int i = 0; i < 2; ++i) {
-    const Outcome outcome =
-        fixture.call(Value::object({{"base_url", "http://127.0.0.1:1/v1"}}), a_call(a_request()));
+    const Outcome outcome = fixture.call(Value::object({{"base_url", "http://127.0.0.1:1/v1"}}),
+                                         make_call(make_request()));
     EXPECT_EQ(outcome.error_code, "connect");
     EXPECT_EQ(outcome.error_message,
               "Failed to connect to 127.0.0.1 port 1: Couldn't connect to server; "
@@ -318,7 +317,7 @@ AE_TEST("model tool/who has no key, or cannot be reached, is told where to look,
   }
 }
 
-AE_TEST("model tool/a key that a server says back is in no answer and in no record") {
+AE_TEST("model tool/a key that the server repeats is scrubbed from answers and records") {
   ModelFixture fixture;
   Outcome outcome =
       fixture.call_once(raw_response(200, R"({"id":"sk-canary-123","model":"sk-canary-123",
@@ -330,20 +329,18 @@ AE_TEST("model tool/a key that a server says back is in no answer and in no reco
   EXPECT_EQ(canonical(*outcome.invalid).find("canary"), std::string::npos);
 }
 
-AE_TEST("model tool/a missing key sends nothing and names it") {
+AE_TEST("model tool/a missing key fails with its name, and nothing is sent") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, kAnswer)));
   ModelFixture fixture;
   const Outcome outcome = fixture.call(
-      ModelFixture::settings(server).with("api_key", "secret:NOBODY"), a_call(a_request()));
+      ModelFixture::settings(server).with("api_key", "secret:MISSING"), make_call(make_request()));
   EXPECT_EQ(outcome.error_code, "secret_missing");
   EXPECT_TRUE(outcome.definite);
-  EXPECT_NE(outcome.error_message.find("NOBODY"), std::string::npos);
+  EXPECT_NE(outcome.error_message.find("MISSING"), std::string::npos);
   EXPECT_EQ(server.connections(), 0);
 }
 
-AE_TEST(
-    "model tool/a connection cut in mid-answer, or no answer in time, is unknown and may be tried "
-    "again") {
+AE_TEST("model tool/a cut off response or a timeout is unknown and retryable") {
   const struct {
     const char* name;
     RawHttpServer::Script script;
@@ -373,7 +370,7 @@ AE_TEST(
   ModelFixture fixture;
   for (const auto& c : cases) {
     RawHttpServer server(c.script);
-    Call call = a_call(a_request());
+    Call call = make_call(make_request());
     call.timeout = 100ms;
     const Outcome outcome = fixture.call(ModelFixture::settings(server), std::move(call));
     EXPECT_EQ(outcome.kind, c.kind) << c.name;
@@ -384,8 +381,7 @@ AE_TEST(
   }
 }
 
-AE_TEST(
-    "model tool/an abandoned call is cut off and answered once; a tool that goes is answered too") {
+AE_TEST("model tool/an abandoned call completes once, also if its tool is destroyed") {
   RawHttpServer server([](Conversation& c) {
     c.read_request();
     c.hang();
@@ -401,19 +397,19 @@ AE_TEST(
     }
   };
   poll_arrivals();
-  const Outcome outcome = fixture.perform(*tool, a_call(a_request()));
+  const Outcome outcome = fixture.perform(*tool, make_call(make_request()));
   EXPECT_EQ(outcome.kind, OutcomeKind::unknown);
   EXPECT_EQ(outcome.error_code, "abandoned");
 }
 
-AE_TEST("model tool/the other provider has its path, its headers and its words") {
+AE_TEST("model tool/Anthropic requests have their own path, headers and format") {
   RawHttpServer server(RawHttpServer::always(raw_response(200, R"({
     "id": "msg_1", "type": "message", "role": "assistant", "model": "small-1-2026",
     "content": [{"type": "text", "text": "ä!"}], "stop_reason": "end_turn",
     "usage": {"input_tokens": 5, "output_tokens": 3, "cache_read_input_tokens": 4}})")));
   ModelFixture fixture;
   fixture.name = "anthropic";
-  const Outcome outcome = fixture.call(ModelFixture::settings(server), a_call(a_request()));
+  const Outcome outcome = fixture.call(ModelFixture::settings(server), make_call(make_request()));
   EXPECT_EQ(outcome.kind, OutcomeKind::success) << outcome.error_message;
   EXPECT_EQ(canonical(outcome.result),
             R"({"finish_reason":"stop","model":"small-1-2026","text":"ä!",)"
@@ -431,9 +427,7 @@ AE_TEST("model tool/the other provider has its path, its headers and its words")
             R"("role":"user"}],"model":"small-1","stream":true})");
 }
 
-AE_TEST(
-    "model tool/an answer that is held to a schema comes with its JSON, or its record says what "
-    "was wrong and what it cost") {
+AE_TEST("model tool/an answer with a schema has parsed JSON, or a record with reason and usage") {
   const Value schema = json(R"({"type":"object","additionalProperties":false,)"
                             R"("properties":{"n":{"type":"integer"}},"required":["n"]})");
   ModelFixture fixture;
@@ -443,7 +437,8 @@ AE_TEST(
     choice = choice.with("message", json(R"({"role":"assistant"})").with("content", content));
     RawHttpServer server(RawHttpServer::always(
         raw_response(200, canonical(body.with("choices", Value::array({choice}))))));
-    return fixture.call(ModelFixture::settings(server), a_call(a_request().with("schema", schema)));
+    return fixture.call(ModelFixture::settings(server),
+                        make_call(make_request().with("schema", schema)));
   };
   EXPECT_EQ(call_with_content(R"( {"n": 7} )").result["json"], json(R"({"n":7})"));
   const struct {
@@ -464,22 +459,22 @@ AE_TEST(
   }
 }
 
-AE_TEST("model tool/who deals with an answer that breaks its schema has it recorded as it came") {
+AE_TEST("model tool/with repair, an answer that violates its schema is recorded verbatim") {
   ModelFixture fixture;
   RawHttpServer server(RawHttpServer::always(raw_response(200, kAnswer)));
-  const Value request = a_request().with("schema", json(R"({"type":"object"})"));
+  const Value request = make_request().with("schema", json(R"({"type":"object"})"));
   const Outcome outcome =
-      fixture.call(ModelFixture::settings(server), a_call(request.with("repair", true)));
+      fixture.call(ModelFixture::settings(server), make_call(request.with("repair", true)));
   EXPECT_EQ(outcome.kind, OutcomeKind::success);
   EXPECT_FALSE(outcome.invalid);
   EXPECT_FALSE(outcome.result.text("text").empty());
   EXPECT_TRUE(outcome.result.text("invalid").starts_with("is invalid JSON"));
   EXPECT_EQ(outcome.result.find("json"), nullptr);
   EXPECT_EQ(outcome.result["usage"]["total_tokens"], Value(12));
-  EXPECT_TRUE(fixture.call(ModelFixture::settings(server), a_call(request)).invalid);
+  EXPECT_TRUE(fixture.call(ModelFixture::settings(server), make_call(request)).invalid);
 }
 
-AE_TEST("model tool/an abandoned call closes its connection: the provider may stop") {
+AE_TEST("model tool/an abandoned call closes its connection") {
   std::atomic<bool> closed = false;
   RawHttpServer server([&](Conversation& c) {
     c.read_request();
@@ -497,7 +492,7 @@ AE_TEST("model tool/an abandoned call closes its connection: the provider may st
     tool->abandon(InvocationId("fedcba9876543210"), 1);
   };
   poll_arrivals();
-  EXPECT_EQ(fixture.perform(*tool, a_call(a_request())).error_code, "abandoned");
+  EXPECT_EQ(fixture.perform(*tool, make_call(make_request())).error_code, "abandoned");
   for (int i = 0; i < 5000 && !closed; ++i) std::this_thread::sleep_for(1ms);
   EXPECT_TRUE(closed);
 }
@@ -505,7 +500,7 @@ AE_TEST("model tool/an abandoned call closes its connection: the provider may st
 // ---- streams
 
 // Sends the head of a stream, then its events one by one; `end`: then ends the body properly.
-RawHttpServer::Script streams(std::vector<std::string> events, bool end = true) {
+RawHttpServer::Script stream_script(std::vector<std::string> events, bool end = true) {
   return [events = std::move(events), end](Conversation& c) {
     c.read_request();
     c.send(
@@ -554,7 +549,7 @@ struct StreamedCall {
 
 StreamedCall call_streamed(ModelFixture& fixture, RawHttpServer& server) {
   StreamedCall streamed_call;
-  Call call = a_call(a_request());
+  Call call = make_call(make_request());
   call.on_text_delta = [&](const tools::TextDelta& piece) {
     EXPECT_EQ(piece.offset, streamed_call.text.size());
     streamed_call.text += piece.text;
@@ -564,23 +559,22 @@ StreamedCall call_streamed(ModelFixture& fixture, RawHttpServer& server) {
   return streamed_call;
 }
 
-AE_TEST(
-    "model tool/a streamed answer is heard as it comes, and recorded as the one that comes whole") {
+AE_TEST("model tool/a streamed answer is delivered incrementally and equals an unstreamed one") {
   ModelFixture fixture;
   RawHttpServer whole(RawHttpServer::always(raw_response(200, kAnswer)));
-  RawHttpServer server(streams(chat({"ä", "", "!"})));
+  RawHttpServer server(stream_script(chat({"ä", "", "!"})));
   const StreamedCall at_once = call_streamed(fixture, whole),
                      streamed = call_streamed(fixture, server);
   EXPECT_EQ(canonical(streamed.outcome.result), canonical(at_once.outcome.result));
   EXPECT_EQ(streamed.outcome.external_id, at_once.outcome.external_id);
   EXPECT_EQ(streamed.text, "ä!");
-  EXPECT_EQ(at_once.text, "") << "what comes whole is read in the answer";
+  EXPECT_EQ(at_once.text, "") << "an unstreamed answer has no deltas";
 }
 
-AE_TEST("model tool/the other provider's stream is heard and recorded, too") {
+AE_TEST("model tool/an Anthropic stream is delivered and recorded") {
   ModelFixture fixture;
   fixture.name = "anthropic";
-  RawHttpServer server(streams(
+  RawHttpServer server(stream_script(
       {"event: message_start\ndata: "
        "{\"type\":\"message_start\",\"message\":{\"id\":\"msg_1\",\"model\":"
        "\"small-1-2026\",\"content\":[],\"usage\":{\"input_tokens\":5,\"output_tokens\":1}}}\n\n",
@@ -601,28 +595,27 @@ AE_TEST("model tool/the other provider's stream is heard and recorded, too") {
             R"("usage":{"input_tokens":5,"output_tokens":3,"total_tokens":8}})");
 }
 
-AE_TEST("model tool/a key that is streamed back is heard by nobody, wherever it is cut") {
+AE_TEST("model tool/a streamed key is scrubbed, wherever it is split") {
   const std::string text = "your key is sk-canary-123, sk-canary-12 is none";
   for (std::size_t size = 1; size < 20; ++size) {
     std::vector<std::string> words;
     for (std::size_t at = 0; at < text.size(); at += size) words.push_back(text.substr(at, size));
     ModelFixture fixture;
-    RawHttpServer server(streams(chat(words)));
+    RawHttpServer server(stream_script(chat(words)));
     const StreamedCall streamed = call_streamed(fixture, server);
     EXPECT_EQ(streamed.text, "your key is [secret KEY], sk-canary-12 is none") << size;
     EXPECT_EQ(streamed.outcome.result["text"], Value(streamed.text)) << size;
   }
 }
 
-AE_TEST(
-    "model tool/a key that is streamed back in escapes is heard by nobody, wherever it is cut") {
+AE_TEST("model tool/an escaped key in a stream is scrubbed, wherever it is split") {
   const std::string text =
       R"({"k":"\u0073k\u002dcanary-123","l":"a\nb\/c","m":"sk-canary\u002d12 is none"})";
   for (std::size_t size = 1; size < 20; ++size) {
     std::vector<std::string> words;
     for (std::size_t at = 0; at < text.size(); at += size) words.push_back(text.substr(at, size));
     ModelFixture fixture;
-    RawHttpServer server(streams(chat(words)));
+    RawHttpServer server(stream_script(chat(words)));
     const StreamedCall streamed = call_streamed(fixture, server);
     EXPECT_EQ(streamed.text,
               R"({"k":"[secret KEY]","l":"a\nb\/c","m":"sk-canary\u002d12 is none"})")
@@ -651,13 +644,13 @@ std::vector<std::string> messages(const std::vector<std::string>& blocks) {
   return events;
 }
 
-AE_TEST("model tool/a key in two parts of an answer is put together nowhere") {
+AE_TEST("model tool/a key split over two parts of an answer is scrubbed") {
   const std::string text = "it is sk-canary-123.";
   for (std::size_t cut = 1; cut < text.size(); ++cut) {
     const std::vector<std::string> parts{text.substr(0, cut), text.substr(cut)};
     ModelFixture fixture;
     fixture.name = "anthropic";
-    RawHttpServer server(streams(messages(parts)));
+    RawHttpServer server(stream_script(messages(parts)));
     const StreamedCall streamed = call_streamed(fixture, server);
     EXPECT_EQ(streamed.text, "it is [secret KEY].") << cut;
     EXPECT_EQ(streamed.outcome.result["text"], Value(streamed.text)) << cut;
@@ -668,13 +661,13 @@ AE_TEST("model tool/a key in two parts of an answer is put together nowhere") {
     ModelFixture fixture;
     fixture.name = "anthropic";
     RawHttpServer server(RawHttpServer::always(whole));
-    const Outcome outcome =
-        fixture.call(ModelFixture::settings(server).with("stream", stream), a_call(a_request()));
+    const Outcome outcome = fixture.call(ModelFixture::settings(server).with("stream", stream),
+                                         make_call(make_request()));
     EXPECT_EQ(outcome.result.text("text"), "[secret KEY]") << stream;
   }
 }
 
-AE_TEST("model tool/a key that is escaped in the arguments of a call is read by nobody") {
+AE_TEST("model tool/an escaped key in streamed call arguments is scrubbed") {
   const std::string arguments = R"({\"k\":\"sk-canary\\u002d123\"})";
   const std::string whole = raw_response(
       200, R"({"id":"c","model":"m","choices":[{"index":0,"finish_reason":"tool_calls","message":
@@ -687,23 +680,23 @@ AE_TEST("model tool/a key that is escaped in the arguments of a call is read by 
       arguments + R"("}}]},"index":0}]})" + "\n\n";
   std::vector<std::string> events{piece};
   events.insert(events.end(), kChatEnd.begin(), kChatEnd.end());
-  for (const auto& script : {RawHttpServer::always(whole), streams(events)}) {
+  for (const auto& script : {RawHttpServer::always(whole), stream_script(events)}) {
     ModelFixture fixture;
     RawHttpServer server(script);
     const Value request =
-        a_request().with("tools", json(R"([{"name":"look","parameters":{"type":"object"}}])"));
-    const Outcome outcome = fixture.call(ModelFixture::settings(server), a_call(request));
+        make_request().with("tools", json(R"([{"name":"look","parameters":{"type":"object"}}])"));
+    const Outcome outcome = fixture.call(ModelFixture::settings(server), make_call(request));
     ASSERT_EQ(outcome.result["tool_calls"].size(), 1U) << canonical(outcome.result);
     EXPECT_EQ(canonical(outcome.result["tool_calls"].items()[0]["arguments"]),
               R"({"k":"[secret KEY]"})");
   }
 }
 
-AE_TEST("model tool/a key that a broken stream holds in two pieces is in no record") {
+AE_TEST("model tool/a key split in a broken stream is not recorded") {
   for (const std::string& end : {std::string("data: {garbage\n\n"), std::string(17u << 20, ' ')}) {
     ModelFixture fixture;
-    RawHttpServer server(streams({chunk("It is sk-ca"), chunk("nary-123 and more"), end}));
-    const Outcome outcome = fixture.call(ModelFixture::settings(server), a_call(a_request()));
+    RawHttpServer server(stream_script({chunk("It is sk-ca"), chunk("nary-123 and more"), end}));
+    const Outcome outcome = fixture.call(ModelFixture::settings(server), make_call(make_request()));
     const std::string record = canonical(outcome.invalid.value_or(Value())) + outcome.error_message;
     EXPECT_EQ(outcome.invalid.has_value(), end.size() > 100);
     EXPECT_EQ(record.find("sk-ca"), std::string::npos) << record;
@@ -713,9 +706,9 @@ AE_TEST("model tool/a key that a broken stream holds in two pieces is in no reco
   }
 }
 
-AE_TEST("model tool/a key that a broken stream holds in escapes is in no record") {
+AE_TEST("model tool/an escaped key in a broken stream is not recorded") {
   ModelFixture fixture;
-  RawHttpServer server(streams(
+  RawHttpServer server(stream_script(
       {chunk(R"({"k":"\u0073k-can)"), chunk(R"(\u0061ry-123", "l":)"), "data: {garbage\n\n"}));
   const StreamedCall streamed = call_streamed(fixture, server);
   EXPECT_EQ(streamed.outcome.error_code, "http_502");
@@ -723,7 +716,7 @@ AE_TEST("model tool/a key that a broken stream holds in escapes is in no record"
   EXPECT_EQ(streamed.text, R"({"k":"[secret KEY]", "l":)");
 }
 
-AE_TEST("model tool/a key in the arguments of a call is taken out, however it is escaped there") {
+AE_TEST("model tool/an escaped key in call arguments is scrubbed") {
   ModelFixture fixture;
   const std::string call =
       R"({"id":"c","type":"function","function":{"name":"pay","arguments":"{\"to\":\"\\u0073k-canary-123\"}"}})";
@@ -737,7 +730,7 @@ AE_TEST("model tool/a key in the arguments of a call is taken out, however it is
       << canonical(outcome.result);
 }
 
-AE_TEST("model tool/a stream that stops before its end leaves no half answer") {
+AE_TEST("model tool/a stream that ends early leaves no partial answer") {
   const std::string overloaded =
       "event: error\ndata: {\"error\":{\"type\":\"overloaded_error\",\"message\":\"Busy, says "
       "sk-canary-123.\"}}\n\n";
@@ -747,21 +740,21 @@ AE_TEST("model tool/a stream that stops before its end leaves no half answer") {
     const char* code;
     const char* message;
   } cases[] = {
-      {"the connection ends in order", streams(chat({"Half"}, false)), "http_502",
+      {"the connection is closed normally", stream_script(chat({"Half"}, false)), "http_502",
        "the streamed answer stopped before its end"},
-      {"an event is no JSON", streams({chunk("Half"), "data: <html>\n\n", chunk(" more")}),
+      {"an event is not JSON", stream_script({chunk("Half"), "data: <html>\n\n", chunk(" more")}),
        "http_502", "an event of the streamed answer is not a JSON object"},
-      {"an event is no object", streams({chunk("Half"), "data: 7\n\n"}), "http_502",
+      {"an event is not an object", stream_script({chunk("Half"), "data: 7\n\n"}), "http_502",
        "an event of the streamed answer is not a JSON object"},
-      {"it is over before it began", streams({"data: [DONE]\n\n"}), "http_502",
+      {"it ends before the first chunk", stream_script({"data: [DONE]\n\n"}), "http_502",
        "the streamed answer ends before it begins"},
-      {"it has no event", streams({"<!doctype html>\n"}), "http_502",
+      {"it has no event", stream_script({"<!doctype html>\n"}), "http_502",
        "the streamed answer stopped before its end"},
-      {"it says nothing at all", streams({}), "http_502", "not a model provider: it sent nothing"},
-      {"the connection breaks", streams(chat({"Half"}, false), false), "reset", ""},
-      {"the provider gives up", streams({chunk("Half"), overloaded}), "http_529",
+      {"no data", stream_script({}), "http_502", "not a model provider: it sent nothing"},
+      {"the connection breaks", stream_script(chat({"Half"}, false), false), "reset", ""},
+      {"a provider error", stream_script({chunk("Half"), overloaded}), "http_529",
        "Busy, says [secret KEY]."},
-      {"it says nothing more",
+      {"no more data",
        [](Conversation& c) {
          c.read_request();
          c.send("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + chunk("Half"));
@@ -772,7 +765,7 @@ AE_TEST("model tool/a stream that stops before its end leaves no half answer") {
   for (const auto& c : cases) {
     ModelFixture fixture;
     RawHttpServer server(c.script);
-    Call call = a_call(a_request());
+    Call call = make_call(make_request());
     if (c.code == std::string_view("timeout")) call.timeout = 200ms;
     const Outcome outcome = fixture.call(ModelFixture::settings(server), std::move(call));
     EXPECT_NE(outcome.kind, OutcomeKind::success) << c.name;
@@ -785,13 +778,13 @@ AE_TEST("model tool/a stream that stops before its end leaves no half answer") {
   }
 }
 
-AE_TEST("model tool/a stream that was said to the end is an answer, however its connection ends") {
+AE_TEST("model tool/a complete stream is an answer, even if its connection breaks afterwards") {
   ModelFixture fixture;
-  RawHttpServer server(streams(chat({"All."}), false));
+  RawHttpServer server(stream_script(chat({"All."}), false));
   EXPECT_EQ(call_streamed(fixture, server).outcome.result["text"], Value("All."));
 }
 
-AE_TEST("model tool/a stream that is over is over: nobody waits for its connection to close") {
+AE_TEST("model tool/a call completes at the end of its stream, not of its connection") {
   const std::string overloaded =
       "data: {\"error\":{\"type\":\"overloaded_error\",\"message\":\"Busy.\"}}\n\n";
   const struct {
@@ -801,13 +794,9 @@ AE_TEST("model tool/a stream that is over is over: nobody waits for its connecti
     const char* code;
     bool invalid;
   } cases[] = {
-      {"all was said", chat({"All."}), OutcomeKind::success, "", false},
-      {"the provider gives up",
-       {chunk("Half"), overloaded},
-       OutcomeKind::unknown,
-       "http_529",
-       false},
-      {"it is no answer",
+      {"complete", chat({"All."}), OutcomeKind::success, "", false},
+      {"a provider error", {chunk("Half"), overloaded}, OutcomeKind::unknown, "http_529", false},
+      {"invalid event",
        {chunk("Half"), "data: {garbage\n\n"},
        OutcomeKind::unknown,
        "http_502",
@@ -816,7 +805,7 @@ AE_TEST("model tool/a stream that is over is over: nobody waits for its connecti
   for (const auto& c : cases) {
     std::atomic<bool> closed = false;
     RawHttpServer server([&](Conversation& conversation) {
-      streams(c.events, false)(conversation);
+      stream_script(c.events, false)(conversation);
       conversation.hang();  // until the client disconnects
       closed = true;
     });
@@ -831,8 +820,8 @@ AE_TEST("model tool/a stream that is over is over: nobody waits for its connecti
   }
 }
 
-AE_TEST("model tool/a stream that is over when its tool is gone is an answer all the same") {
-  RawHttpServer server(streams(chat({"All."})));
+AE_TEST("model tool/a stream that completes after its tool is destroyed is an answer") {
+  RawHttpServer server(stream_script(chat({"All."})));
   ModelFixture fixture;
   auto tool = fixture.model(ModelFixture::settings(server));
   std::move_only_function<void()> poll_arrivals = [&] {
@@ -843,19 +832,19 @@ AE_TEST("model tool/a stream that is over when its tool is gone is an answer all
     }
   };
   poll_arrivals();
-  EXPECT_EQ(fixture.perform(*tool, a_call(a_request())).result["text"], Value("All."));
+  EXPECT_EQ(fixture.perform(*tool, make_call(make_request())).result["text"], Value("All."));
 }
 
-AE_TEST("model tool/a stream that is too large has happened: its record says why") {
+AE_TEST("model tool/a too large stream is a success with a record of the reason") {
   ModelFixture fixture;
   std::vector<std::string> much(18, chunk(std::string(1u << 20, 'x')));
-  RawHttpServer large(streams(much));
+  RawHttpServer large(stream_script(much));
   const StreamedCall more = call_streamed(fixture, large);
   EXPECT_EQ(more.outcome.kind, OutcomeKind::success);
   ASSERT_TRUE(more.outcome.invalid) << more.outcome.error_code;
   EXPECT_NE(more.outcome.invalid->text("reason").find("larger"), std::string::npos);
   const std::string_view head = more.outcome.invalid->text("head");
-  EXPECT_EQ(head, std::string(head.size(), 'x')) << "the words, and none of the bytes";
+  EXPECT_EQ(head, std::string(head.size(), 'x')) << "the text, not the raw bytes";
   std::string bytes;
   for (const std::string& event : much) bytes += event;
   bytes.resize(tools::kStreamMax + 1);
@@ -863,29 +852,29 @@ AE_TEST("model tool/a stream that is too large has happened: its record says why
   EXPECT_EQ(more.outcome.invalid->text("sha256"), to_hex(sha256(bytes)));
   std::vector<std::string> secret = {chunk("sk-can"), chunk("ary-123")};
   secret.insert(secret.end(), much.begin(), much.end());
-  RawHttpServer hiding(streams(secret));
+  RawHttpServer hiding(stream_script(secret));
   const StreamedCall hidden = call_streamed(fixture, hiding);
   ASSERT_TRUE(hidden.outcome.invalid);
   EXPECT_TRUE(hidden.outcome.invalid->text("head").starts_with("[secret KEY]xx"));
 }
 
-AE_TEST("model tool/events that nobody knows are passed over, and so are comments") {
+AE_TEST("model tool/unknown events and comments are skipped") {
   const std::vector<std::string> strange = {": keep-alive\n\n",
                                             "event: ping\ndata: {\"type\":\"ping\"}\n\n",
                                             "event: news\ndata: {\"x\":1}\n\n"};
   ModelFixture fixture;
   std::vector<std::string> events = strange;
   for (const std::string& one : chat({"All."})) events.push_back(one);
-  RawHttpServer server(streams(events));
+  RawHttpServer server(stream_script(events));
   EXPECT_EQ(call_streamed(fixture, server).outcome.result["text"], Value("All."));
 }
 
-AE_TEST("model tool/who says `stream: false` is asked for the whole answer") {
+AE_TEST("model tool/stream false requests an unstreamed response") {
   for (const char* name : {"openai", "anthropic"}) {
     RawHttpServer server(RawHttpServer::always(raw_response(200, "{}")));
     ModelFixture fixture;
     fixture.name = name;
-    fixture.call(ModelFixture::settings(server).with("stream", false), a_call(a_request()));
+    fixture.call(ModelFixture::settings(server).with("stream", false), make_call(make_request()));
     EXPECT_EQ(json(server.requests()[0].body).find("stream"), nullptr) << name;
   }
 }
