@@ -114,7 +114,7 @@ void check(const std::vector<Query>& queries, const std::string& repeat) {
   for (std::size_t at = 0; at < queries.size(); at += kBatch) {
     const std::size_t end = std::min(at + kBatch, queries.size());
     const std::vector<Query> batch(queries.begin() + static_cast<std::ptrdiff_t>(at),
-                                      queries.begin() + static_cast<std::ptrdiff_t>(end));
+                                   queries.begin() + static_cast<std::ptrdiff_t>(end));
     const auto results = jq_results(batch);
     for (std::size_t i = 0; i < batch.size(); ++i) {
       const std::string our_result = evaluate(batch[i]);
@@ -633,7 +633,7 @@ void check_generated(std::uint64_t cases) {
   queries.reserve(cases);
   for (std::uint64_t i = 0; i < cases; ++i) queries.push_back(generator.query());
   check(queries, "repeat: AETHERIS_SEED=" + std::to_string(seed) + " AETHERIS_CASES=" +
-                       std::to_string(cases) + " ./dev test 'jq agrees on generated'");
+                     std::to_string(cases) + " ./dev test 'jq agrees on generated'");
 }
 
 AE_TEST("expr/expr/jq agrees on handwritten expressions") {
