@@ -84,7 +84,7 @@ std::string jq_term(const Query& q) {
   return "(" + text + " | fromjson | try [" + q.expression + "] catch {failed: true})\n";
 }
 
-// jq's result in our notation. Numbers that our values cannot represent count as "fails".
+// jq's result as canonical JSON. Numbers that a Value cannot represent count as "fails".
 std::string normalized_jq_result(const std::string& line) {
   const auto value = parse_json(line, {.depth_max = 200});
   return value && value->is_array() ? canonical(*value) : std::string(kFailed);
@@ -588,7 +588,7 @@ class Generator {
     }
   }
 
-  // Keys in order: jq keeps the order in which an object was built, our values do not.
+  // Keys in order: jq keeps the order in which an object was built, a Value does not.
   std::string object(unsigned d) {
     if (d == 0 || chance(15)) return one_of({"{}", "{a:1}", "{\"a\":null,\"d e\":2}"});
     switch (pick(4)) {

@@ -98,20 +98,20 @@ AE_TEST("expr/template/expressions in nested values are evaluated, keys are lite
 
 AE_TEST("expr/template/all errors are reported with their positions") {
   Template out;
-  const auto faults = Template::compile(
+  const auto errors = Template::compile(
       json(R"({"a":["ok","x ${ 1 + } ${ .input.id } ${ ) }"],"b/c":{"d":"${ 1"},"e ${ 1 }":2})"),
       out);
-  ASSERT_EQ(faults.size(), 4u);
-  EXPECT_EQ(faults[0].pointer, "/a/1");
-  EXPECT_EQ(faults[0].offset, 2u);
-  EXPECT_EQ(faults[0].error.code, Code::plan_invalid);
-  EXPECT_EQ(faults[0].error.message, "line 1, column 6: expected a value but found the end");
-  EXPECT_EQ(faults[1].pointer, "/a/1");
-  EXPECT_EQ(faults[1].offset, 26u);
-  EXPECT_EQ(faults[2].pointer, "/b~1c/d");
-  EXPECT_NE(faults[2].error.message.find("not closed"), std::string::npos);
-  EXPECT_EQ(faults[3].pointer, "/e ${ 1 }");
-  EXPECT_NE(faults[3].error.message.find("a key must be literal"), std::string::npos);
+  ASSERT_EQ(errors.size(), 4u);
+  EXPECT_EQ(errors[0].pointer, "/a/1");
+  EXPECT_EQ(errors[0].offset, 2u);
+  EXPECT_EQ(errors[0].error.code, Code::plan_invalid);
+  EXPECT_EQ(errors[0].error.message, "line 1, column 6: expected a value but found the end");
+  EXPECT_EQ(errors[1].pointer, "/a/1");
+  EXPECT_EQ(errors[1].offset, 26u);
+  EXPECT_EQ(errors[2].pointer, "/b~1c/d");
+  EXPECT_NE(errors[2].error.message.find("not closed"), std::string::npos);
+  EXPECT_EQ(errors[3].pointer, "/e ${ 1 }");
+  EXPECT_NE(errors[3].error.message.find("a key must be literal"), std::string::npos);
 }
 
 AE_TEST("expr/template/an unclosed expression is an error") {

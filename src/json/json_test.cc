@@ -410,7 +410,7 @@ double random_double(std::uint64_t i, std::mt19937_64& random) {
   }
 }
 
-// Passes the bits and our text of `count` doubles to Python, which formats each one independently.
+// Passes the bits and the text of `count` doubles to Python, which formats each one independently.
 void compare_with_python(std::uint64_t count) {
   const char* root = std::getenv("AETHERIS_ROOT");
   const std::filesystem::path script =

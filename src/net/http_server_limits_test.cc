@@ -174,14 +174,14 @@ AE_TEST("http server/bodies over the total limit are rejected, small ones are ac
   options.bodies_max = 100'000;
   ServerFixture fixture(echo, std::move(options));
   const std::string head = "POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n";
-  // The later one is refused; the kernel decides which that is.
+  // The later one is rejected; the kernel decides which that is.
   RawClient first(fixture.port), second(fixture.port);
   first.send(head + std::string(90'000, 'x'));
   second.send(head + std::string(90'000, 'x'));
-  const bool first_is_refused = first.wait_readable(second) == &first;
-  const std::string refused = (first_is_refused ? first : second).read_until("\r\n\r\n");
-  EXPECT_TRUE(refused.starts_with("HTTP/1.1 503 ")) << refused;
-  EXPECT_NE(refused.find("Retry-After: 1\r\n"), std::string::npos);
+  const bool first_is_rejected = first.wait_readable(second) == &first;
+  const std::string response = (first_is_rejected ? first : second).read_until("\r\n\r\n");
+  EXPECT_TRUE(response.starts_with("HTTP/1.1 503 ")) << response;
+  EXPECT_NE(response.find("Retry-After: 1\r\n"), std::string::npos);
   EXPECT_TRUE(is_serving(fixture));
   RawClient small(fixture.port);
   small.send("POST /p HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
@@ -233,9 +233,9 @@ AE_TEST("http server/responses over the total limit get 503 until clients have r
   EXPECT_TRUE(unread.read_until("\r\n\r\n").starts_with("HTTP/1.1 200 "));
   RawClient other(fixture.port);
   other.send(get("/b"));
-  const std::string refused = other.read_until("\r\n\r\n");
-  EXPECT_TRUE(refused.starts_with("HTTP/1.1 503 ")) << refused.substr(0, 200);
-  EXPECT_NE(refused.find("Retry-After: 1\r\n"), std::string::npos);
+  const std::string response = other.read_until("\r\n\r\n");
+  EXPECT_TRUE(response.starts_with("HTTP/1.1 503 ")) << response.substr(0, 200);
+  EXPECT_NE(response.find("Retry-After: 1\r\n"), std::string::npos);
   // Eventually a client that does not read is disconnected to make room.
   bool answered = false;
   for (int i = 0; i < 100 && !answered; ++i) {

@@ -105,9 +105,9 @@ AE_TEST("http server/a live socket or another file is never replaced, a stale so
   {
     HttpServer first(loop, echo), second(loop, echo);
     EXPECT_TRUE(first.listen_unix(path));
-    const Status refused = second.listen_unix(path);
-    ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().code, Code::held);
+    const Status status = second.listen_unix(path);
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, Code::held);
   }
   // A socket file left by a killed process.
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -123,9 +123,9 @@ AE_TEST("http server/a live socket or another file is never replaced, a stale so
     ASSERT_EQ(unlink(path.c_str()), 0);
     close(open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
     HttpServer other(loop, echo);
-    const Status refused = other.listen_unix(path);
-    ASSERT_FALSE(refused);
-    EXPECT_EQ(refused.error().code, Code::held);
+    const Status status = other.listen_unix(path);
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code, Code::held);
   }
   EXPECT_EQ(unlink(path.c_str()), 0);
   HttpServer server(loop, echo);

@@ -310,7 +310,7 @@ AE_TEST("schema/schema/results match the public test suite of draft 2020-12") {
   for (const auto& file : files) {
     std::ostringstream stream;
     stream << std::ifstream(file, std::ios::binary).rdbuf();
-    // const.json uses 2^53, which our JSON reader rejects as an integer: 2^70 tests the same.
+    // const.json uses 2^53, which the JSON reader rejects as an integer: 2^70 tests the same.
     std::string text = stream.str();
     for (const std::string_view big : {"9007199254740992.0", "9007199254740992"}) {
       for (std::size_t at = text.find(big); at != text.npos; at = text.find(big)) {
