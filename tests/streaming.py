@@ -33,7 +33,7 @@ PATIENCE = 60
 LONG = "Ein Satz, der dauert: äöü 日本語 🙂 “so”.\nUnd noch einer. " * 4
 MUCH, MUCH_PIECES = "0123456789abcdef" * 60_000, 240
 HELD_AFTER = 2000  # bytes of an answer: its head, and a few deltas
-CUTS = (1, 2, 3, 5, 8, 13, 21, len(KEY), len(KEY) + 1)  # every one: src/llm/model_tool_test.cc
+CUTS = (1, 2, 3, 5, 8, 13, 21, len(KEY), len(KEY) + 1)  # every one: src/llm/model_tool_secret_test.cc
 TALK = {"turns": [
     {"when": {"prompt": "cut"}, "fail": {"cut_after": 3}, "say": LONG},
     {"when": {"prompt": "error event"}, "fail": {"error_after": 3, "status": 529}, "say": LONG},

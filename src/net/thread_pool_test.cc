@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-AE_TEST("thread_pool/work runs on another thread and the rest on the loop's") {
+AE_TEST("thread_pool/work runs on a pool thread and its continuation on the loop thread") {
   AsioLoop loop;
   ThreadPool pool(loop, 2);
   const auto here = std::this_thread::get_id();
@@ -41,7 +41,7 @@ AE_TEST("thread_pool/work runs on another thread and the rest on the loop's") {
   EXPECT_EQ(continued_on, here);
 }
 
-AE_TEST("thread_pool/the loop runs other tasks while all threads work") {
+AE_TEST("thread_pool/the loop runs other tasks while all pool threads are busy") {
   AsioLoop loop;
   ThreadPool pool(loop, 2);
   std::counting_semaphore<> release(0);
@@ -63,7 +63,7 @@ AE_TEST("thread_pool/the loop runs other tasks while all threads work") {
   EXPECT_EQ(done, 2);
 }
 
-AE_TEST("thread_pool/more work than threads is queued, and each part runs once") {
+AE_TEST("thread_pool/work beyond the threads is queued and runs once") {
   AsioLoop loop;
   ThreadPool pool(loop, 3);
   constexpr int kWork = 200;
@@ -80,7 +80,7 @@ AE_TEST("thread_pool/more work than threads is queued, and each part runs once")
   EXPECT_EQ(continued, kWork);
 }
 
-AE_TEST("thread_pool/its end interrupts running work and drops the rest on the loop's thread") {
+AE_TEST("thread_pool/destruction stops running work and drops queued work and continuations") {
   AsioLoop loop;
   std::optional<ThreadPool> pool(std::in_place, loop, 1);
   std::binary_semaphore begun(0);

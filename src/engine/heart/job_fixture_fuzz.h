@@ -30,13 +30,14 @@ class FuzzJob {
                     .plan = plan->get()}));
     add({running_event(AttemptId("attempt-1"), 1, "worker")});
     run_until_idle();
-    answer("a", {.kind = OutcomeKind::success, .result = Value("done")});
-    answer("p", {.kind = OutcomeKind::unknown, .error_code = "reset", .error_message = "lost"});
-    answer("r", {.kind = OutcomeKind::failure,
-                 .definite = true,
-                 .retryable = true,
-                 .error_code = "connect",
-                 .error_message = "nobody there"});
+    complete_call("a", {.kind = OutcomeKind::success, .result = Value("done")});
+    complete_call("p",
+                  {.kind = OutcomeKind::unknown, .error_code = "reset", .error_message = "lost"});
+    complete_call("r", {.kind = OutcomeKind::failure,
+                        .definite = true,
+                        .retryable = true,
+                        .error_code = "connect",
+                        .error_message = "nobody there"});
     send_request({.id = "m-1", .body = MessageRequest{.channel = "news", .payload = Value(7)}});
     send_request(
         {.id = "s-1", .body = SignalRequest{.correlation_key = "k", .payload = Value("go")}});
@@ -44,7 +45,7 @@ class FuzzJob {
     send_request({.body = TimersRequest{}});
   }
 
-  // The rest of the job: a crash, answers of operators, and the end.
+  // The rest of the job: a crash, decisions of operators, and the end.
   void finish() {
     add({running_event(AttemptId("attempt-2"), state.epoch + 1, "worker")});
     run_until_idle();
@@ -113,7 +114,7 @@ class FuzzJob {
       add(decision.events);
     }
   }
-  void answer(std::string_view node, const Outcome& outcome) {
+  void complete_call(std::string_view node, const Outcome& outcome) {
     const std::uint32_t step = state.plan->by_id.at(std::string(node));
     if (!state.is_live(state.steps[step])) return;
     add(record_outcome(state, step, outcome, now));

@@ -138,7 +138,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   engine::VerifyInput input{.job = state.job};
   input.events = log;
   static_cast<void>(engine::verify(input, plans).to_json());
-  // A state that refused an event is unusable (state.h).
+  // A state that rejected an event is unusable (state.h).
   if (whole && !applied.empty()) exercise_state(state, applied);
   return 0;
 }

@@ -1,4 +1,4 @@
-// McpFixture: a Server with a scripted transport, on a loop whose time stands still.
+// McpFixture: a Server with a scripted transport, on a loop with manual timers.
 #pragma once
 
 #include <algorithm>
