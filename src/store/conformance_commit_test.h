@@ -117,13 +117,13 @@ inline void authority_and_claim(ConformanceFixture& r) {
   release.release = true;
   release.inbox_consumed = {r.load("j1")->inbox.at(0).number};
   r.must_commit(release);
-  const auto ask3 = [&](Batch::Authority authority) {
+  const auto try_append_at_3 = [&](Batch::Authority authority) {
     const auto answer = r.commit(r.rows_only("j1", std::move(authority), 3));
     return answer ? std::string("ok") : std::string(code_name(answer.error().code));
   };
-  EXPECT_EQ(ask3(r.leased("A2", 2)), "stale_attempt");
-  EXPECT_EQ(ask3(r.leased("A1", 1)), "stale_attempt");
-  EXPECT_EQ(ask3(r.unleased()), "ok");
+  EXPECT_EQ(try_append_at_3(r.leased("A2", 2)), "stale_attempt");
+  EXPECT_EQ(try_append_at_3(r.leased("A1", 1)), "stale_attempt");
+  EXPECT_EQ(try_append_at_3(r.unleased()), "ok");
   EXPECT_TRUE(commit_late_result());
 }
 
@@ -184,7 +184,8 @@ inline void reads_the_inbox(ConformanceFixture& r) {
   b.inbox_read_through = inbox[0].number;
   EXPECT_EQ(r.expect_refused(b), Code::inbox_pending) << "the second one came after what was read";
   b.inbox_consumed = {inbox[1].number};
-  EXPECT_EQ(r.expect_refused(b), Code::inbox_pending) << "also if it takes what it has not read";
+  EXPECT_EQ(r.expect_refused(b), Code::inbox_pending)
+      << "also if it consumes an entry that it has not read";
   b.inbox_consumed.clear();
   b.inbox_read_through = inbox[1].number;
   r.must_commit(b);
@@ -202,7 +203,7 @@ inline void release_with_inbox(ConformanceFixture& r) {
   EXPECT_EQ(r.expect_refused(b), Code::inbox_pending);
   b.inbox_consumed = {inbox[1].number};
   EXPECT_EQ(r.expect_refused(b), Code::inbox_pending);
-  EXPECT_EQ(r.load("j1")->inbox.size(), 2u) << "a refused batch takes nothing";
+  EXPECT_EQ(r.load("j1")->inbox.size(), 2u) << "a refused batch consumes nothing";
   b.inbox_consumed = {inbox[0].number, inbox[1].number, 4711};
   r.must_commit(b);
   EXPECT_EQ(r.load("j1")->inbox.size(), 0u);
@@ -211,7 +212,7 @@ inline void release_with_inbox(ConformanceFixture& r) {
   EXPECT_EQ(show(r.put("j1", "s3")), "not_held");
 }
 
-inline void rests_with_inbox(ConformanceFixture& r) {
+inline void release_keeps_inbox(ConformanceFixture& r) {
   r.must_commit(r.create_claimed("j1"));
   for (const char* id : {"s1", "s2", "s3"}) EXPECT_EQ(show(r.put("j1", id, id)), "ok");
   Batch parks = r.append("j1", r.leased(), 2, "parked");
@@ -489,7 +490,7 @@ inline void signed_heads(ConformanceFixture& r) {
   r.must_commit(next);
   EXPECT_EQ(r.load("j1")->signed_head, "one");
   r.must_commit(r.append("j1", r.leased(), 3));
-  EXPECT_EQ(r.load("j1")->signed_head, "one") << "it stays until another comes";
+  EXPECT_EQ(r.load("j1")->signed_head, "one") << "it is kept until another one replaces it";
   Batch rows = r.rows_only("j1", r.leased(), 4);
   rows.signed_head = "two";
   rows.release = true;
@@ -527,7 +528,7 @@ inline void checkpoints(ConformanceFixture& r) {
   const auto loaded = load_from(r, "j1", 1);
   EXPECT_EQ(loaded->commits.size(), 4u);
   EXPECT_EQ(loaded->checkpoint->seq, 4u);
-  EXPECT_FALSE(load_from(r, "j1", 2)->checkpoint) << "only whoever asks gets it";
+  EXPECT_FALSE(load_from(r, "j1", 2)->checkpoint) << "only a load that requests it returns it";
   // A refused commit keeps the old checkpoint; a later commit replaces it; a checkpoint at the last
   // event leaves no commits to load.
   Batch stale = r.append("j1", r.leased("A9", 9), 5);
@@ -635,7 +636,7 @@ inline void redacts(ConformanceFixture& r) {
   EXPECT_EQ(r.load("j2")->blobs.at(0).bytes, "shared") << "another job's stays";
   ASSERT_EQ(r.audit().rows.size(), 1u);
   EXPECT_NE(r.audit().rows[0].body.find("\"job\":\"j1\""), std::string::npos);
-  EXPECT_EQ(show(r.redact(redaction)), "ok") << "once more, as after an answer that was lost";
+  EXPECT_EQ(show(r.redact(redaction)), "ok") << "repeated, as after a lost response";
   EXPECT_EQ(r.audit().rows.size(), 1u) << "it was done once";
   redaction.effects = effects_of("other");
   EXPECT_EQ(show(r.redact(redaction)), "ok") << "the effects alone";
@@ -656,7 +657,7 @@ inline void redacts_only_what_was_read(ConformanceFixture& r) {
   // Two redactions of the same log: the second must not restore what the first redacted.
   Redaction first = redaction_of("j1", sealed("j1", 1, 2), "left");
   EXPECT_EQ(show(r.redact(first)), "sequence_conflict")
-      << "there are effects that it does not name";
+      << "there are effects that it does not list";
   first.effects = effects_of("e");
   EXPECT_EQ(show(r.redact(first)), "ok");
   Redaction second = redaction_of("j1", sealed("j1", 1, 2), "left otherwise");
@@ -708,7 +709,7 @@ inline void audits(ConformanceFixture& r) {
     operations += std::string(view.text("act")) + " ";
     EXPECT_EQ(view.text(field::by), "ada");
   }
-  EXPECT_EQ(operations, "first fork last ") << "with what was written, and only then";
+  EXPECT_EQ(operations, "first fork last ") << "only with applied writes";
   EXPECT_TRUE(verify_audit_log(log).ok);
   for (std::uint64_t after = 0; after <= log.rows.size() + 1; ++after) {
     const AuditLog tail = r.audit(after);
@@ -722,40 +723,43 @@ inline void audits(ConformanceFixture& r) {
 
 inline std::vector<Case> commit_cases() {
   return {
-      {"a redaction drops values of an ended job, once, and what nobody else names", redacts},
-      {"a redaction replaces the bytes that were read, all of them or none",
+      {"a redaction erases values of an ended job once, with blobs no other job uses", redacts},
+      {"a redaction replaces exactly the bytes that were read, all or none",
        redacts_only_what_was_read},
-      {"an audit entry is written with its act, and only with it", audits},
-      {"a signed head stands beside its job until another replaces it", signed_heads},
-      {"a checkpoint is kept with its seq, and the log is read from there", checkpoints},
-      {"the first commit is loaded alone, however long the log is", first_commit_alone},
-      {"a new job is there whole, with its row as the log has it", creates},
-      {"a job born claimed is held by its maker", creates_claimed},
-      {"an idempotency key makes one job per agent", same_key_gives_the_same_job},
-      {"a job id is used once", job_id_is_used_once},
-      {"a create sent again answers repeated, with the lease while it stands", repeated_create},
-      {"an unknown job is not found", unknown_job},
-      {"every authority meets every state of the claim", authority_and_claim},
-      {"a stale attempt hears so before it hears of the sequence", stale_before_sequence},
-      {"a commit goes on where the log ends, or not at all", expected_seq},
-      {"the same bytes again are answered, not written", repeated_bytes},
-      {"the same bytes are answered after release and claim by another", repeated_after_release},
-      {"a release is refused while the inbox holds something", release_with_inbox},
-      {"a job that rests with its inbox gives some of it to a commit that nobody's claim covers",
-       rests_with_inbox},
-      {"a commit that has read the inbox is refused when something came after", reads_the_inbox},
-      {"the inbox keeps order and drops an id that waits already", inbox},
-      {"a commit takes only from its own job's inbox", inbox_of_another_job},
-      {"an effect is written once, the first stays", effects_once},
-      {"a late effect is kept whoever holds the job", late_effect},
-      {"a slot that was filled meanwhile refuses the decision", closed_slots},
+      {"an audit entry is committed with its operation or not at all", audits},
+      {"a signed head is stored until another one replaces it", signed_heads},
+      {"a checkpoint is stored with its seq, and a load can start from it", checkpoints},
+      {"the first commit can be loaded alone", first_commit_alone},
+      {"a new job is stored completely, with all fields of its row", creates},
+      {"a job created with a lease is leased to its creator", creates_claimed},
+      {"an idempotency key creates at most one job per agent", same_key_gives_the_same_job},
+      {"a duplicate job id is refused", job_id_is_used_once},
+      {"a repeated create is reported as a duplicate, with its lease if still held",
+       repeated_create},
+      {"every call for an unknown job returns not_found", unknown_job},
+      {"every commit authority is checked against every state of the claim", authority_and_claim},
+      {"a stale attempt is reported before a sequence conflict", stale_before_sequence},
+      {"a commit that does not continue at the end of the log is refused", expected_seq},
+      {"a repeated commit is reported as a duplicate and not written", repeated_bytes},
+      {"a repeated commit is a duplicate also after a release and another claim",
+       repeated_after_release},
+      {"a release is refused while the inbox has entries", release_with_inbox},
+      {"an unleased commit can consume entries that a release left in the inbox",
+       release_keeps_inbox},
+      {"a commit that read the inbox is refused if a later entry exists", reads_the_inbox},
+      {"the inbox keeps its order and ignores a duplicate of a pending id", inbox},
+      {"a commit consumes only its own job's inbox entries", inbox_of_another_job},
+      {"an effect is stored once, and the first record is kept", effects_once},
+      {"a late result is stored whichever worker holds the lease", late_effect},
+      {"a commit is refused if an effect that it requires to be absent is stored", closed_slots},
       {"a ledger row is replaced and erased", ledger},
-      {"a value that stands apart is stored once for all jobs", blobs_are_shared},
-      {"a refused batch in a group leaves the others untouched", refused_in_a_group},
+      {"a blob is shared by all jobs that reference it", blobs_are_shared},
+      {"a refused batch does not affect the others of its group", refused_in_a_group},
       {"commits take effect in the order of the calls", in_order},
-      {"failpoints are hit where they are promised", failpoints},
-      {"a failpoint's error is unavailable before the commit, unknown after", failpoints_that_fail},
-      {"a batch undone by a failpoint leaves its group alone", failpoint_in_a_group},
+      {"each operation hits its failpoints in order", failpoints},
+      {"a failpoint error is unavailable before the commit, unknown_outcome after it",
+       failpoints_that_fail},
+      {"a batch rolled back by a failpoint does not affect its group", failpoint_in_a_group},
   };
 }
 

@@ -43,7 +43,7 @@ class PostgresDriver final : public conformance::StoreDriver {
     "store_postgres",
     [](testing::TestLoop& loop) { return std::make_unique<PostgresDriver>(loop); });
 
-AE_TEST("postgres/leases and timers go by the database's clock") {
+AE_TEST("postgres/leases use the database's clock") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -71,13 +71,13 @@ AE_TEST("postgres/leases and timers go by the database's clock") {
 // A clock with settable time, to simulate a suspended machine.
 class ScriptedClock final : public async::SteadyClock {
  public:
-  Duration since_start() override { return shows; }
-  Duration shows{};
+  Duration since_start() override { return time; }
+  Duration time{};
 };
 
 Instant at_ms(std::int64_t ms) { return Instant{ms * 1000}; }
 
-AE_TEST("postgres/an estimate of the database's clock is never ahead, and follows it back") {
+AE_TEST("postgres/the clock estimate is never ahead of the database and follows it back") {
   using std::chrono::milliseconds;
   ScriptedClock steady;
   postgres::DatabaseClock clock(steady);
@@ -103,11 +103,11 @@ AE_TEST("postgres/an estimate of the database's clock is never ahead, and follow
 
 // A lease of 30 s is claimed; the machine is suspended for an hour at one point between the claim
 // and the send. Wherever that is, the check for remaining time must fail.
-AE_TEST("postgres/a machine that slept knows that its lease may be over, wherever it slept") {
+AE_TEST("postgres/a suspended machine never sends after its lease has expired") {
   using std::chrono::seconds;
   constexpr int kPoints = 6;
-  for (const bool knew_before : {false, true}) {
-    for (int slept_at = 0; slept_at <= kPoints; ++slept_at) {
+  for (const bool has_estimate : {false, true}) {
+    for (int suspended_at = 0; suspended_at <= kPoints; ++suspended_at) {
       ScriptedClock steady;
       steady.shows = seconds(100);
       std::int64_t database = 5000;  // in seconds; never suspended
@@ -116,36 +116,36 @@ AE_TEST("postgres/a machine that slept knows that its lease may be over, whereve
         steady.shows += seconds(span);
         database += span;
       };
-      const auto maybe_sleep = [&] {
-        if (++point == slept_at) pass(3600);
+      const auto maybe_suspend = [&] {
+        if (++point == suspended_at) pass(3600);
       };
       postgres::DatabaseClock clock(steady);
-      const auto request_time = [&](bool sleeps) {
+      const auto request_time = [&](bool suspends) {
         const Duration sent_at = clock.before_request();
-        if (sleeps) maybe_sleep();  // before the request arrives
+        if (suspends) maybe_suspend();  // before the request arrives
         const Instant database_time = at_ms(database * 1000);
-        if (sleeps) maybe_sleep();  // before the response arrives
+        if (suspends) maybe_suspend();  // before the response arrives
         clock.on_response(database_time, sent_at);
         return database_time;
       };
-      if (knew_before) request_time(false);
+      if (has_estimate) request_time(false);
       const Instant lease_until = request_time(true) + seconds(30);  // the claim
-      maybe_sleep();                                                 // before the declaration
+      maybe_suspend();                                               // before the declaration
       request_time(true);                                            // the declaration
-      maybe_sleep();                                                 // before the send
+      maybe_suspend();                                               // before the send
       const bool may_send = clock.latest() < lease_until;
       const bool lease_holds = at_ms(database * 1000) < lease_until;
       // Only a suspend before the database granted the lease does not shorten it.
-      EXPECT_EQ(lease_holds, slept_at <= 1) << slept_at;
-      EXPECT_TRUE(!may_send || lease_holds) << slept_at << " " << knew_before;
-      EXPECT_TRUE(may_send || slept_at != 0) << "who did not sleep may send";
-      EXPECT_LE(clock.now(), at_ms(database * 1000)) << slept_at;
-      EXPECT_GE(clock.latest(), at_ms(database * 1000)) << slept_at;
+      EXPECT_EQ(lease_holds, suspended_at <= 1) << suspended_at;
+      EXPECT_TRUE(!may_send || lease_holds) << suspended_at << " " << has_estimate;
+      EXPECT_TRUE(may_send || suspended_at != 0) << "without a suspend it may send";
+      EXPECT_LE(clock.now(), at_ms(database * 1000)) << suspended_at;
+      EXPECT_GE(clock.latest(), at_ms(database * 1000)) << suspended_at;
     }
   }
 }
 
-AE_TEST("postgres/plans may be made anew before any call") {
+AE_TEST("postgres/query plans can be renewed before any call") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   PostgresOptions options = fixture.options();
@@ -160,7 +160,7 @@ AE_TEST("postgres/plans may be made anew before any call") {
   }
 }
 
-AE_TEST("postgres/two processes claim different jobs, and each job once") {
+AE_TEST("postgres/two processes claim each job once") {
   const OwnSchema schema;
   PostgresFixture one(schema.name()), two(schema.name());
   ASSERT_TRUE(one.open());
@@ -196,7 +196,7 @@ AE_TEST("postgres/two processes claim different jobs, and each job once") {
   EXPECT_EQ(all.size(), std::size_t{kJobs});
 }
 
-AE_TEST("postgres/a job that another transaction has locked is not waited for by a claim") {
+AE_TEST("postgres/a claim does not wait for a job locked by another transaction") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -215,7 +215,7 @@ AE_TEST("postgres/a job that another transaction has locked is not waited for by
   EXPECT_EQ(conformance::show(*fixture.claim(5)).substr(0, 2), "j0");
 }
 
-AE_TEST("postgres/who lost its job to another process writes nothing more") {
+AE_TEST("postgres/a process that lost its lease to another one cannot write") {
   const OwnSchema schema;
   PostgresFixture one(schema.name(), false), two(schema.name(), false);
   ASSERT_TRUE(one.open());
@@ -232,14 +232,14 @@ AE_TEST("postgres/who lost its job to another process writes nothing more") {
 
 // Creates with one key, and jobs with the same blobs in opposite orders, from two processes
 // concurrently.
-AE_TEST("postgres/two processes that write the same keys and values both go through") {
+AE_TEST("postgres/concurrent creates with the same keys and blobs succeed, one per key") {
   const OwnSchema schema;
-  PostgresFixture desks[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
-  for (PostgresFixture& fixture : desks) ASSERT_TRUE(fixture.open());
+  PostgresFixture processes[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
+  for (PostgresFixture& fixture : processes) ASSERT_TRUE(fixture.open());
   constexpr int kRounds = 12;
   std::vector<std::string> answers_of[2];
   const auto work = [&](int me) {
-    PostgresFixture& fixture = desks[me];
+    PostgresFixture& fixture = processes[me];
     for (int round = 0; round < kRounds; ++round) {
       int pending = 4;
       std::vector<std::string> answers(4);
@@ -270,22 +270,22 @@ AE_TEST("postgres/two processes that write the same keys and values both go thro
   ASSERT_EQ(answers_of[0].size(), answers_of[1].size());
   for (std::size_t i = 0; i < answers_of[0].size(); ++i) {
     EXPECT_NE(answers_of[0][i] == "mine", answers_of[1][i] == "mine")
-        << i << ": one of them made it";
+        << i << ": exactly one of them created it";
   }
-  EXPECT_EQ(desks[0].query({.limit = 1000})->size(), std::size_t{kRounds} * 4);
+  EXPECT_EQ(processes[0].query({.limit = 1000})->size(), std::size_t{kRounds} * 4);
 }
 
-AE_TEST("postgres/a queue's limit holds over processes that claim at once") {
+AE_TEST("postgres/a queue limit holds across concurrent processes") {
   const OwnSchema schema;
-  PostgresFixture desks[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
-  for (PostgresFixture& fixture : desks) ASSERT_TRUE(fixture.open());
+  PostgresFixture processes[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
+  for (PostgresFixture& fixture : processes) ASSERT_TRUE(fixture.open());
   for (int i = 0; i < 30; ++i) {
-    ASSERT_TRUE(desks[0].commit(
+    ASSERT_TRUE(processes[0].commit(
         PostgresFixture::create("j" + std::to_string(i), {.agent = "a", .queue = "narrow"})));
   }
   std::vector<std::size_t> claimed(2);
   const auto work = [&](std::size_t me) {
-    PostgresFixture& fixture = desks[me];
+    PostgresFixture& fixture = processes[me];
     for (int round = 0; round < 6; ++round) {
       ClaimRequest request = conformance::ConformanceFixture::claim_request(
           "A" + std::to_string(me) + std::to_string(round), 2);
@@ -310,17 +310,17 @@ AE_TEST("postgres/a queue's limit holds over processes that claim at once") {
 
 // One process deletes a blob that another is about to reference: the blob exists for that other
 // job.
-AE_TEST("postgres/a value that is dropped while another job takes it up is there for that job") {
+AE_TEST("postgres/a blob dropped while another job stores it is kept for that job") {
   const OwnSchema schema;
-  PostgresFixture desks[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
-  for (PostgresFixture& fixture : desks) ASSERT_TRUE(fixture.open());
+  PostgresFixture processes[2] = {PostgresFixture(schema.name()), PostgresFixture(schema.name())};
+  for (PostgresFixture& fixture : processes) ASSERT_TRUE(fixture.open());
   for (int round = 0; round < 20; ++round) {
     const std::string n = std::to_string(round);
     const Blob value = conformance::blob("value " + n);
     Batch first = PostgresFixture::create("a" + n);
     first.row.status = "completed";
     first.sealed->blobs = {value};
-    ASSERT_TRUE(desks[0].commit(first));
+    ASSERT_TRUE(processes[0].commit(first));
     Redaction drop{.job = JobId("a" + n)};
     drop.commits = {{.first_seq = 1,
                      .expected_hash = sha256(first.sealed->bytes),
@@ -329,13 +329,13 @@ AE_TEST("postgres/a value that is dropped while another job takes it up is there
     drop.audit = {.at = {}, .by = "me", .act = "redact", .job = drop.job, .detail = {}};
     Batch second = PostgresFixture::create("b" + n);
     second.sealed->blobs = {value};
-    std::thread other([&] { EXPECT_TRUE(desks[1].commit(second)); });
-    const auto dropped = desks[0].loop.await<Result<void>>(
-        [&](auto done) { desks[0].store().redact(drop, std::move(done)); });
+    std::thread other([&] { EXPECT_TRUE(processes[1].commit(second)); });
+    const auto dropped = processes[0].loop.await<Result<void>>(
+        [&](auto done) { processes[0].store().redact(drop, std::move(done)); });
     other.join();
     ASSERT_TRUE(dropped) << dropped.error().message;
-    ASSERT_EQ(desks[0].load("b" + n)->blobs.size(), 1u) << n;
-    ASSERT_TRUE(desks[0].load("a" + n)->blobs.empty());
+    ASSERT_EQ(processes[0].load("b" + n)->blobs.size(), 1u) << n;
+    ASSERT_TRUE(processes[0].load("a" + n)->blobs.empty());
   }
 }
 
@@ -351,7 +351,7 @@ Redaction redaction_of(const std::string& id, const SealedBatch& stored) {
 
 // The commits are read and the blobs are not: reading them waits for a lock that the redaction
 // holds to its end.
-AE_TEST("postgres/a job that is redacted while it is read is read as it stands then") {
+AE_TEST("postgres/a load during a redaction returns the redacted job") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -385,7 +385,7 @@ AE_TEST("postgres/a job that is redacted while it is read is read as it stands t
   ASSERT_TRUE(fixture.commit(damaged));
   sql("DELETE FROM blobs", schema.name());
   const auto found = fixture.load("j1");
-  ASSERT_TRUE(found) << "what is missing is for whoever opens the commit to say";
+  ASSERT_TRUE(found) << "a missing blob is reported when the commit is decoded";
   EXPECT_EQ(found->commits.size(), 1u);
   EXPECT_TRUE(found->blobs.empty());
 }
@@ -403,7 +403,7 @@ std::int64_t wrong_uses(const std::string& schema) {
       .integer(0, 0);
 }
 
-AE_TEST("postgres/what a redaction leaves is what is listed, and is stored") {
+AE_TEST("postgres/a redaction keeps exactly the blobs that are still referenced") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -448,7 +448,7 @@ AE_TEST("postgres/what a redaction leaves is what is listed, and is stored") {
   EXPECT_EQ(stored(), "shared twice ");
 }
 
-std::string wiped(PostgresFixture& fixture) {
+std::string erasure_report(PostgresFixture& fixture) {
   const auto residual_copies = fixture.loop.await<Result<std::vector<ResidualCopy>>>(
       [&](auto done) { fixture.store().erase_dropped_values(std::move(done)); });
   if (!residual_copies) return residual_copies.error().message;
@@ -457,7 +457,7 @@ std::string wiped(PostgresFixture& fixture) {
   return all;
 }
 
-AE_TEST("postgres/tables are rewritten to wipe them, and neither wait long nor make others wait") {
+AE_TEST("postgres/erasure rewrites tables and reports a blocked one instead of waiting") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   PostgresOptions options = fixture.options();
@@ -467,8 +467,8 @@ AE_TEST("postgres/tables are rewritten to wipe them, and neither wait long nor m
   };
   const std::int64_t before = file();
   ASSERT_TRUE(fixture.commit(PostgresFixture::create("j0")));
-  EXPECT_FALSE(wiped(fixture).contains("old rows"));
-  EXPECT_NE(file(), before) << "it is another one";
+  EXPECT_FALSE(erasure_report(fixture).contains("old rows"));
+  EXPECT_NE(file(), before) << "the table was rewritten";
   // A long read of a table, as by pg_dump.
   auto other = postgres::Connection::open({.url = server().url()});
   ASSERT_TRUE(other);
@@ -486,20 +486,20 @@ AE_TEST("postgres/tables are rewritten to wipe them, and neither wait long nor m
             "old rows in the pages of \"" + schema.name() + "\".commits");
   other->add_unprepared("COMMIT");
   ASSERT_TRUE(other->run());
-  EXPECT_FALSE(wiped(fixture).contains("old rows"));
+  EXPECT_FALSE(erasure_report(fixture).contains("old rows"));
   // Rows that an older transaction still sees are not removed.
   other->add_unprepared("BEGIN ISOLATION LEVEL REPEATABLE READ");
   other->add_unprepared("SELECT 1");
   ASSERT_TRUE(other->run());
-  EXPECT_TRUE(wiped(fixture).contains("process " + std::to_string(other->backend_pid())));
+  EXPECT_TRUE(erasure_report(fixture).contains("process " + std::to_string(other->backend_pid())));
   other->add_unprepared("COMMIT");
   ASSERT_TRUE(other->run());
   options.rewrite_bytes = 8192;
   ASSERT_TRUE(fixture.open(options));
-  EXPECT_TRUE(wiped(fixture).contains("too large"));
+  EXPECT_TRUE(erasure_report(fixture).contains("too large"));
 }
 
-AE_TEST("postgres/another label for turns leaves the jobs that have ended alone") {
+AE_TEST("postgres/a new fairness label changes no ended job") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -525,7 +525,7 @@ AE_TEST("postgres/another label for turns leaves the jobs that have ended alone"
   }
 }
 
-AE_TEST("postgres/what comes together is committed together") {
+AE_TEST("postgres/concurrent commits are grouped into few transactions") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -542,7 +542,7 @@ AE_TEST("postgres/what comes together is committed together") {
   EXPECT_LT(fixture.store().stats().groups, 100u);
 }
 
-AE_TEST("postgres/a large batch and a long log go in and come out") {
+AE_TEST("postgres/a large batch and a long log are stored and loaded unchanged") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -562,7 +562,7 @@ AE_TEST("postgres/a large batch and a long log go in and come out") {
   EXPECT_EQ(loaded->blobs.at(0).bytes.size(), 16u << 20);
 }
 
-AE_TEST("postgres/a text that cannot be kept is refused, and disturbs nobody") {
+AE_TEST("postgres/text that cannot be stored is refused without affecting other commits") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -581,12 +581,12 @@ AE_TEST("postgres/a text that cannot be kept is refused, and disturbs nobody") {
   EXPECT_EQ(answers, "seq 2;unavailable;seq 2;");
 }
 
-AE_TEST("postgres/read-only sees what others wrote and writes nothing") {
+AE_TEST("postgres/a read-only store reads the commits of others and refuses writes") {
   const OwnSchema schema;
   PostgresFixture owner(schema.name()), reader(schema.name() + "x");
   PostgresOptions reading = reader.options();
   reading.read_only = true;
-  EXPECT_EQ(reader.open(reading).error().code, Code::not_found) << "and makes no tables";
+  EXPECT_EQ(reader.open(reading).error().code, Code::not_found) << "and creates no tables";
   EXPECT_EQ(reader.open(reading).error().code, Code::not_found);
   reading.schema = schema.name();
   ASSERT_TRUE(owner.open());
@@ -598,7 +598,7 @@ AE_TEST("postgres/read-only sees what others wrote and writes nothing") {
   EXPECT_EQ(reader.load("j0")->row.last_seq, 3u);
 }
 
-AE_TEST("postgres/what was asked before the store closes is written and answered") {
+AE_TEST("postgres/calls made before the store closes are answered") {
   const OwnSchema schema;
   PostgresFixture fixture(schema.name());
   ASSERT_TRUE(fixture.open());
@@ -615,7 +615,7 @@ AE_TEST("postgres/what was asked before the store closes is written and answered
 
 // ---------------------------------------------------------------- hints
 
-AE_TEST("hint/what another process makes claimable or posts is said, our own is not") {
+AE_TEST("hint/other processes' claimable jobs and inbox entries are announced, own ones are not") {
   const OwnSchema schema;
   PostgresFixture one(schema.name()), two(schema.name());
   ASSERT_TRUE(one.open());
@@ -644,7 +644,7 @@ AE_TEST("hint/what another process makes claimable or posts is said, our own is 
   EXPECT_EQ(hints[1].size(), 1u);
 }
 
-AE_TEST("hint/a job that may be claimed is said with what it asks of a worker, in bounded texts") {
+AE_TEST("hint/a claimable job is announced with its requirements in bounded texts") {
   using postgres::parse_hint;
   postgres::HintBatch hints;
   EXPECT_TRUE(hints.empty());
@@ -659,7 +659,7 @@ AE_TEST("hint/a job that may be claimed is said with what it asks of a worker, i
   EXPECT_EQ(parse_hint(hints.texts()[1]).inbox_of, JobId("j"));
   hints.add_claimable("a", std::vector<std::string>(64, std::string(64, 'x')));
   hints.add_claimable("another", {});
-  EXPECT_EQ(hints.texts(), (std::vector<std::string>{"claim", "inbox j"})) << "too long to be said";
+  EXPECT_EQ(hints.texts(), (std::vector<std::string>{"claim", "inbox j"})) << "too long for a hint";
   postgres::HintBatch many;
   for (std::size_t i = 0; i <= postgres::kHintKinds; ++i) {
     many.add_claimable("agent" + std::to_string(i), {});
@@ -671,7 +671,7 @@ AE_TEST("hint/a job that may be claimed is said with what it asks of a worker, i
   }
 }
 
-AE_TEST("hint/a job that ends or waits is said to others, a step of one that goes on is not") {
+AE_TEST("hint/a job that ends or waits is announced to others, a step of a running one is not") {
   const OwnSchema schema;
   PostgresFixture one(schema.name()), two(schema.name());
   ASSERT_TRUE(one.open());
@@ -700,10 +700,10 @@ AE_TEST("hint/a job that ends or waits is said to others, a step of one that goe
   ASSERT_TRUE(two.loop.run_until([&] { return hints[1].size() >= 2; }));
   EXPECT_EQ(hints[1], (std::vector<std::string>{"ends", "waits"}));
   one.loop.run_ready();
-  EXPECT_EQ(hints[0], std::vector<std::string>{}) << "our own is known here";
+  EXPECT_EQ(hints[0], std::vector<std::string>{}) << "its own jobs are not announced to it";
 }
 
-AE_TEST("hint/jobs that rest are said in bounded texts, whatever their number") {
+AE_TEST("hint/any number of idle jobs is announced in bounded texts") {
   std::set<JobId> jobs;
   for (int i = 0; i < 300; ++i) jobs.emplace("job-" + std::to_string(i));
   const auto texts = postgres::idle_texts(jobs);
@@ -716,7 +716,7 @@ AE_TEST("hint/jobs that rest are said in bounded texts, whatever their number") 
   EXPECT_EQ(read, jobs);
 }
 
-AE_TEST("hint/a listener that lost its connection listens again and looks at once") {
+AE_TEST("hint/a listener that lost its connection reconnects and reports a hint at once") {
   const OwnSchema schema;
   PostgresFixture one(schema.name()), two(schema.name());
   ASSERT_TRUE(one.open());
@@ -724,18 +724,17 @@ AE_TEST("hint/a listener that lost its connection listens again and looks at onc
   int hint_count = 0;
   one.store().on_hint([&](const Hint&) { ++hint_count; });
   sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'");
-  ASSERT_TRUE(one.loop.run_until([&] { return hint_count == 1; }))
-      << "anything may have been missed";
+  ASSERT_TRUE(one.loop.run_until([&] { return hint_count == 1; })) << "hints may have been missed";
   ASSERT_TRUE(two.commit(PostgresFixture::create("j0")));
   ASSERT_TRUE(one.loop.run_until([&] { return hint_count == 2; }));
 }
 
-AE_TEST("postgres/what a worker says of itself is seen by others until it has passed") {
+AE_TEST("postgres/a worker's announcement is visible to others until it expires") {
   const OwnSchema schema;
   PostgresFixture one(schema.name()), other(schema.name());
   ASSERT_TRUE(one.open());
   ASSERT_TRUE(other.open());
-  const auto said = [&](const std::string& worker) -> std::string {
+  const auto announcement_of = [&](const std::string& worker) -> std::string {
     const auto job_stats = other.loop.await<Result<JobStats>>(
         [&](auto done) { other.store().count_jobs(std::move(done)); });
     EXPECT_TRUE(job_stats);
@@ -749,15 +748,15 @@ AE_TEST("postgres/what a worker says of itself is seen by others until it has pa
   };
   one.store().announce("w1", "{\"n\":1}", std::chrono::hours(1));
   settled();
-  EXPECT_EQ(said("w1"), "{\"n\":1}");
+  EXPECT_EQ(announcement_of("w1"), "{\"n\":1}");
   one.store().announce("w1", "{\"n\":2}", std::chrono::hours(1));
   one.store().announce("w2", "late", Duration(0));
   settled();
-  EXPECT_EQ(said("w1"), "{\"n\":2}");
-  EXPECT_EQ(said("w2"), "-");
+  EXPECT_EQ(announcement_of("w1"), "{\"n\":2}");
+  EXPECT_EQ(announcement_of("w2"), "-");
   one.store().announce("w1", "{}", Duration(0));
   settled();
-  EXPECT_EQ(said("w1"), "-");
+  EXPECT_EQ(announcement_of("w1"), "-");
 }
 
 }  // namespace

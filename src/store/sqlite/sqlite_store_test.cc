@@ -55,8 +55,7 @@ unsigned mode_of(const std::string& path) {
   return info.st_mode & 0777U;
 }
 
-AE_TEST(
-    "sqlite/a new store is for its owner only, and leaves one file, its lock and its position") {
+AE_TEST("sqlite/the files of a store are private to its owner, and closing removes the WAL") {
   const TempDir folder(true);
   const std::string path = folder / "deep/er/a.db";
   SqliteFixture fixture(path);
@@ -72,7 +71,7 @@ AE_TEST(
   EXPECT_TRUE(std::filesystem::exists(path));
 }
 
-AE_TEST("sqlite/a path may hold what a URI gives a meaning") {
+AE_TEST("sqlite/a path may contain characters that are special in URIs") {
   const TempDir folder(true);
   const std::string path = folder / "50% #1?x=y & more.db";
   SqliteFixture fixture(path);
@@ -82,7 +81,7 @@ AE_TEST("sqlite/a path may hold what a URI gives a meaning") {
   EXPECT_GT(std::filesystem::file_size(path), 0U);
 }
 
-AE_TEST("sqlite/what cannot be used is refused, and the message says what to do") {
+AE_TEST("sqlite/a file that is not a usable store is refused with the reason") {
   const TempDir folder(true);
   const auto refusal = [&](const std::string& name, bool read_only = false) {
     SqliteFixture fixture(folder / name);
@@ -111,7 +110,7 @@ AE_TEST("sqlite/what cannot be used is refused, and the message says what to do"
       << "what is no regular file is refused before it is opened";
 }
 
-AE_TEST("sqlite/read-only sees what the owner wrote and writes nothing") {
+AE_TEST("sqlite/a read-only store reads the owner's commits and refuses writes") {
   const TempDir folder(true);
   SqliteFixture owner(folder / "a.db");
   ASSERT_TRUE(owner.open());
@@ -134,9 +133,7 @@ AE_TEST("sqlite/read-only sees what the owner wrote and writes nothing") {
 
 // Reads repeatedly until the redaction is visible: one load reads the commit before it and the
 // blobs after it.
-AE_TEST(
-    "sqlite/a job that is redacted while it is read is read as it stood before, or as it stands "
-    "then") {
+AE_TEST("sqlite/a load during a redaction returns the job before or after it, never a mixture") {
   const TempDir folder(true);
   SqliteFixture fixture(folder / "a.db");
   ASSERT_TRUE(fixture.open());
@@ -167,7 +164,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("sqlite/what comes together is committed together, and alone nobody waits") {
+AE_TEST("sqlite/concurrent commits are grouped into few transactions") {
   const TempDir folder(true);
   SqliteFixture fixture(folder / "a.db");
   ASSERT_TRUE(fixture.open());
@@ -184,7 +181,7 @@ AE_TEST("sqlite/what comes together is committed together, and alone nobody wait
   EXPECT_LT(fixture.store().stats().groups, 500U);
 }
 
-AE_TEST("sqlite/a large batch and a long log go in and come out") {
+AE_TEST("sqlite/a large batch and a long log are stored and loaded unchanged") {
   const TempDir folder(true);
   SqliteFixture fixture(folder / "a.db");
   ASSERT_TRUE(fixture.open());
@@ -224,7 +221,7 @@ AE_TEST("sqlite/the WAL stays small under load and is empty when idle") {
   EXPECT_EQ(std::filesystem::file_size(folder / "a.db-wal"), 0U);
 }
 
-AE_TEST("sqlite/another program's lock is waited for, then nothing has changed") {
+AE_TEST("sqlite/a commit blocked by another program's lock times out and changes nothing") {
   const TempDir folder(true);
   SqliteFixture fixture(folder / "a.db");
   SqliteOptions options = fixture.options();
@@ -237,13 +234,13 @@ AE_TEST("sqlite/another program's lock is waited for, then nothing has changed")
   const auto refused = fixture.commit(SqliteFixture::append("j0", 2));
   EXPECT_EQ(refused.error().code, Code::unavailable);
   EXPECT_PRED2(contains, refused.error().message, "another program");
-  EXPECT_EQ(fixture.load("j0")->row.last_seq, 2U) << "reading goes on";
+  EXPECT_EQ(fixture.load("j0")->row.last_seq, 2U) << "reads still work";
   ASSERT_EQ(sqlite3_exec(other, "COMMIT", nullptr, nullptr, nullptr), SQLITE_OK);
   EXPECT_TRUE(fixture.commit(SqliteFixture::append("j0", 2)));
   sqlite3_close(other);
 }
 
-AE_TEST("sqlite/a backup is a whole store, also while the owner works") {
+AE_TEST("sqlite/a backup of a store in use is a complete store") {
   const TempDir folder(true);
   SqliteFixture fixture(folder / "a.db");
   ASSERT_TRUE(fixture.open());
@@ -263,7 +260,7 @@ AE_TEST("sqlite/a backup is a whole store, also while the owner works") {
   ASSERT_TRUE(restored.commit(SqliteFixture::append("j0", 2)));
 }
 
-AE_TEST("sqlite/of a log with a commit gone, what is left is given in its order") {
+AE_TEST("sqlite/a log with a missing commit loads the remaining ones in order") {
   const TempDir folder(true);
   SqliteFixture fixture(folder / "a.db");
   ASSERT_TRUE(fixture.open());
@@ -349,8 +346,7 @@ std::vector<std::string> make_nine_commits(const std::string& path) {
   return ids;
 }
 
-AE_TEST_SLOW(
-    "sqlite/reading a log ends and gives no other job's commits, whatever its pointers say") {
+AE_TEST_SLOW("sqlite/loads with corrupt pointers terminate and return only the job's own commits") {
   const TempDir folder(true);
   const std::vector<std::string> ids = make_nine_commits(folder / "a.db");
   SqliteFixture whole(folder / "a.db");
@@ -378,17 +374,17 @@ AE_TEST_SLOW(
         ++next;
       }
       // A pointer that does not lead backwards is detected: the other commits are found without it.
-      const bool astray = change.column == "jump" ||
-                          (change.column == "prev" && change.value.find('-') == std::string::npos &&
-                           change.value != "1");
-      if (astray && from_seq == 1) {
+      const bool is_invalid = change.column == "jump" ||
+                              (change.column == "prev" &&
+                               change.value.find('-') == std::string::npos && change.value != "1");
+      if (is_invalid && from_seq == 1) {
         EXPECT_EQ(loaded->commits, commits) << change.sql();
       }
     }
   }
 }
 
-AE_TEST_SLOW("sqlite/writing ends and repeats nothing, whatever a log's pointers say") {
+AE_TEST_SLOW("sqlite/writes with corrupt pointers terminate and store no commit twice") {
   const TempDir folder(true);
   const std::vector<std::string> ids = make_nine_commits(folder / "a.db");
   for (const PointerChange& change : pointer_changes(ids)) {
@@ -429,7 +425,7 @@ AE_TEST_SLOW("sqlite/writing ends and repeats nothing, whatever a log's pointers
   }
 }
 
-AE_TEST("sqlite/a file of the first layout is brought up to date, and loses nothing") {
+AE_TEST("sqlite/a file of the first layout is migrated without losing data") {
   const TempDir folder(true);
   const std::string path = folder / "a.db";
   {
@@ -452,7 +448,7 @@ AE_TEST("sqlite/a file of the first layout is brought up to date, and loses noth
   testing::TestLoop loop;
   auto read_only =
       SqliteStore::open({.path = path, .loop = loop, .clock = loop, .read_only = true});
-  ASSERT_FALSE(read_only) << "who only reads changes nothing";
+  ASSERT_FALSE(read_only) << "a read-only open does not migrate";
   EXPECT_EQ(read_only.error().code, Code::needs_version);
   SqliteFixture fixture(path);
   ASSERT_TRUE(fixture.open());
@@ -484,30 +480,29 @@ AE_TEST("sqlite/a file of the first layout is brought up to date, and loses noth
   EXPECT_EQ(tables(path), tables(folder / "fresh.db"));
 }
 
-AE_TEST(
-    "sqlite/a claim looks into an index for each job that it takes, however many stand in line") {
+AE_TEST("sqlite/claim statements search an index and neither scan nor sort") {
   const TempDir folder(true);
   SqliteFixture fixture(folder / "a.db");
   ASSERT_TRUE(fixture.open());
   sqlite3* db = nullptr;
   ASSERT_EQ(sqlite3_open((folder / "a.db").c_str(), &db), SQLITE_OK);
-  for (const char* question : sqlite::ClaimStatements::kAll) {
+  for (const char* query : sqlite::ClaimStatements::kAll) {
     std::string plan;
     const auto add = [](void* to, int columns, char** values, char**) {
       static_cast<std::string*>(to)->append(values[columns - 1]).append("\n");
       return 0;
     };
-    const std::string sql = "EXPLAIN QUERY PLAN " + std::string(question);
+    const std::string sql = "EXPLAIN QUERY PLAN " + std::string(query);
     EXPECT_EQ(sqlite3_exec(db, sql.c_str(), add, &plan, nullptr), SQLITE_OK) << sqlite3_errmsg(db);
     EXPECT_PRED2(contains, plan, "SEARCH jobs USING");
-    EXPECT_EQ(plan.find("TEMP B-TREE"), plan.npos) << question << ": " << plan;
-    EXPECT_EQ(plan.find("SCAN jobs"), plan.npos) << question << ": " << plan;
+    EXPECT_EQ(plan.find("TEMP B-TREE"), plan.npos) << query << ": " << plan;
+    EXPECT_EQ(plan.find("SCAN jobs"), plan.npos) << query << ": " << plan;
   }
   sqlite3_close(db);
 }
 
 // The cost of each query of a claim, in steps of SQLite's virtual machine.
-AE_TEST("sqlite/a claim of one job among five costs what it costs among three thousand") {
+AE_TEST("sqlite/the cost of a claim does not depend on the number of jobs") {
   const auto steps = [](int crowd) {
     const TempDir folder(true);
     SqliteFixture fixture(folder / "a.db");
@@ -552,10 +547,10 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
     sqlite3* db = nullptr;
     EXPECT_EQ(sqlite3_open((folder / "a.db").c_str(), &db), SQLITE_OK);
     std::vector<int> all;
-    for (const char* question : sqlite::ClaimStatements::kAll) {
+    for (const char* query : sqlite::ClaimStatements::kAll) {
       sqlite3_stmt* statement = nullptr;
-      EXPECT_EQ(sqlite3_prepare_v2(db, question, -1, &statement, nullptr), SQLITE_OK);
-      const std::string text = question;
+      EXPECT_EQ(sqlite3_prepare_v2(db, query, -1, &statement, nullptr), SQLITE_OK);
+      const std::string text = query;
       const bool counts = text.starts_with("SELECT count"), next_queue = text.contains("queue > ");
       sqlite3_bind_text(statement, 1, counts || next_queue ? "full" : "open", -1, SQLITE_STATIC);
       if (counts) {
@@ -572,7 +567,7 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
       if (text.contains("turn >")) sqlite3_bind_text(statement, 5, "crowd", -1, SQLITE_STATIC);
       if (text.contains("turn =")) sqlite3_bind_text(statement, 5, "other", -1, SQLITE_STATIC);
       if (text.contains("id > ?6")) sqlite3_bind_int(statement, 6, 2);
-      EXPECT_EQ(sqlite3_step(statement), SQLITE_ROW) << question;
+      EXPECT_EQ(sqlite3_step(statement), SQLITE_ROW) << query;
       all.push_back(sqlite3_stmt_status(statement, SQLITE_STMTSTATUS_VM_STEP, 0));
       EXPECT_GT(all.back(), 0);
       sqlite3_finalize(statement);
@@ -583,7 +578,7 @@ AE_TEST("sqlite/a claim of one job among five costs what it costs among three th
   EXPECT_EQ(steps(5), steps(3000));
 }
 
-AE_TEST("sqlite/the label between whose values claims take turns stays with the store") {
+AE_TEST("sqlite/the fairness label and its current turn are stored") {
   const TempDir folder(true);
   SqliteFixture fixture(folder / "a.db");
   const auto open = [&](std::optional<std::string> fair_by) {
@@ -610,11 +605,11 @@ AE_TEST("sqlite/the label between whose values claims take turns stays with the 
     b.row.status = "queued";
     ASSERT_TRUE(fixture.commit(b));
   }
-  EXPECT_EQ(claim(5), "a1 a2 b1 b2 c1") << "nobody named a label";
+  EXPECT_EQ(claim(5), "a1 a2 b1 b2 c1") << "no fairness label is set";
   open("tenant");
   EXPECT_EQ(claim(2), "a1 b1");
   open({});
-  EXPECT_EQ(claim(3), "c1 a1 b1") << "the turn is remembered too";
+  EXPECT_EQ(claim(3), "c1 a1 b1") << "the turn is stored too";
   open("size");
   EXPECT_EQ(claim(5), "a2 a1 b2 b1 c1");
   open("");
@@ -626,12 +621,11 @@ void copy(const std::string& from, const std::string& to) {
   std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing);
 }
 
-std::int64_t count_in(const std::string& path, const std::string& question) {
+std::int64_t count_in(const std::string& path, const std::string& query) {
   sqlite3* db = nullptr;
   sqlite3_stmt* statement = nullptr;
   EXPECT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
-  EXPECT_EQ(sqlite3_prepare_v2(db, question.c_str(), -1, &statement, nullptr), SQLITE_OK)
-      << question;
+  EXPECT_EQ(sqlite3_prepare_v2(db, query.c_str(), -1, &statement, nullptr), SQLITE_OK) << query;
   EXPECT_EQ(sqlite3_step(statement), SQLITE_ROW);
   const std::int64_t count = sqlite3_column_int64(statement, 0);
   sqlite3_finalize(statement);
@@ -673,7 +667,7 @@ void fill_tables(SqliteFixture& fixture, const std::string& job, const std::stri
   ASSERT_TRUE(fixture.commit(end));
 }
 
-AE_TEST("prune/of a deleted job no row is left in any table, and no byte in the file") {
+AE_TEST("prune/a deleted job leaves no row in any table and no data in the file") {
   const TempDir folder(true);
   const std::string path = folder / "a.db";
   SqliteFixture fixture(path);
@@ -692,7 +686,7 @@ AE_TEST("prune/of a deleted job no row is left in any table, and no byte in the 
   EXPECT_EQ(bytes.find("secret summary"), bytes.npos);
 }
 
-AE_TEST("prune/a job whose chain of commits is broken goes whole all the same") {
+AE_TEST("prune/a job with a missing commit is deleted completely") {
   const TempDir folder(true);
   const std::string path = folder / "a.db";
   SqliteFixture fixture(path);
@@ -718,7 +712,7 @@ AE_TEST("prune/a job whose chain of commits is broken goes whole all the same") 
   EXPECT_EQ(count_in(path, "SELECT count(*) FROM blobs"), 2);
 }
 
-AE_TEST("sqlite/the first commit is found also where a pointer to it is damaged") {
+AE_TEST("sqlite/the first commit is found despite corrupt pointers") {
   const TempDir folder(true);
   SqliteFixture source(folder / "a.db");
   ASSERT_TRUE(source.open());
@@ -742,7 +736,7 @@ AE_TEST("sqlite/the first commit is found also where a pointer to it is damaged"
   }
 }
 
-AE_TEST_SLOW("prune/a job goes whole, and alone, wherever its commits point") {
+AE_TEST_SLOW("prune/a job with corrupt pointers is deleted completely, and no other job is") {
   const TempDir folder(true);
   SqliteFixture source(folder / "a.db");
   ASSERT_TRUE(source.open());
@@ -783,7 +777,7 @@ AE_TEST_SLOW("prune/a job goes whole, and alone, wherever its commits point") {
   }
 }
 
-AE_TEST("prune/each commit is looked at once, and not in the transactions of others") {
+AE_TEST("prune/each commit is indexed once, spread over several transactions") {
   const TempDir folder(true);
   const std::string path = folder / "a.db";
   SqliteFixture fixture(path);
@@ -804,7 +798,7 @@ AE_TEST("prune/each commit is looked at once, and not in the transactions of oth
             count_in(path, "SELECT value FROM meta WHERE key = 'values_listed'"));
 }
 
-AE_TEST("prune/a deletion is no rollback, and a copy from before it is one") {
+AE_TEST("prune/a deletion is no rollback, but a copy from before the deletion is") {
   const TempDir folder(true);
   const std::string path = folder / "a.db";
   SqliteFixture fixture(path);
@@ -820,11 +814,11 @@ AE_TEST("prune/a deletion is no rollback, and a copy from before it is one") {
   EXPECT_TRUE(check_for_lost_writes(path));
   copy(folder / "backup.db", path);
   const auto opened = fixture.open();
-  ASSERT_FALSE(opened) << "the deleted job is back, and nobody said why";
+  ASSERT_FALSE(opened) << "the deleted job is back, and no restore is recorded";
   EXPECT_EQ(opened.error().code, Code::store_rolled_back);
 }
 
-AE_TEST("rollback/a backup that is opened in place of a restore is refused to who writes") {
+AE_TEST("rollback/a backup that was not restored is refused for writing") {
   const TempDir folder(true);
   SqliteFixture fixture(folder / "a.db");
   ASSERT_TRUE(fixture.open());
@@ -845,12 +839,12 @@ AE_TEST("rollback/a backup that is opened in place of a restore is refused to wh
     accept.accept_loss = true;
     ASSERT_TRUE(copied.open(accept));
     EXPECT_TRUE(copied.store().accepting());
-    EXPECT_NE(copied.store().timeline(), timeline) << "what is parked is parked on this timeline";
+    EXPECT_NE(copied.store().timeline(), timeline) << "jobs are parked on the new timeline";
   }
-  EXPECT_TRUE(fixture.commit(SqliteFixture::append("j0", 2))) << "the store itself has no mark";
+  EXPECT_TRUE(fixture.commit(SqliteFixture::append("j0", 2))) << "the original store is not marked";
 }
 
-AE_TEST("rollback/an older copy in a store's place is not written to, and may be read") {
+AE_TEST("rollback/an older copy in place of a store is refused for writing and can be read") {
   const TempDir folder(true);
   const std::string path = folder / "a.db";
   SqliteFixture fixture(path);
@@ -875,10 +869,10 @@ AE_TEST("rollback/an older copy in a store's place is not written to, and may be
   ASSERT_TRUE(fixture.open(reading));
   EXPECT_EQ(fixture.load("j0")->row.last_seq, 2U);
   SqliteFixture elsewhere(folder / "backup.db");
-  EXPECT_TRUE(elsewhere.open()) << "where nothing is remembered";
+  EXPECT_TRUE(elsewhere.open()) << "there is no position file";
 }
 
-AE_TEST("rollback/also what is in no log is missed: a post, a claim, a lease") {
+AE_TEST("rollback/a lost inbox entry, claim or heartbeat is detected") {
   for (const int what : {0, 1, 2}) {
     const TempDir folder(true);
     const std::string path = folder / "a.db";
@@ -908,15 +902,14 @@ AE_TEST("rollback/also what is in no log is missed: a post, a claim, a lease") {
       }));
     }
     fixture.close();
-    ASSERT_TRUE(fixture.open()) << "what was only looked at is no step back";
+    ASSERT_TRUE(fixture.open()) << "opening alone is not a rollback";
     fixture.close();
     copy(folder / "backup.db", path);
     EXPECT_EQ(fixture.open().error().code, Code::store_rolled_back) << what;
   }
 }
 
-AE_TEST(
-    "rollback/a loss that was accepted is one until its jobs are parked, then the store goes on") {
+AE_TEST("rollback/an accepted loss stays pending until the acceptance is finished") {
   const TempDir folder(true);
   const std::string path = folder / "a.db";
   SqliteFixture fixture(path);
@@ -937,7 +930,8 @@ AE_TEST(
   const std::string second = fixture.store().timeline();
   EXPECT_NE(first, second);
   fixture.close();
-  EXPECT_EQ(fixture.open().error().code, Code::store_rolled_back) << "not all is parked";
+  EXPECT_EQ(fixture.open().error().code, Code::store_rolled_back)
+      << "the acceptance is not finished";
   ASSERT_TRUE(fixture.open(accept));
   EXPECT_TRUE(fixture.store().accepting());
   EXPECT_EQ(fixture.store().timeline(), second) << "one loss, one timeline";
@@ -957,27 +951,25 @@ AE_TEST(
   }
 }
 
-AE_TEST(
-    "rollback/what is remembered is a lower bound: torn, lost or of another store it refuses "
-    "nothing") {
+AE_TEST("rollback/a torn, missing or foreign position file does not refuse a store") {
   const TempDir folder(true);
   const std::string path = folder / "a.db";
   SqliteFixture fixture(path);
-  const auto live = [&](std::uint64_t seq) {
+  const auto open_and_commit = [&](std::uint64_t seq) {
     const auto opened = fixture.open();
     ASSERT_TRUE(opened) << opened.error().message;
     ASSERT_TRUE(fixture.commit(seq == 0 ? SqliteFixture::create("j0")
                                         : SqliteFixture::append("j0", seq + 1)));
     fixture.close();
   };
-  live(0);
+  open_and_commit(0);
   const std::string file = path + ".position";
   std::filesystem::resize_file(file, 100);
-  live(1);
+  open_and_commit(1);
   std::filesystem::remove(file);
-  live(2);
+  open_and_commit(2);
   std::ofstream(file) << std::string(512, 'x');
-  live(3);
+  open_and_commit(3);
   SqliteFixture other(folder / "b.db");
   ASSERT_TRUE(other.open());
   other.close();
@@ -986,9 +978,10 @@ AE_TEST(
   ASSERT_TRUE(other.commit(SqliteFixture::create("j0")));
   other.close();
   copy(folder / "b.db", path);
-  live(1);
+  open_and_commit(1);
   copy(folder / "empty.db", path);
-  EXPECT_EQ(fixture.open().error().code, Code::store_rolled_back) << "nothing is left of any store";
+  EXPECT_EQ(fixture.open().error().code, Code::store_rolled_back)
+      << "the older copy lacks recorded commits";
   // Damages each slot in turn: the other one counts.
   for (const std::size_t at : {std::size_t{100}, std::size_t{356}}) {
     sqlite::PositionFile two(folder / "two.position");
@@ -1006,7 +999,7 @@ AE_TEST(
 
 // Waits until a new write has a later timestamp than the last write to this file (file times have a
 // coarse resolution).
-void later_than(const std::string& path) {
+void wait_for_later_file_time(const std::string& path) {
   const std::string now = path + ".now";
   do {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -1015,8 +1008,7 @@ void later_than(const std::string& path) {
   std::filesystem::remove(now);
 }
 
-AE_TEST(
-    "rollback/a process whose store is replaced, written over or taken away writes nothing more") {
+AE_TEST("rollback/a process stops writing if its file is replaced, overwritten or removed") {
   for (const std::string what : {"replaced", "overwritten", "removed"}) {
     const TempDir folder(true);
     const std::string path = folder / "a.db";
@@ -1032,7 +1024,7 @@ AE_TEST(
     for (int i = 0; i < 2000 && fixture.store().stats().wal_bytes > 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));  // until the WAL is empty
     }
-    later_than(path);
+    wait_for_later_file_time(path);
     if (what == "replaced") {
       copy(folder / "backup.db", folder / "new.db");
       std::filesystem::rename(folder / "new.db", path);
@@ -1058,7 +1050,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("rollback/a file that only looks changed is read anew, and used") {
+AE_TEST("rollback/a file with only a new modification time is checked and used") {
   const TempDir folder(true);
   SqliteFixture fixture(folder / "a.db");
   ASSERT_TRUE(fixture.open());
@@ -1079,7 +1071,7 @@ Result<std::vector<ResidualCopy>> erase_dropped_values(SqliteFixture& fixture) {
       [&](auto done) { fixture.store().erase_dropped_values(std::move(done)); });
 }
 
-AE_TEST("redact/what is dropped stands in no byte of the file") {
+AE_TEST("redact/no byte of a dropped value remains in the file") {
   const TempDir folder(true);
   const std::string path = folder / "a.db";
   const std::string secret = "SECRET-4711-", apart = "APART-0815-", effect = "EFFECT-1234-";
@@ -1126,9 +1118,7 @@ AE_TEST("redact/what is dropped stands in no byte of the file") {
   }
 }
 
-AE_TEST(
-    "redact/a reader that keeps the write-ahead log from being emptied is answered, and waited "
-    "for") {
+AE_TEST("redact/a reader that blocks truncating the write-ahead log is reported") {
   const TempDir folder(true);
   const std::string path = folder / "a.db";
   SqliteFixture fixture(path);
@@ -1153,7 +1143,7 @@ AE_TEST(
   EXPECT_EQ(bytes_of(path + "-wal"), "");
 }
 
-AE_TEST("redact/a file that is too large to be rewritten is answered") {
+AE_TEST("redact/a file too large to be rewritten is reported") {
   const TempDir folder(true);
   SqliteFixture fixture(folder / "a.db");
   SqliteOptions options = fixture.options();
@@ -1168,7 +1158,7 @@ AE_TEST("redact/a file that is too large to be rewritten is answered") {
 }
 
 // Rows of many sizes are inserted, changed and deleted, so that SQLite moves them between pages.
-AE_TEST_SLOW("redact/no page holds what was moved on it before it was dropped") {
+AE_TEST_SLOW("redact/no page keeps a copy of a dropped value that SQLite moved") {
   const TempDir folder(true);
   const std::string path = folder / "a.db";
   SqliteFixture fixture(path);
@@ -1202,7 +1192,7 @@ AE_TEST_SLOW("redact/no page holds what was moved on it before it was dropped") 
   EXPECT_NE(all.find(secret(kJobs - 1)), all.npos);
 }
 
-AE_TEST("sqlite/what was asked before the store closes is written and answered") {
+AE_TEST("sqlite/calls made before the store closes are written and answered") {
   const TempDir folder(true);
   SqliteFixture fixture(folder / "a.db");
   ASSERT_TRUE(fixture.open());
