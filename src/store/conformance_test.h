@@ -9,10 +9,12 @@
 
 #include <string>
 
+#include "store/conformance_checkpoint_test.h"
 #include "store/conformance_claim_test.h"
 #include "store/conformance_commit_test.h"
 #include "store/conformance_prune_test.h"
 #include "store/conformance_random_test.h"
+#include "store/conformance_redact_test.h"
 #include "store/conformance_rig_test.h"
 #include "store/conformance_window_test.h"
 
@@ -39,6 +41,8 @@ inline bool register_conformance(const std::string& suite, Factory factory) {
     });
   };
   add_all(commit_cases());
+  add_all(redact_cases());
+  add_all(checkpoint_cases());
   add_all(claim_cases());
   add_all(prune_cases());
   add_all(window_cases());
