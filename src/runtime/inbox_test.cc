@@ -15,7 +15,7 @@ engine::ControlRequest answer_to(std::string key, std::string id, Value payload)
                                         .payload = std::move(payload)}};
 }
 
-AE_TEST("inbox/an expiry loses to a signal that was accepted before it") {
+AE_TEST("inbox/a signal accepted before the expiry of its wait wins") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
@@ -34,7 +34,7 @@ AE_TEST("inbox/an expiry loses to a signal that was accepted before it") {
   }
 }
 
-AE_TEST("inbox/a refused commit records its outcomes anew, and calls nothing again") {
+AE_TEST("inbox/a refused commit records its outcomes again without repeating a call") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
@@ -55,9 +55,7 @@ AE_TEST("inbox/a refused commit records its outcomes anew, and calls nothing aga
   }
 }
 
-AE_TEST(
-    "inbox/a person's answer that came in time is one, also when it is given again after the "
-    "expiry") {
+AE_TEST("inbox/a human answer given in time counts, also if it is repeated after the expiry") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture other(env, "other", {.owned = false});
@@ -100,7 +98,7 @@ AE_TEST(
   }
 }
 
-AE_TEST("inbox/an answer to a wait of any type that has expired is refused, and none is kept") {
+AE_TEST("inbox/an answer to an expired wait of any type is refused and not stored") {
   for (const std::string type : {"signal", "webhook", "message"}) {
     TestEnvironment env;
     const bool by_channel = type == "message";
@@ -131,7 +129,7 @@ AE_TEST("inbox/an answer to a wait of any type that has expired is refused, and 
   }
 }
 
-AE_TEST("inbox/an entry that gives no event does not hold up an expiry") {
+AE_TEST("inbox/an entry without an event does not delay an expiry") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     const auto two_waits =
@@ -157,7 +155,7 @@ AE_TEST("inbox/an entry that gives no event does not hold up an expiry") {
   }
 }
 
-AE_TEST("inbox/an outcome survives that the log could not be read after a refusal") {
+AE_TEST("inbox/an outcome is kept if the log cannot be read after a refused commit") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -179,7 +177,7 @@ AE_TEST("inbox/an outcome survives that the log could not be read after a refusa
   EXPECT_EQ(worker.calls.size(), 1u);
 }
 
-AE_TEST("inbox/what the end overtakes is listed as undelivered") {
+AE_TEST("inbox/an entry that arrives while the job ends is listed as undelivered") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -210,7 +208,7 @@ store::InboxEntry entry_of(const std::string& id, std::string_view request) {
       .request = canonical(engine::with_checksum(engine::inbox_location(kJob, id), json(request)))};
 }
 
-AE_TEST_SLOW("limits/a job accepts 10,000 signals; the next one is refused and not written") {
+AE_TEST_SLOW("limits/a job accepts 10,000 signals and refuses the next one without writing it") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -242,7 +240,7 @@ constexpr std::string_view kNewerRequests[] = {
     "{'kind':'postpone', 'id':'n1', 'until':'tomorrow'}",
     "{'kind':'signal', 'id':'n1', 'correlation_key':'k', 'only_if':'sunny'}"};
 
-AE_TEST("inbox/an act of a newer version stays there, and the job is left to who can read it") {
+AE_TEST("inbox/a request of a newer version stays, and the job is left to a newer process") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     for (const std::string_view request : kNewerRequests) {
       TestEnvironment env;
@@ -265,7 +263,7 @@ AE_TEST("inbox/an act of a newer version stays there, and the job is left to who
       worker.faulty->hint({.inbox_of = kJob});
       env.loop.advance(1s);
       EXPECT_EQ(load().inbox.size(), 3u) << request;
-      EXPECT_TRUE(worker.runtime->is_leased(kJob)) << "its call is on its way";
+      EXPECT_TRUE(worker.runtime->is_leased(kJob)) << "its call is in flight";
       worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
       env.loop.advance(1s);
       EXPECT_FALSE(worker.runtime->is_leased(kJob));
@@ -278,7 +276,7 @@ AE_TEST("inbox/an act of a newer version stays there, and the job is left to who
       EXPECT_EQ(left.state.lost_claims, 0u);
       EXPECT_TRUE(std::ranges::any_of(left.events, [](const Event& event) {
         return event.type == EventType::tool_invocation_finished;
-      })) << "what was seen is recorded";
+      })) << "the outcome is recorded";
       // Another process of this version can read no more of it than this one, and neither claims it
       // again.
       WorkerFixture other(env, "other", {.owned = false, .durability = durability, .seed = 99});
@@ -292,7 +290,7 @@ AE_TEST("inbox/an act of a newer version stays there, and the job is left to who
       EXPECT_EQ(after.row.last_seq, left.row.last_seq) << "no attempt has begun";
       ASSERT_EQ(after.inbox.size(), 3u);
       EXPECT_EQ(after.inbox[1].id, "n1");
-      EXPECT_TRUE(after.row.claim) << "who is in the inbox's way goes to the inbox";
+      EXPECT_TRUE(after.row.claim) << "the claim row stays, so that requests go to the inbox";
       // A request that is accepted now comes after it.
       ASSERT_TRUE(worker.submit({.id = "p1", .body = engine::PauseRequest{}}));
       EXPECT_EQ(load().inbox.size(), 4u);
@@ -302,7 +300,7 @@ AE_TEST("inbox/an act of a newer version stays there, and the job is left to who
   }
 }
 
-AE_TEST("hint/what another process has done is looked at before the poll would") {
+AE_TEST("hint/a hint triggers a claim or an inbox read before the next poll") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = false});
   worker.runtime->start();
@@ -316,20 +314,20 @@ AE_TEST("hint/what another process has done is looked at before the poll would")
   ASSERT_TRUE(env.loop.await<Result<CreateResult>>(
       [&](auto done) { other.runtime->create(request, std::move(done)); }));
   env.loop.run_ready();
-  EXPECT_FALSE(worker.runtime->is_leased(kJob)) << "nobody has said so";
+  EXPECT_FALSE(worker.runtime->is_leased(kJob)) << "there was no hint";
   worker.faulty->hint({});
   env.loop.run_ready();
   ASSERT_TRUE(worker.runtime->is_leased(kJob));
   const engine::ControlRequest cancel{.id = "c1", .body = engine::CancelRequest{}};
   const std::size_t before = worker.read().events.size();
-  ASSERT_TRUE(other.submit(cancel)) << "by the inbox, for another holds it";
+  ASSERT_TRUE(other.submit(cancel)) << "in the inbox, as another worker holds the lease";
   EXPECT_EQ(worker.read().events.size(), before);
   worker.faulty->hint({.inbox_of = kJob});
   env.loop.run_ready();
   EXPECT_GT(worker.read().events.size(), before);
 }
 
-AE_TEST("hint/one for jobs that others run, and a job that others run, starts no claim") {
+AE_TEST("hint/a hint for jobs that this worker cannot run triggers no claim") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = false});
   int may_claim = 0;
@@ -372,7 +370,7 @@ AE_TEST("hint/one for jobs that others run, and a job that others run, starts no
 }
 
 // The pending claim read the store before the job existed, and returns no job.
-AE_TEST("hint/one that comes while a claim is under way is not forgotten") {
+AE_TEST("hint/a hint during a pending claim triggers another claim") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = false, .delay = 100ms});
   int may_claim = 0;
@@ -393,10 +391,10 @@ AE_TEST("hint/one that comes while a claim is under way is not forgotten") {
   env.loop.run_ready();
   ASSERT_FALSE(worker.runtime->is_leased(kJob)) << "the first claim is not answered yet";
   env.loop.advance(150ms);
-  EXPECT_TRUE(worker.runtime->is_leased(kJob)) << "long before the poll";
+  EXPECT_TRUE(worker.runtime->is_leased(kJob)) << "before the next poll";
 }
 
-AE_TEST("hint/a post whose hint was lost is found with the next heartbeat") {
+AE_TEST("hint/an inbox entry whose hint was lost is found at the next heartbeat") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = false});
   worker.runtime->start();
@@ -408,7 +406,7 @@ AE_TEST("hint/a post whose hint was lost is found with the next heartbeat") {
   EXPECT_GT(worker.read().events.size(), before);
 }
 
-AE_TEST("resting/what is looked at again is read from where it was left, by its holder too") {
+AE_TEST("job_cache/a cached job is read from its last known event on, also by its lease holder") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
@@ -420,14 +418,14 @@ AE_TEST("resting/what is looked at again is read from where it was left, by its 
     worker.runtime->start();
     worker.create(plan("idempotent", kTwoWaits));
     ASSERT_EQ(worker.status(), "waiting");
-    const std::uint64_t rested = worker.read().row.last_seq;
+    const std::uint64_t cached = worker.read().row.last_seq;
     loads.clear();
     ASSERT_TRUE(worker.signal("j", "s1"));
     env.loop.advance(1s);
     ASSERT_EQ(worker.status(), "waiting");
-    ASSERT_GE(loads.size(), 2u) << "the act, its holder";
-    EXPECT_EQ(loads[0], rested + 1);
-    EXPECT_GT(loads[1], rested);
+    ASSERT_GE(loads.size(), 2u) << "one load for the request, one for the lease holder";
+    EXPECT_EQ(loads[0], cached + 1);
+    EXPECT_GT(loads[1], cached);
     EXPECT_FALSE(worker.signal("no such key", "s2"));
     ASSERT_TRUE(worker.signal("k", "s3"));
     env.loop.advance(1s);
@@ -435,7 +433,7 @@ AE_TEST("resting/what is looked at again is read from where it was left, by its 
   }
 }
 
-AE_TEST("resting/what another worker wrote meanwhile is taken in") {
+AE_TEST("job_cache/events of other workers are applied to a cached job") {
   TestEnvironment env;
   WorkerFixture first(env, "first", {.seed = 1});
   WorkerFixture second(env, "second", {.seed = 1'000'001});
@@ -453,7 +451,7 @@ AE_TEST("resting/what another worker wrote meanwhile is taken in") {
   EXPECT_EQ(first.status(), "completed");
 }
 
-AE_TEST("resting/a log that does not go through what was remembered is read whole") {
+AE_TEST("job_cache/a log that does not contain the cached head is read completely") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = false});
   worker.create(plan("idempotent", kTwoWaits));
@@ -473,27 +471,27 @@ AE_TEST("resting/a log that does not go through what was remembered is read whol
   EXPECT_EQ(loaded_state->state->status, engine::JobStatus::waiting);
 }
 
-AE_TEST("resting/it is bounded in bytes, and what was used least lately goes first") {
+AE_TEST("job_cache/the cache is bounded in bytes and evicts the least recently used job") {
   JobCache cache;
-  const auto rested = [](std::size_t bytes) {
+  const auto cached = [](std::size_t bytes) {
     CachedJob one;
     one.bytes = bytes;
     return one;
   };
-  cache.insert(JobId("too large"), rested(JobCache::kJobBytesMax + 1));
+  cache.insert(JobId("too large"), cached(JobCache::kJobBytesMax + 1));
   EXPECT_FALSE(cache.extract(JobId("too large")));
   const std::size_t fit = JobCache::kBytesMax / JobCache::kJobBytesMax;
   for (std::size_t i = 0; i <= fit; ++i) {
-    cache.insert(JobId("j" + std::to_string(i)), rested(JobCache::kJobBytesMax));
+    cache.insert(JobId("j" + std::to_string(i)), cached(JobCache::kJobBytesMax));
     if (i > 0) cache.insert(JobId("j0"), *cache.extract(JobId("j0")));
   }
   EXPECT_TRUE(cache.extract(JobId("j0")));
   EXPECT_FALSE(cache.extract(JobId("j1")));
   EXPECT_TRUE(cache.extract(JobId("j2")));
-  EXPECT_FALSE(cache.extract(JobId("j2"))) << "it was taken out";
+  EXPECT_FALSE(cache.extract(JobId("j2"))) << "it was extracted";
 }
 
-AE_TEST("inbox/an answer to a wait that expired before it arrived is answered with the expiry") {
+AE_TEST("inbox/an answer that arrives after the expiry receives the expired outcome") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
@@ -532,7 +530,7 @@ AE_TEST("inbox/the sender of an answer receives the reply of the lease holder") 
   EXPECT_EQ((*again)["duplicate"], Value(true));
 }
 
-AE_TEST("inbox/the reply to a second answer to a wait has the first one") {
+AE_TEST("inbox/the reply to a second answer to a wait contains the first one") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
@@ -569,7 +567,7 @@ AE_TEST("inbox/the reply to a second answer to a wait has the first one") {
   }
 }
 
-AE_TEST("inbox/of two answers sent at once the first entry of the inbox counts") {
+AE_TEST("inbox/of two concurrent answers the first inbox entry counts") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -599,7 +597,7 @@ AE_TEST("inbox/of two answers sent at once the first entry of the inbox counts")
   EXPECT_EQ(worker.read().state.closed_waits.at("k").payload, Value(1));
 }
 
-AE_TEST("inbox/the reply to a second decision of a person has the first one") {
+AE_TEST("inbox/the reply to a second human decision contains the first one") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -649,7 +647,7 @@ AE_TEST("inbox/a second resolution of a call is rejected") {
   EXPECT_EQ(worker.status(), "completed");
 }
 
-AE_TEST("inbox/an early answer that turns out to be none is never dropped: the end lists it") {
+AE_TEST("inbox/an early answer that is invalid for its wait is listed as undelivered") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
@@ -679,7 +677,7 @@ AE_TEST("inbox/an early answer that turns out to be none is never dropped: the e
   }
 }
 
-AE_TEST("inbox/an early answer whose wait opened while it was sent is kept") {
+AE_TEST("inbox/an early answer whose wait opens during the send is kept") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -710,7 +708,7 @@ AE_TEST("inbox/an early answer whose wait opened while it was sent is kept") {
             json("[{'correlation_key':'k','signal_id':'s1'}]"));
 }
 
-AE_TEST("inbox/a signal or message sent early to a held job is kept and delivered once") {
+AE_TEST("inbox/an early signal or message to a leased job is kept and delivered once") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
@@ -745,7 +743,7 @@ AE_TEST("inbox/a signal or message sent early to a held job is kept and delivere
   }
 }
 
-AE_TEST("inbox/an early signal that comes while the job ends is listed as undelivered") {
+AE_TEST("inbox/an early signal whose wait never opens is listed as undelivered") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -762,7 +760,7 @@ AE_TEST("inbox/an early signal that comes while the job ends is listed as undeli
             json("[{'correlation_key':'nobody', 'signal_id':'s1'}]"));
 }
 
-AE_TEST("pause/is durable once accepted: the holder parks the job, or the next one does") {
+AE_TEST("pause/an accepted pause is durable and applied by the current or next lease holder") {
   for (const bool dies : {false, true}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = true});
@@ -790,7 +788,7 @@ AE_TEST("pause/is durable once accepted: the holder parks the job, or the next o
   }
 }
 
-AE_TEST("pause/resume takes back a pause that still waits in the inbox") {
+AE_TEST("pause/a resume revokes a pause that is still in the inbox") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -806,7 +804,7 @@ AE_TEST("pause/resume takes back a pause that still waits in the inbox") {
   EXPECT_EQ(worker.status(), "running");
 }
 
-AE_TEST("pause/a timer that comes due in a pause fires after it, the deadline in it") {
+AE_TEST("pause/a timer that is due during a pause fires after the resume") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -820,7 +818,7 @@ AE_TEST("pause/a timer that comes due in a pause fires after it, the deadline in
   EXPECT_EQ(worker.status(), "completed");
 }
 
-AE_TEST("approval/of the answers of two people to a held job the first counts") {
+AE_TEST("approval/of two answers to a leased job the first counts") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -844,7 +842,8 @@ AE_TEST("approval/of the answers of two people to a held job the first counts") 
   EXPECT_EQ(worker.read().state.closed_waits.at("k").outcome, "rejected");
 }
 
-AE_TEST("doubt/who made the call in doubt must wait until it has settled") {
+AE_TEST(
+    "unknown_outcome/not_happened is refused until the call has settled, also after a restart") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -852,7 +851,7 @@ AE_TEST("doubt/who made the call in doubt must wait until it has settled") {
   worker.answer(0, {.kind = OutcomeKind::unknown, .error_code = "reset"});
   ASSERT_EQ(worker.status(), "parked");
   const auto early = worker.resolve("not_happened");
-  ASSERT_FALSE(early) << "this process lives: its call may still be under way";
+  ASSERT_FALSE(early) << "this process is alive: its call may still be in flight";
   EXPECT_EQ(early.error().code, Code::not_settled);
   // Another process has opened the store since: the caller has exited, but its request may still
   // take effect.
@@ -867,7 +866,8 @@ AE_TEST("doubt/who made the call in doubt must wait until it has settled") {
   EXPECT_TRUE(next.resolve("not_happened"));
 }
 
-AE_TEST("doubt/what a killed process sent settles timeout and grace after the next opening") {
+AE_TEST(
+    "unknown_outcome/a killed process's call settles timeout and grace after the next opening") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -891,8 +891,7 @@ AE_TEST("doubt/what a killed process sent settles timeout and grace after the ne
   EXPECT_TRUE(next.resolve("not_happened"));
 }
 
-AE_TEST(
-    "doubt/a call that happened and gave nothing is one that happened, also read from the log") {
+AE_TEST("unknown_outcome/a call resolved as happened without a result completes with null") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -907,7 +906,7 @@ AE_TEST(
   EXPECT_EQ(worker.calls.size(), 1u);
 }
 
-AE_TEST("doubt/an answer counts from when it was asked to be taken, however long that takes") {
+AE_TEST("unknown_outcome/a resolution counts from its arrival, not from a delayed load") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true, .delay = 100s});
   worker.runtime->start();
@@ -928,14 +927,14 @@ AE_TEST("doubt/an answer counts from when it was asked to be taken, however long
                                  [&](Result<Value> answer) { result.emplace(std::move(answer)); });
   env.loop.advance(101s);
   ASSERT_TRUE(result);
-  ASSERT_FALSE(*result) << "nobody could know yet when it was said";
+  ASSERT_FALSE(*result) << "the time of the decision cannot be verified";
   EXPECT_EQ(result->error().code, Code::not_settled);
   EXPECT_TRUE(worker.submit(not_happened(worker.read())));
   env.loop.advance(2s);
   EXPECT_EQ(worker.calls.size(), 2u);
 }
 
-AE_TEST("doubt/an answer that somebody gave before the call had settled is refused at any time") {
+AE_TEST("unknown_outcome/a resolution checked before the call settled is refused at any time") {
   TwoWorkersFixture two("at_most_once");
   two.env.loop.advance(120s);
   ASSERT_EQ(two.second.status(), "parked");
@@ -951,7 +950,7 @@ AE_TEST("doubt/an answer that somebody gave before the call had settled is refus
   EXPECT_TRUE(two.second.submit(request));
 }
 
-AE_TEST("doubt/the holder judges what stands in the inbox by when its giver looked") {
+AE_TEST("unknown_outcome/the lease holder applies a resolution by the time it was checked at") {
   TestEnvironment env;
   WorkerFixture first(env, "first", {.seed = 1});
   WorkerFixture second(env, "second", {.seed = 1'000'001});
@@ -980,19 +979,20 @@ AE_TEST("doubt/the holder judges what stands in the inbox by when its giver look
   ASSERT_TRUE(result);
   EXPECT_EQ((*result)["accepted"], Value(true));
   const auto posted = second.read();
-  ASSERT_EQ(posted.inbox.size(), 2u) << "the holder has not been told";
+  ASSERT_EQ(posted.inbox.size(), 2u) << "the lease holder was not notified";
   EXPECT_EQ(parse_json(posted.inbox[1].request)->text("looked_at"), to_text(env.loop.now()));
   first.answer(1, {.kind = OutcomeKind::unknown, .error_code = "reset"});
   env.loop.advance(2s);
-  std::vector<std::string_view> believed;
+  std::vector<std::string_view> applied;
   const auto after = first.read();
   for (const auto* wait : all_of<WaitCompleted>(after.events)) {
-    believed.push_back(or_empty(wait->signal_id));
+    applied.push_back(or_empty(wait->signal_id));
   }
-  EXPECT_EQ(believed, (std::vector<std::string_view>{"in time"}));
+  EXPECT_EQ(applied, (std::vector<std::string_view>{"in time"}));
 }
 
-AE_TEST("doubt/who holds the job and made the call in doubt says at once that it has not settled") {
+AE_TEST(
+    "unknown_outcome/the lease holder refuses not_happened at once for its own unsettled call") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -1002,12 +1002,12 @@ AE_TEST("doubt/who holds the job and made the call in doubt says at once that it
   worker.answer(0, {.kind = OutcomeKind::unknown, .error_code = "reset"});
   ASSERT_TRUE(worker.runtime->is_leased(kJob));
   const auto early = worker.submit(not_happened(worker.read()));
-  ASSERT_FALSE(early) << "told accepted, and dropped: " << canonical(*early);
+  ASSERT_FALSE(early) << "accepted and dropped: " << canonical(*early);
   EXPECT_EQ(early.error().code, Code::not_settled);
   EXPECT_FALSE(worker.warned("no longer applies"));
 }
 
-AE_TEST("inbox/a wait does not open beside an entry that would answer it") {
+AE_TEST("inbox/a wait that an inbox entry answers is opened and completed in one commit") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
@@ -1026,7 +1026,7 @@ AE_TEST("inbox/a wait does not open beside an entry that would answer it") {
     worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
     const auto read = worker.read();
     EXPECT_EQ(read.state.status, engine::JobStatus::running);
-    EXPECT_TRUE(read.inbox.empty()) << "it was passed by";
+    EXPECT_TRUE(read.inbox.empty()) << "an entry was left in the inbox";
     EXPECT_EQ(read.state.closed_waits.at("k").outcome, "signalled");
     EXPECT_EQ(worker.calls.size(), 2u) << "nothing is called again";
     const auto opened = all_of(read.events, EventType::wait_opened);

@@ -12,7 +12,7 @@ namespace {
 
 // The trace id comes from the caller; the span id follows from job, call and try; neither is part
 // of the request's identity.
-AE_TEST("call/its trace context is the same again after a crash, but for the try") {
+AE_TEST("call/a call keeps its trace after a crash, and each try has its own span") {
   constexpr std::string_view kAsked = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
   std::string key;
   for (const bool asked : {true, false}) {
@@ -53,7 +53,7 @@ AE_TEST("call/its trace context is the same again after a crash, but for the try
   }
 }
 
-AE_TEST("call/one that is durable too late is not sent; the next try is") {
+AE_TEST("call/a try whose declaration is durable too late is not sent, the next one is") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true, .delay = 40s});
   int commits = 0;
@@ -63,15 +63,15 @@ AE_TEST("call/one that is durable too late is not sent; the next try is") {
   };
   worker.runtime->start();
   worker.create(plan("at_most_once", kOneCall));
-  EXPECT_EQ(worker.calls.size(), 0u) << "nobody knows yet that it is declared";
+  EXPECT_EQ(worker.calls.size(), 0u) << "the declaration is not known to be durable";
   env.loop.advance(41s);
   ASSERT_EQ(worker.calls.size(), 1u);
-  EXPECT_EQ(worker.calls[0].call.try_no, 2u) << "the first one's time to be sent had passed";
+  EXPECT_EQ(worker.calls[0].call.try_no, 2u) << "send_by of the first one had passed";
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("7")});
   EXPECT_EQ(worker.status(), "completed");
 }
 
-AE_TEST("call/what was slept while a claim or a commit was answered is no time to send in") {
+AE_TEST("call/a suspend during a claim or commit reduces the time to send") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = false});
   int commits = 0;
@@ -98,7 +98,7 @@ AE_TEST("call/what was slept while a claim or a commit was answered is no time t
   EXPECT_EQ(worker.status(), "completed");
 }
 
-AE_TEST_SLOW("timer/more jobs than one look finds are woken without waiting for the poll") {
+AE_TEST_SLOW("timer/more due jobs than one query returns are woken without waiting for the poll") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -144,7 +144,7 @@ void answer_all(WorkerFixture& worker) {
   }
 }
 
-AE_TEST("checkpoint/a job that rests leaves one, and is woken and run from there") {
+AE_TEST("checkpoint/an idle job has one at its last event and continues from it") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w",
@@ -155,7 +155,7 @@ AE_TEST("checkpoint/a job that rests leaves one, and is woken and run from there
     ASSERT_EQ(worker.status(), "waiting");
     const store::LoadedJob tail = from_checkpoint(env, worker);
     ASSERT_TRUE(tail.checkpoint);
-    EXPECT_EQ(tail.checkpoint->seq, tail.row.last_seq) << "it is made at the very end";
+    EXPECT_EQ(tail.checkpoint->seq, tail.row.last_seq) << "it is made at the last event";
     EXPECT_TRUE(tail.commits.empty());
     const engine::State whole = worker.read().state;
     EXPECT_EQ(engine::checkpoint(whole, tail.row.head), tail.checkpoint->bytes);
@@ -167,7 +167,7 @@ AE_TEST("checkpoint/a job that rests leaves one, and is woken and run from there
 }
 
 // The cost of a signal that wakes a job with a long log.
-AE_TEST_SLOW("checkpoint/acting on a job with a long past does not read all of it") {
+AE_TEST_SLOW("checkpoint/a request to a job with a long log does not read all of it") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -203,7 +203,7 @@ AE_TEST_SLOW("checkpoint/acting on a job with a long past does not read all of i
   EXPECT_LT(act * 5, whole);
 }
 
-AE_TEST("runtime/a plan that somebody else on the loop has compiled is not compiled again") {
+AE_TEST("runtime/a plan is compiled once per plan cache") {
   TestEnvironment env;
   engine::PlanCache plans;
   WorkerFixture first(env, "first", {.seed = 1, .plans = &plans});
@@ -219,7 +219,7 @@ AE_TEST("runtime/a plan that somebody else on the loop has compiled is not compi
   EXPECT_EQ(apart.read().state.plan->hash, made->hash);
 }
 
-AE_TEST("checkpoint/one that is damaged or lies is passed over") {
+AE_TEST("checkpoint/a damaged or mismatched one is ignored") {
   TestEnvironment env;
   std::optional<WorkerFixture> worker;
   worker.emplace(env, "w", WorkerFixture::Setup{.owned = true, .checkpoint_every = 1'000'000});
@@ -245,7 +245,7 @@ AE_TEST("checkpoint/one that is damaged or lies is passed over") {
   }
 }
 
-AE_TEST("stop/a job that is ending is drained, not cut short") {
+AE_TEST("shutdown/a job that is ending finishes its call first") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -254,16 +254,16 @@ AE_TEST("stop/a job that is ending is drained, not cut short") {
   bool stopped = false;
   worker.runtime->stop(10s, [&] { stopped = true; });
   env.loop.advance(1s);
-  EXPECT_FALSE(stopped) << "its call is awaited";
+  EXPECT_FALSE(stopped) << "it waits for its call";
   worker.answer(0, {.kind = OutcomeKind::success, .result = json("1")});
   env.loop.advance(1s);
   EXPECT_TRUE(stopped);
   const auto read = worker.read();
   EXPECT_EQ(read.state.status, engine::JobStatus::cancelled);
-  EXPECT_TRUE(read.state.steps[0].committed) << "and what it did is recorded";
+  EXPECT_TRUE(read.state.steps[0].committed) << "and its effect is recorded";
 }
 
-AE_TEST("stop/a job that undoes is given back after the call in flight, and goes on elsewhere") {
+AE_TEST("shutdown/a compensating job is released after its call and continues elsewhere") {
   TestEnvironment env;
   WorkerFixture first(env, "first", {.owned = true});
   first.runtime->start();
@@ -278,11 +278,11 @@ AE_TEST("stop/a job that undoes is given back after the call in flight, and goes
   bool stopped = false;
   first.runtime->stop(10s, [&] { stopped = true; });
   env.loop.advance(1s);
-  EXPECT_FALSE(stopped) << "its call is awaited";
+  EXPECT_FALSE(stopped) << "it waits for its call";
   first.answer(3, {.kind = OutcomeKind::success});
   env.loop.advance(1s);
   EXPECT_TRUE(stopped);
-  EXPECT_EQ(first.calls.size(), 4u) << "nothing more is begun";
+  EXPECT_EQ(first.calls.size(), 4u) << "no other call starts";
   WorkerFixture second(env, "second", {.owned = true, .seed = 1'000'001});
   second.runtime->start();
   env.loop.advance(1s);
@@ -293,7 +293,7 @@ AE_TEST("stop/a job that undoes is given back after the call in flight, and goes
   EXPECT_EQ(second.read().state.undone.size(), 2u);
 }
 
-AE_TEST("stop/ends in time when the store cannot be written, and says what that means") {
+AE_TEST("shutdown/a shutdown ends in time when the store cannot be written") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -308,10 +308,10 @@ AE_TEST("stop/ends in time when the store cannot be written, and says what that 
   EXPECT_FALSE(stopped);
   env.loop.advance(2s);
   EXPECT_TRUE(stopped);
-  EXPECT_EQ(worker.read().state.open_tries, 1u) << "the call is in doubt, not forgotten";
+  EXPECT_EQ(worker.read().state.open_tries, 1u) << "the outcome of the call is unknown, not lost";
 }
 
-AE_TEST("store/an outage is warned about once, not once for every try") {
+AE_TEST("store/an outage is reported once, not once per retry") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.script = [](const store::Call& call) {
@@ -322,11 +322,11 @@ AE_TEST("store/an outage is warned about once, not once for every try") {
   EXPECT_EQ(worker.outages, "out ");
   worker.script = [](const store::Call&) { return Fault::none; };
   env.loop.advance(20s);
-  EXPECT_EQ(worker.outages, "out back ") << "and so is its end";
+  EXPECT_EQ(worker.outages, "out back ") << "the end is reported too";
   EXPECT_EQ(worker.warnings.size(), 0u);
 }
 
-AE_TEST("store/an outage is noticed also where nothing is claimed") {
+AE_TEST("store/an outage is detected also by a process that claims nothing") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.may_claim = false});
   worker.script = [](const store::Call& call) {
@@ -340,9 +340,7 @@ AE_TEST("store/an outage is noticed also where nothing is claimed") {
   EXPECT_EQ(worker.outages, "out back ");
 }
 
-AE_TEST(
-    "versions/a worker without the job's tool writes nothing, says what is missing, and leaves "
-    "it") {
+AE_TEST("versions/a worker without the job's tool releases it once without writing") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.create(plan("idempotent", kOneCall));
@@ -405,7 +403,7 @@ class SliceRecorder {
   int commits_ = 0;
 };
 
-AE_TEST("decide/a job that goes on for long gives the loop away after each slice of 50 ms") {
+AE_TEST("decide/a long decision yields the loop after each slice of 50 ms") {
   std::string nodes;
   for (int i = 0; i < 5'000; ++i) {
     nodes += std::string(i > 0 ? "," : "") + "{'id':'n" + std::to_string(i) +
@@ -422,7 +420,7 @@ AE_TEST("decide/a job that goes on for long gives the loop away after each slice
   EXPECT_GE(turns.commits(), 6) << "each slice is committed, not only each 4,096 events";
 }
 
-AE_TEST("decide/what a used-up budget holds back is looked at to the end, slice by slice") {
+AE_TEST("decide/calls that a used-up budget blocks are evaluated in slices") {
   // Only the last call needs an approval, which is known only after all have been evaluated; each
   // evaluation takes the work of one decision.
   std::string nodes;
@@ -451,7 +449,7 @@ AE_TEST("decide/what a used-up budget holds back is looked at to the end, slice 
   turns.expect_slices();
 }
 
-AE_TEST("versions/a worker of another version goes on, and the log says so") {
+AE_TEST("versions/a worker of another version continues and records the mismatch") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.create(plan("idempotent", kOneCall));
@@ -474,7 +472,7 @@ static_assert(!std::is_copy_constructible_v<tools::Permit> &&
                   !std::is_constructible_v<tools::Permit, InvocationId, std::uint32_t>,
               "only the ledger makes permits");
 
-AE_TEST("ledger/a try that a crash left open stays unknown when the next one succeeds") {
+AE_TEST("ledger/a try left open by a crash stays unknown when the next one succeeds") {
   TestEnvironment env;
   std::optional<WorkerFixture> worker;
   worker.emplace(env, "first",
@@ -516,7 +514,7 @@ std::string unknown_event(std::uint64_t seq) {
   return bytes.append(32, '\0');
 }
 
-AE_TEST("versions/a job with an event of an unknown type is given back unread, once, unchanged") {
+AE_TEST("versions/a job with an unknown event type is released once and unchanged") {
   TestEnvironment env;
   std::optional<WorkerFixture> worker;
   worker.emplace(env, "w", WorkerFixture::Setup{.owned = true});
@@ -576,7 +574,7 @@ AE_TEST("ledger/a try is permitted once, and only to the attempt that declared i
   EXPECT_FALSE(another.permit(state, state.steps[0])) << "it is recorded";
 }
 
-AE_TEST("ledger/a permit is good for its own try, once") {
+AE_TEST("ledger/a permit can be consumed once, by its own try") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -591,7 +589,7 @@ AE_TEST("ledger/a permit is good for its own try, once") {
   EXPECT_DEATH(permit().consume(InvocationId("0123456789abcdef"), 1), "valid_");
 }
 
-AE_TEST("durability/fused is one commit for each step, split one for each phase") {
+AE_TEST("durability/fused makes one commit per step, split one per phase") {
   const auto commits_of = [](Durability durability, int nodes) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
@@ -619,9 +617,7 @@ AE_TEST("durability/fused is one commit for each step, split one for each phase"
   EXPECT_EQ(commits_of(Durability::split, 9) - commits_of(Durability::split, 4), 5 * 6);
 }
 
-AE_TEST(
-    "queue/no more jobs of a queue are run at once than its limit, and an end lets the next one "
-    "in") {
+AE_TEST("queue/a queue runs at most its limit of jobs, and the next one starts when one ends") {
   TestEnvironment env;
   WorkerFixture worker(env, "only", {.queues = {{"narrow", 2}}});
   worker.runtime->start();
@@ -645,7 +641,7 @@ AE_TEST(
   worker.answer(2, {.kind = OutcomeKind::success, .result = json("7")});
   worker.answer(3, {.kind = OutcomeKind::success, .result = json("7")});
   EXPECT_EQ(worker.calls.size(), 5u);
-  EXPECT_EQ(env.loop.now(), before) << "nobody waits for the next look";
+  EXPECT_EQ(env.loop.now(), before) << "no job waits for the next poll";
   const auto row = env.loop.await<Result<Runtime::JobSnapshot>>(
       [&](auto done) { worker.runtime->read(JobId("n0"), std::move(done)); });
   EXPECT_EQ(row->row.queue, "narrow");
@@ -684,7 +680,7 @@ AE_TEST("limits/a payload over 16 MiB is refused before anything is written") {
   EXPECT_EQ(worker.read().row.last_seq, seq);
 }
 
-AE_TEST("checkpoint/the commit that makes one says so, with the event that it stands on") {
+AE_TEST("checkpoint/the commit that makes one records it with its event") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w",
@@ -706,7 +702,7 @@ AE_TEST("checkpoint/the commit that makes one says so, with the event that it st
   }
 }
 
-AE_TEST("progress/reports are written rarely, the last one with the end; the fold passes them by") {
+AE_TEST("progress/reports are written once a second, and the last one before the result") {
   for (const Durability durability : {Durability::fused, Durability::split}) {
     TestEnvironment env;
     WorkerFixture worker(env, "w", {.owned = true, .durability = durability});
@@ -738,7 +734,7 @@ AE_TEST("progress/reports are written rarely, the last one with the end; the fol
   }
 }
 
-AE_TEST("progress/the longer a call runs the rarer its reports are written, the newest is kept") {
+AE_TEST("progress/reports of a long call are written less often, and the newest is kept") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -755,7 +751,7 @@ AE_TEST("progress/the longer a call runs the rarer its reports are written, the 
   EXPECT_GE(reports.back()->detail["report"].as_int(), kTimes - 4);
 }
 
-AE_TEST("progress/a report that cannot be written holds up no result, and is not missed") {
+AE_TEST("progress/a report that cannot be written does not delay the result") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   worker.runtime->start();
@@ -773,7 +769,7 @@ AE_TEST("progress/a report that cannot be written holds up no result, and is not
   EXPECT_EQ(worker.calls.size(), 1u);
 }
 
-AE_TEST("progress/a worker that lost the job writes no report more") {
+AE_TEST("progress/a worker that lost the job writes no more reports") {
   TwoWorkersFixture two("at_most_once");
   const auto events = two.second.read().events.size();
   two.first.calls[0].call.progress(Value("half"));
@@ -781,7 +777,7 @@ AE_TEST("progress/a worker that lost the job writes no report more") {
   EXPECT_EQ(two.second.read().events.size(), events);
 }
 
-AE_TEST("create/a repeated request reads the first commit of its job, whatever came after it") {
+AE_TEST("create/a repeated request reads only the first commit of its job") {
   TestEnvironment env;
   WorkerFixture worker(env, "w", {.owned = true});
   std::vector<std::uint64_t> loads;
