@@ -358,5 +358,96 @@ AE_TEST("versions/an invalid announcement of a worker is rejected") {
   EXPECT_FALSE(may_claim_agent(*offer, "b"));
 }
 
+AE_TEST("versions/a worker without the job's tool releases it once without writing") {
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.create(plan("idempotent", kOneCall));
+  worker.runtime.reset();
+  worker.calls.clear();
+  WorkerFixture other(env, "other", {.owned = true, .seed = 99});
+  other.tool_registry = ToolRegistry();
+  const auto before = other.read().row.last_seq;
+  other.runtime->start();
+  env.loop.advance(60s);
+  const auto read = other.read();
+  EXPECT_EQ(read.row.last_seq, before);
+  EXPECT_FALSE(read.row.claim);
+  ASSERT_TRUE(other.runtime->refusal_of(kJob));
+  EXPECT_EQ(other.runtime->refusal_of(kJob)->code, Code::needs_version);
+  EXPECT_EQ(std::ranges::count_if(
+                other.warnings,
+                [](const std::string& text) { return text.find("cannot run") != text.npos; }),
+            1)
+      << "it is tried once";
+}
+
+AE_TEST("versions/a worker of another version continues and records the mismatch") {
+  TestEnvironment env;
+  WorkerFixture worker(env, "w", {.owned = true});
+  worker.create(plan("idempotent", kOneCall));
+  worker.runtime.reset();
+  worker.calls.clear();
+  WorkerFixture other(env, "other", {.owned = true, .seed = 99, .version = "0.2.0"});
+  other.runtime->start();
+  env.loop.advance(2s);
+  const auto read = other.read();
+  const auto noted = all_of<VersionMismatched>(read.events);
+  ASSERT_EQ(noted.size(), 1u);
+  EXPECT_EQ(noted[0]->job_version, "0.1.0");
+  EXPECT_EQ(noted[0]->worker_version, "0.2.0");
+  EXPECT_EQ(noted[0]->attempt_id, read.state.attempt.text);
+}
+
+// A commit with one event of a type that no version has: everything except its last 32 bytes is
+// read before it is rejected.
+std::string unknown_event(std::uint64_t seq) {
+  std::string bytes(1, '\x01');
+  bytes.append(16, '\0');             // first event id
+  bytes.append(8, '\0');              // created_at
+  bytes += std::string("\0\x01", 2);  // no attempt, one event
+  put_varint(seq, bytes);
+  bytes += "\x7f\x01";  // type 127, schema 1
+  put_text("", bytes);
+  return bytes.append(32, '\0');
+}
+
+AE_TEST("versions/a job with an unknown event type is released once and unchanged") {
+  TestEnvironment env;
+  std::optional<WorkerFixture> worker;
+  worker.emplace(env, "w", WorkerFixture::Setup{.owned = true});
+  worker->create(plan("idempotent", kOneCall));
+  const auto read = worker->read();
+  ASSERT_TRUE(read.row.claim);
+  store::Batch batch;
+  batch.job = kJob;
+  batch.authority = store::Batch::Leased{*read.row.claim};
+  batch.expected_seq = read.row.last_seq;
+  batch.row.status = "running";
+  const std::uint64_t seq = read.row.last_seq + 1;
+  batch.sealed = SealedBatch{.bytes = unknown_event(seq),
+                             .blobs = {},
+                             .first_seq = seq,
+                             .last_seq = seq,
+                             .head = sha256("a newer program knows"),
+                             .events = {}};
+  worker->runtime.reset();
+  auto put = env.loop.await<Result<store::CommitResult>>(
+      [&](auto done) { worker->memory->commit(batch, std::move(done)); });
+  ASSERT_TRUE(put);
+  WorkerFixture other(env, "other", {.owned = true, .seed = 99});
+  other.runtime->start();
+  env.loop.advance(120s);
+  ASSERT_TRUE(other.runtime->refusal_of(kJob));
+  EXPECT_EQ(other.runtime->refusal_of(kJob)->code, Code::needs_version);
+  auto loaded = env.loop.await<Result<store::LoadedJob>>(
+      [&](auto done) { other.memory->load(kJob, 1, std::move(done)); });
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->row.last_seq, seq) << "nothing was appended, no attempt begun";
+  EXPECT_EQ(loaded->row.status, "running") << "it did not fail";
+  EXPECT_FALSE(loaded->row.claim);
+  EXPECT_EQ(other.warnings.size(), 1u) << "it is claimed once";
+  EXPECT_TRUE(other.calls.empty());
+}
+
 }  // namespace
 }  // namespace ae::runtime::testing
