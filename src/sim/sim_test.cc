@@ -19,7 +19,7 @@ std::string text_of(const Report& report) {
   return text;
 }
 
-AE_TEST("sim/storms break no rule") {
+AE_TEST("sim/storms violate no rule") {
   PlanBook plans;
   const std::uint64_t count = testing::are_slow_tests_enabled() ? 2000 : 30;
   for (std::uint64_t seed = 1; seed <= count; ++seed) {
@@ -30,7 +30,7 @@ AE_TEST("sim/storms break no rule") {
   }
 }
 
-AE_TEST("sim/one seed goes one way") {
+AE_TEST("sim/the same seed gives the same run") {
   PlanBook plans;
   for (std::uint64_t seed = 100; seed < 104; ++seed) {
     EXPECT_EQ(run_storm({.seed = seed}, plans).last_draw,
@@ -40,7 +40,7 @@ AE_TEST("sim/one seed goes one way") {
   EXPECT_NE(run_storm({.seed = 1}, plans).last_draw, run_storm({.seed = 2}, plans).last_draw);
 }
 
-AE_TEST("sim/a crash at any boundary, and one in its recovery, change nothing of the end") {
+AE_TEST("sim/a crash at any boundary and in its recovery does not change the end of a job") {
   PlanBook plans;
   const std::vector<SweepCase> cases = sweep_cases();
   // One of the four cases of each small job, with every first crash. The long run adds every tenth
@@ -57,7 +57,7 @@ AE_TEST("sim/a crash at any boundary, and one in its recovery, change nothing of
   }
 }
 
-AE_TEST("sim/the end of the sweep's longest loop tells all that was said in its five turns") {
+AE_TEST("sim/the result of the sweep's longest loop depends on every answer in its five turns") {
   PlanBook plans;
   const auto job = std::ranges::find_if(small_jobs(), [](const SmallJob& one) {
     return one.name.starts_with("a loop of five turns");
@@ -66,7 +66,7 @@ AE_TEST("sim/the end of the sweep's longest loop tells all that was said in its 
   const SmallResult end = run_small_job({.job = &*job}, {}, plans);
   EXPECT_EQ(end.status, "completed");
   EXPECT_NE(end.result.find("\"turns\":5"), std::string::npos) << end.result;
-  EXPECT_GE(end.effects.size(), 6u) << "a call that is asked for again is another one";
+  EXPECT_GE(end.effects.size(), 6u) << "a repeated call is a separate call";
   // A different answer in any turn changes the result.
   for (const std::string_view text : {"\\\"n\\\":1", "\\\"n\\\":3", "\\\"n\\\":4"}) {
     std::string nodes(job->nodes);
@@ -78,7 +78,7 @@ AE_TEST("sim/the end of the sweep's longest loop tells all that was said in its 
   }
 }
 
-AE_TEST("sim/the alarm works: planted faults are found") {
+AE_TEST("sim/planted faults are found") {
   PlanBook plans;
   const auto found = [&](Canary canary, std::string_view rule) {
     for (std::uint64_t seed = 1; seed <= 60; ++seed) {
@@ -91,16 +91,16 @@ AE_TEST("sim/the alarm works: planted faults are found") {
   };
   EXPECT_TRUE(found(Canary::duplicate_request, "A1 at_most_once"));
   EXPECT_TRUE(found(Canary::lost_signal, "N1 an accepted"));
-  EXPECT_TRUE(found(Canary::forgotten_job, "PR1 all jobs end"));
-  EXPECT_TRUE(found(Canary::false_approval, "P2 what the log says"));
+  EXPECT_TRUE(found(Canary::unclaimed_job, "PR1 all jobs end"));
+  EXPECT_TRUE(found(Canary::false_approval, "P2 every user action"));
   EXPECT_TRUE(found(Canary::double_message, "N3 messages are delivered"));
-  EXPECT_TRUE(found(Canary::lying_probe, "A1 at_most_once"));
-  EXPECT_TRUE(found(Canary::open_queue, "F8 no queue has more live claims"));
-  EXPECT_TRUE(found(Canary::double_question, "M2 a model is asked once"));
-  EXPECT_TRUE(found(Canary::praising_verifier, "V2 what is said"));
-  EXPECT_TRUE(found(Canary::touching_verifier, "V5 a verifier only reads"));
-  EXPECT_TRUE(found(Canary::greedy_plan, "R3 a plan is what"));
-  EXPECT_TRUE(found(Canary::generous_raise, "B1 no call begins"));
+  EXPECT_TRUE(found(Canary::false_probe, "A1 at_most_once"));
+  EXPECT_TRUE(found(Canary::unlimited_queue, "F8 no queue has more live claims"));
+  EXPECT_TRUE(found(Canary::double_model_request, "M2 a model receives"));
+  EXPECT_TRUE(found(Canary::always_matching_verifier, "V2 a recorded verdict"));
+  EXPECT_TRUE(found(Canary::mutating_verifier, "V5 a verifier only reads"));
+  EXPECT_TRUE(found(Canary::oversized_drop, "R3 a plan matches"));
+  EXPECT_TRUE(found(Canary::oversized_raise, "B1 no call exceeds"));
 }
 
 // ---------------------------------------------------------------- regressions
@@ -196,7 +196,7 @@ constexpr std::string_view kTwoSignals = R"({"schema":1,"nodes":[
   {"id":"c","kind":"tool","tool":"once","needs":["a","b"],"args":{}}],
   "output":{"a":"${ .steps.a.key }","b":"${ .steps.b.key }"}})";
 
-AE_TEST("sim/what is accepted while a claimed job is being read is taken in afterwards") {
+AE_TEST("sim/requests accepted while a claimed job is loading are applied afterwards") {
   for (const Duration slow : {Duration(0), Duration(2ms), Duration(1s)}) {
     Rig rig({.workers = 1, .owned = true, .store_delay = slow},
             {.name = "two", .nodes = kTwoSignals});
@@ -226,7 +226,7 @@ AE_TEST("sim/what is accepted while a claimed job is being read is taken in afte
   }
 }
 
-AE_TEST("sim/a worker that sleeps between its claim and its first read has lost the job") {
+AE_TEST("sim/a worker suspended between its claim and its first read loses the job") {
   Rig rig({.workers = 2, .owned = false, .lease = 6s, .poll = 2s},
           {.name = "two", .nodes = kTwoSignals});
   rig.start(0);
@@ -252,7 +252,7 @@ AE_TEST("sim/a worker that sleeps between its claim and its first read has lost 
   EXPECT_EQ(canonical(rig.end()), R"({"a":"a","b":"b"})");
 }
 
-AE_TEST("sim/an expiry loses to a signal that was accepted before it, fused and split") {
+AE_TEST("sim/a signal accepted before the expiry of its wait wins, fused and split") {
   for (auto durability : {runtime::Durability::fused, runtime::Durability::split}) {
     // The slow call keeps the job leased; the lease holder gets no notification of what another
     // worker enqueues.
@@ -279,7 +279,7 @@ AE_TEST("sim/an expiry loses to a signal that was accepted before it, fused and 
   }
 }
 
-AE_TEST("sim/a signal that leaves no event does not hold up an expiry, fused and split") {
+AE_TEST("sim/a signal without an event does not delay an expiry, fused and split") {
   for (auto durability : {runtime::Durability::fused, runtime::Durability::split}) {
     Rig rig({.workers = 2, .owned = false, .durability = {durability}},
             {.name = "two posts", .nodes = R"({"schema":1,"nodes":[
@@ -302,7 +302,7 @@ AE_TEST("sim/a signal that leaves no event does not hold up an expiry, fused and
   }
 }
 
-AE_TEST("sim/a timer that somebody else sees due does not overtake a signal") {
+AE_TEST("sim/a timer that another worker finds due does not overtake a signal") {
   Rig rig({.workers = 2, .owned = false, .lease = 30s},
           {.name = "timers", .nodes = R"({"schema":1,"nodes":[
             {"id":"t","kind":"wait","wait":{"type":"timer","for":"2s"}},
@@ -328,8 +328,7 @@ AE_TEST("sim/a timer that somebody else sees due does not overtake a signal") {
   EXPECT_EQ(canonical(rig.end()), R"({"key":"a"})");
 }
 
-AE_TEST(
-    "sim/what was seen too early is not believed by a worker that slept until it was late enough") {
+AE_TEST("sim/a resolution checked too early is refused by a worker that was suspended meanwhile") {
   Rig rig({.workers = 2, .owned = false}, {.name = "late", .nodes = R"({"schema":1,"nodes":[
             {"id":"a","kind":"tool","tool":"once","args":{"fate":["late","ok"]}}],
             "output":"${ .steps.a.tool }"})"});
@@ -354,7 +353,7 @@ AE_TEST(
   EXPECT_EQ(canonical(rig.end()), R"("once")");
 }
 
-AE_TEST("sim/a job that kills its worker twice in a slice parks, and the others go on") {
+AE_TEST("sim/a job that kills its worker twice in a slice parks, and others continue") {
   for (const bool owned : {true, false}) {
     for (auto durability : {runtime::Durability::fused, runtime::Durability::split}) {
       Rig rig({.workers = 2, .owned = owned, .durability = {durability}},
@@ -385,7 +384,7 @@ AE_TEST("sim/a job that kills its worker twice in a slice parks, and the others 
       rig.world().start(0);
       rig.create(other, calm_job);
       rig.run(60s);
-      EXPECT_EQ(deaths, 2) << "it is decided no more";
+      EXPECT_EQ(deaths, 2) << "it is not run again";
       EXPECT_EQ(rig.status(), "parked");
       EXPECT_EQ(rig.world().observer().jobs().at(JobId("job-0")).parked, "worn_out");
       EXPECT_EQ(rig.status_of(other), "completed");
