@@ -226,7 +226,7 @@ CheckResult ExternalWorld::check_resource(const Value& change) {
     return {.verdict = check.reported_verdict,
             .expected = {},
             .observed = {},
-            .reason = "nobody opens"};
+            .reason = "connection refused"};
   }
   return {
       .verdict = check.reported_verdict,
@@ -487,7 +487,7 @@ void ExternalWorld::ask_or_decline(const std::shared_ptr<PendingCall>& call_in_f
     return respond(call_in_flight, {.kind = OutcomeKind::failure,
                                     .definite = true,
                                     .error_code = "declined",
-                                    .error_message = "nobody wants it"});
+                                    .error_message = "declined by the user"});
   }
   host_.report.mark("question.asked");
   respond(

@@ -106,9 +106,10 @@ AE_TEST("sim/planted faults are found") {
 // ---------------------------------------------------------------- regressions
 
 // One job in a world whose faults the test makes itself.
-class Rig {
+class OneJobWorld {
  public:
-  Rig(WorldOptions options, SmallJob job) : small_(job), world_(options), users_(world_, {}) {
+  OneJobWorld(WorldOptions options, SmallJob job)
+      : small_(job), world_(options), users_(world_, {}) {
     world_.set_fault_plan(
         {.dies =
              [this](const SimProcess& process, std::string_view where) {
@@ -198,166 +199,166 @@ constexpr std::string_view kTwoSignals = R"({"schema":1,"nodes":[
 
 AE_TEST("sim/requests accepted while a claimed job is loading are applied afterwards") {
   for (const Duration slow : {Duration(0), Duration(2ms), Duration(1s)}) {
-    Rig rig({.workers = 1, .owned = true, .store_delay = slow},
-            {.name = "two", .nodes = kTwoSignals});
-    rig.start(0);
-    rig.create();
-    rig.run(1s);
-    ASSERT_EQ(rig.status(), "waiting");
+    OneJobWorld sim({.workers = 1, .owned = true, .store_delay = slow},
+                    {.name = "two", .nodes = kTwoSignals});
+    sim.start(0);
+    sim.create();
+    sim.run(1s);
+    ASSERT_EQ(sim.status(), "waiting");
     bool is_claimed = false, reading = false;
-    rig.watch = [&](const SimProcess&, std::string_view where) {
+    sim.watch = [&](const SimProcess&, std::string_view where) {
       is_claimed = is_claimed || where == "claim.after";
     };
-    rig.fault = [&](const store::Call& call) {
+    sim.fault = [&](const store::Call& call) {
       if (!is_claimed || reading || call.method != store::Method::load) return store::Fault::none;
       reading = true;
       return store::Fault::delay_answer;
     };
-    rig.signal(0, "a");
-    rig.world().loop().run([&] { return reading; }, rig.world().loop().now() + 1s);
+    sim.signal(0, "a");
+    sim.world().loop().run([&] { return reading; }, sim.world().loop().now() + 1s);
     ASSERT_TRUE(reading);
-    rig.signal(0, "b");
-    rig.cancel(0);
-    rig.run(10s);
-    ASSERT_EQ(rig.answers.size(), 3u);
-    EXPECT_EQ(rig.answers[2]["cancel_requested"], Value(true)) << canonical(rig.answers[2]);
-    EXPECT_EQ(rig.status(), "cancelled");
-    rig.end();
+    sim.signal(0, "b");
+    sim.cancel(0);
+    sim.run(10s);
+    ASSERT_EQ(sim.answers.size(), 3u);
+    EXPECT_EQ(sim.answers[2]["cancel_requested"], Value(true)) << canonical(sim.answers[2]);
+    EXPECT_EQ(sim.status(), "cancelled");
+    sim.end();
   }
 }
 
 AE_TEST("sim/a worker suspended between its claim and its first read loses the job") {
-  Rig rig({.workers = 2, .owned = false, .lease = 6s, .poll = 2s},
-          {.name = "two", .nodes = kTwoSignals});
-  rig.start(0);
-  rig.create();
-  rig.run(1s);
-  rig.watch = [&](const SimProcess& process, std::string_view where) {
+  OneJobWorld sim({.workers = 2, .owned = false, .lease = 6s, .poll = 2s},
+                  {.name = "two", .nodes = kTwoSignals});
+  sim.start(0);
+  sim.create();
+  sim.run(1s);
+  sim.watch = [&](const SimProcess& process, std::string_view where) {
     if (process.worker == 0 && where == "claim.after") {
-      rig.watch = {};
-      rig.world().pause(0);
+      sim.watch = {};
+      sim.world().pause(0);
     }
   };
-  rig.signal(0, "a");
-  rig.run(1s);
-  ASSERT_TRUE(rig.world().paused(0));
-  rig.start(1);
-  rig.run(20s);
-  EXPECT_EQ(rig.status(), "waiting") << "the other worker took it over";
-  rig.world().resume(0);
-  rig.run(5s);
-  rig.signal(1, "b");
-  rig.run(20s);
-  EXPECT_EQ(rig.status(), "completed");
-  EXPECT_EQ(canonical(rig.end()), R"({"a":"a","b":"b"})");
+  sim.signal(0, "a");
+  sim.run(1s);
+  ASSERT_TRUE(sim.world().paused(0));
+  sim.start(1);
+  sim.run(20s);
+  EXPECT_EQ(sim.status(), "waiting") << "the other worker took it over";
+  sim.world().resume(0);
+  sim.run(5s);
+  sim.signal(1, "b");
+  sim.run(20s);
+  EXPECT_EQ(sim.status(), "completed");
+  EXPECT_EQ(canonical(sim.end()), R"({"a":"a","b":"b"})");
 }
 
 AE_TEST("sim/a signal accepted before the expiry of its wait wins, fused and split") {
   for (auto durability : {runtime::Durability::fused, runtime::Durability::split}) {
     // The slow call keeps the job leased; the lease holder gets no notification of what another
     // worker enqueues.
-    Rig rig({.workers = 2, .owned = false, .durability = {durability}},
-            {.name = "expires", .nodes = R"({"schema":1,"nodes":[
+    OneJobWorld sim({.workers = 2, .owned = false, .durability = {durability}},
+                    {.name = "expires", .nodes = R"({"schema":1,"nodes":[
               {"id":"a","kind":"wait","wait":{"type":"signal","key":"a","expires":"3s",
                "on_expire":"continue"}},
               {"id":"slow","kind":"tool","tool":"put","args":{"fate":["silent","ok"]}},
               {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{}}],
               "output":"${ .steps.a }"})"});
-    rig.start(0);
-    rig.create();
-    rig.run(1s);
-    rig.start(1);
-    rig.run(1500ms);
-    rig.signal(1, "a");
-    rig.run(100ms);
-    EXPECT_TRUE(rig.answers.empty()) << "the lease holder has not read its inbox";
-    rig.run(30s);
-    ASSERT_EQ(rig.answers.size(), 1u);
-    EXPECT_EQ(rig.answers[0]["outcome"], "signalled") << canonical(rig.answers[0]);
-    EXPECT_EQ(rig.status(), "completed");
-    EXPECT_EQ(canonical(rig.end()), R"({"key":"a"})");
+    sim.start(0);
+    sim.create();
+    sim.run(1s);
+    sim.start(1);
+    sim.run(1500ms);
+    sim.signal(1, "a");
+    sim.run(100ms);
+    EXPECT_TRUE(sim.answers.empty()) << "the lease holder has not read its inbox";
+    sim.run(30s);
+    ASSERT_EQ(sim.answers.size(), 1u);
+    EXPECT_EQ(sim.answers[0]["outcome"], "signalled") << canonical(sim.answers[0]);
+    EXPECT_EQ(sim.status(), "completed");
+    EXPECT_EQ(canonical(sim.end()), R"({"key":"a"})");
   }
 }
 
 AE_TEST("sim/a signal without an event does not delay an expiry, fused and split") {
   for (auto durability : {runtime::Durability::fused, runtime::Durability::split}) {
-    Rig rig({.workers = 2, .owned = false, .durability = {durability}},
-            {.name = "two posts", .nodes = R"({"schema":1,"nodes":[
+    OneJobWorld sim({.workers = 2, .owned = false, .durability = {durability}},
+                    {.name = "two posts", .nodes = R"({"schema":1,"nodes":[
               {"id":"a","kind":"wait","wait":{"type":"signal","key":"a","expires":"3s",
                "on_expire":"continue"}},
               {"id":"b","kind":"wait","wait":{"type":"signal","key":"b"}},
               {"id":"slow","kind":"tool","tool":"put","args":{"fate":["silent","ok"]}}],
               "output":"${ .steps.b }"})"});
-    rig.start(0);
-    rig.create();
-    rig.run(1s);
-    rig.start(1);
-    rig.run(1s);
-    rig.signal(1, "b", "first");
-    rig.signal(1, "b", "second");  // its wait is already answered
-    rig.run(30s);
-    EXPECT_EQ(rig.answers.size(), 2u);
-    EXPECT_EQ(rig.status(), "completed");
-    EXPECT_EQ(canonical(rig.end()), R"({"key":"b"})");
+    sim.start(0);
+    sim.create();
+    sim.run(1s);
+    sim.start(1);
+    sim.run(1s);
+    sim.signal(1, "b", "first");
+    sim.signal(1, "b", "second");  // its wait is already answered
+    sim.run(30s);
+    EXPECT_EQ(sim.answers.size(), 2u);
+    EXPECT_EQ(sim.status(), "completed");
+    EXPECT_EQ(canonical(sim.end()), R"({"key":"b"})");
   }
 }
 
 AE_TEST("sim/a timer that another worker finds due does not overtake a signal") {
-  Rig rig({.workers = 2, .owned = false, .lease = 30s},
-          {.name = "timers", .nodes = R"({"schema":1,"nodes":[
+  OneJobWorld sim({.workers = 2, .owned = false, .lease = 30s},
+                  {.name = "timers", .nodes = R"({"schema":1,"nodes":[
             {"id":"t","kind":"wait","wait":{"type":"timer","for":"2s"}},
             {"id":"a","kind":"wait","wait":{"type":"signal","key":"a","expires":"3s",
              "on_expire":"continue"}},
             {"id":"slow","kind":"tool","tool":"put","args":{"fate":["silent","ok"]}}],
             "output":"${ .steps.a }"})"});
-  rig.start(0);
-  rig.create();
-  rig.run(1s);
-  rig.start(1);
-  rig.world().pause(0);
-  rig.run(1500ms);
-  rig.fire_timers(1);
-  rig.run(100ms);
-  rig.signal(1, "a");
-  rig.run(5s);
-  EXPECT_TRUE(rig.answers.empty()) << "the lease holder is paused";
-  rig.world().resume(0);
-  rig.run(30s);
-  EXPECT_EQ(rig.answers.size(), 1u);
-  EXPECT_EQ(rig.status(), "completed");
-  EXPECT_EQ(canonical(rig.end()), R"({"key":"a"})");
+  sim.start(0);
+  sim.create();
+  sim.run(1s);
+  sim.start(1);
+  sim.world().pause(0);
+  sim.run(1500ms);
+  sim.fire_timers(1);
+  sim.run(100ms);
+  sim.signal(1, "a");
+  sim.run(5s);
+  EXPECT_TRUE(sim.answers.empty()) << "the lease holder is paused";
+  sim.world().resume(0);
+  sim.run(30s);
+  EXPECT_EQ(sim.answers.size(), 1u);
+  EXPECT_EQ(sim.status(), "completed");
+  EXPECT_EQ(canonical(sim.end()), R"({"key":"a"})");
 }
 
 AE_TEST("sim/a resolution checked too early is refused by a worker that was suspended meanwhile") {
-  Rig rig({.workers = 2, .owned = false}, {.name = "late", .nodes = R"({"schema":1,"nodes":[
+  OneJobWorld sim({.workers = 2, .owned = false}, {.name = "late", .nodes = R"({"schema":1,"nodes":[
             {"id":"a","kind":"tool","tool":"once","args":{"fate":["late","ok"]}}],
             "output":"${ .steps.a.tool }"})"});
-  rig.start(0);
-  rig.create();
-  rig.run(1s);
-  rig.start(1);
-  rig.run(3100ms);  // the call times out, and arrives nevertheless
-  ASSERT_EQ(rig.status(), "parked");
-  ASSERT_EQ(rig.world().external_world().journal().begin()->second.in_transit, 1u);
-  rig.world().pause(1);
-  rig.resolve(1, "not_happened");
-  rig.run(60s);
-  rig.world().resume(1);
-  rig.run(5s);
-  ASSERT_EQ(rig.answers.size(), 1u);
-  EXPECT_EQ(rig.answers[0], "not_settled");
-  EXPECT_EQ(rig.status(), "parked");
-  rig.resolve(1, "happened");
-  rig.run(5s);
-  EXPECT_EQ(rig.status(), "completed");
-  EXPECT_EQ(canonical(rig.end()), R"("once")");
+  sim.start(0);
+  sim.create();
+  sim.run(1s);
+  sim.start(1);
+  sim.run(3100ms);  // the call times out, and arrives nevertheless
+  ASSERT_EQ(sim.status(), "parked");
+  ASSERT_EQ(sim.world().external_world().journal().begin()->second.in_transit, 1u);
+  sim.world().pause(1);
+  sim.resolve(1, "not_happened");
+  sim.run(60s);
+  sim.world().resume(1);
+  sim.run(5s);
+  ASSERT_EQ(sim.answers.size(), 1u);
+  EXPECT_EQ(sim.answers[0], "not_settled");
+  EXPECT_EQ(sim.status(), "parked");
+  sim.resolve(1, "happened");
+  sim.run(5s);
+  EXPECT_EQ(sim.status(), "completed");
+  EXPECT_EQ(canonical(sim.end()), R"("once")");
 }
 
 AE_TEST("sim/a job that kills its worker twice in a slice parks, and others continue") {
   for (const bool owned : {true, false}) {
     for (auto durability : {runtime::Durability::fused, runtime::Durability::split}) {
-      Rig rig({.workers = 2, .owned = owned, .durability = {durability}},
-              {.name = "poison", .nodes = R"({"schema":1,"nodes":[
+      OneJobWorld sim({.workers = 2, .owned = owned, .durability = {durability}},
+                      {.name = "poison", .nodes = R"({"schema":1,"nodes":[
                 {"id":"a","kind":"tool","tool":"put","args":{}},
                 {"id":"poison","kind":"tool","tool":"put","needs":["a"],"args":{}}],
                 "output":"done"})"});
@@ -365,34 +366,34 @@ AE_TEST("sim/a job that kills its worker twice in a slice parks, and others cont
                 {"id":"a","kind":"tool","tool":"put","args":{}}]})"};
       const JobId other("job-1");
       int deaths = 0;
-      rig.watch = [&](const SimProcess& process, std::string_view where) {
+      sim.watch = [&](const SimProcess& process, std::string_view where) {
         if (where != kPoison) return;
         deaths++;
-        rig.world().kill(process.worker);
+        sim.world().kill(process.worker);
       };
       const auto until_death = [&](int count) {
-        rig.world().start(0);
-        rig.world().loop().run([&] { return deaths == count; }, rig.world().loop().now() + 60s);
+        sim.world().start(0);
+        sim.world().loop().run([&] { return deaths == count; }, sim.world().loop().now() + 60s);
         ASSERT_EQ(deaths, count);
-        rig.run(1ms);  // destroys the dead process
+        sim.run(1ms);  // destroys the dead process
       };
-      rig.world().start(0);
-      rig.create();
-      rig.run(1s);
+      sim.world().start(0);
+      sim.create();
+      sim.run(1s);
       ASSERT_EQ(deaths, 1);
       until_death(2);
-      rig.world().start(0);
-      rig.create(other, calm_job);
-      rig.run(60s);
+      sim.world().start(0);
+      sim.create(other, calm_job);
+      sim.run(60s);
       EXPECT_EQ(deaths, 2) << "it is not run again";
-      EXPECT_EQ(rig.status(), "parked");
-      EXPECT_EQ(rig.world().observer().jobs().at(JobId("job-0")).parked, "worn_out");
-      EXPECT_EQ(rig.status_of(other), "completed");
-      rig.watch = {};
-      rig.submit(0, {.id = "resume", .by = "resume", .body = engine::ResumeRequest{}});
-      rig.run(60s);  // the call that the dead process left open must settle first
-      EXPECT_EQ(rig.status(), "completed");
-      EXPECT_EQ(canonical(rig.end()), R"("done")");
+      EXPECT_EQ(sim.status(), "parked");
+      EXPECT_EQ(sim.world().observer().jobs().at(JobId("job-0")).parked, "worn_out");
+      EXPECT_EQ(sim.status_of(other), "completed");
+      sim.watch = {};
+      sim.submit(0, {.id = "resume", .by = "resume", .body = engine::ResumeRequest{}});
+      sim.run(60s);  // the call that the dead process left open must settle first
+      EXPECT_EQ(sim.status(), "completed");
+      EXPECT_EQ(canonical(sim.end()), R"("done")");
     }
   }
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "log/field_names.h"
-#include "store/conformance_rig_test.h"
+#include "store/conformance_fixture_test.h"
 #include "store/rules.h"
 
 namespace ae::store::conformance {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "store/conformance_rig_test.h"
+#include "store/conformance_fixture_test.h"
 
 namespace ae::store::conformance {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "store/conformance_rig_test.h"
+#include "store/conformance_fixture_test.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
 

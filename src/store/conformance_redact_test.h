@@ -8,7 +8,7 @@
 
 #include "log/field_names.h"
 #include "store/audit.h"
-#include "store/conformance_rig_test.h"
+#include "store/conformance_fixture_test.h"
 
 namespace ae::store::conformance {
 

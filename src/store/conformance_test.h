@@ -12,10 +12,10 @@
 #include "store/conformance_checkpoint_test.h"
 #include "store/conformance_claim_test.h"
 #include "store/conformance_commit_test.h"
+#include "store/conformance_fixture_test.h"
 #include "store/conformance_prune_test.h"
 #include "store/conformance_random_test.h"
 #include "store/conformance_redact_test.h"
-#include "store/conformance_rig_test.h"
 #include "store/conformance_window_test.h"
 
 namespace ae::store::conformance {

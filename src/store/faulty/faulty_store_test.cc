@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include "store/conformance_fixture_test.h"
 #include "store/conformance_random_test.h"
-#include "store/conformance_rig_test.h"
 #include "store/memory/memory_store.h"
 #include "testing/test.h"
 

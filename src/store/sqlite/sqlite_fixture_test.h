@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "store/conformance_rig_test.h"
+#include "store/conformance_fixture_test.h"
 #include "store/sqlite/sqlite_store.h"
 #include "testing/test.h"
 #include "testing/test_loop.h"
