@@ -12,9 +12,9 @@ namespace {
 // The trace id comes from the caller; the span id follows from job, call and try; neither is part
 // of the request's identity.
 AE_TEST("call/a call keeps its trace after a crash, and each try has its own span") {
-  constexpr std::string_view kAsked = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  constexpr std::string_view kContext = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
   std::string key;
-  for (const bool asked : {true, false}) {
+  for (const bool has_context : {true, false}) {
     TestEnvironment env;
     std::string first;
     {
@@ -23,16 +23,17 @@ AE_TEST("call/a call keeps its trace after a crash, and each try has its own spa
       request.job = kJob;
       request.agent = "agent";
       request.plan = plan("idempotent", kOneCall);
-      if (asked) request.traceparent = kAsked, request.tracestate = "congo=x";
+      if (has_context) request.traceparent = kContext, request.tracestate = "congo=x";
       ASSERT_TRUE(env.loop.await<Result<CreateResult>>(
           [&](auto done) { worker.runtime->create(request, std::move(done)); }));
       env.loop.run_ready();
       ASSERT_EQ(worker.calls.size(), 1u);
       const tools::Call& call = worker.calls[0].call;
       first = call.traceparent;
-      const std::string trace = asked ? "0af7651916cd43dd8448eb211c80319c" : trace_id_of(kJob);
+      const std::string trace =
+          has_context ? "0af7651916cd43dd8448eb211c80319c" : trace_id_of(kJob);
       EXPECT_EQ(first, traceparent(trace, span_id_of(kJob, call.invocation, 1), 1));
-      EXPECT_EQ(call.tracestate, asked ? "congo=x" : "");
+      EXPECT_EQ(call.tracestate, has_context ? "congo=x" : "");
       if (!key.empty()) {
         EXPECT_EQ(call.key.text, key) << "no part of the key";
       }

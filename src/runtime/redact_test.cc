@@ -221,13 +221,13 @@ AE_TEST("redact/a fork made between the read of the audit log and the write is l
 AE_TEST("redact/an unreadable audit log after the write does not fail the redaction") {
   RedactFixture e;
   e.end_all();
-  std::size_t asked = 0;
+  std::size_t reads = 0;
   e.worker.script = [&](const store::Call& call) {
-    return call.method == Method::read_audit_log && ++asked == 2 ? Fault::fail_before : Fault::none;
+    return call.method == Method::read_audit_log && ++reads == 2 ? Fault::fail_before : Fault::none;
   };
   const auto done = e.redact({.job = kJob, .all = true});
   ASSERT_TRUE(done) << done.error().message;
-  EXPECT_EQ(asked, 2u);
+  EXPECT_EQ(reads, 2u);
   EXPECT_TRUE(std::ranges::any_of(done->retained, [](const RetainedValue& one) {
     return one.where == "forks made during the redaction";
   }));

@@ -489,7 +489,7 @@ void ExternalWorld::ask_or_decline(const std::shared_ptr<PendingCall>& call_in_f
                                     .error_code = "declined",
                                     .error_message = "declined by the user"});
   }
-  host_.report.mark("question.asked");
+  host_.report.mark("question.opened");
   respond(
       call_in_flight,
       {.kind = OutcomeKind::input_required,

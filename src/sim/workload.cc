@@ -790,8 +790,7 @@ const std::vector<SmallJob>& small_jobs() {
                     .when = "failed",
                     .kind = Action::Kind::fork,
                     .input = Value::object({{"fate", Value::array({"ok"})}, {"x", 5}})}}},
-      {.name =
-           "a loop that used up its turns is tried again, and goes on with those before the last",
+      {.name = "a retry of a loop that used up its turns continues before the last one",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":2,
           "parallel_tools":2,"tools":["put","once"],"prompt":

@@ -207,7 +207,7 @@ void SimWorld::pause(std::size_t index) {
 
 void SimWorld::resume(std::size_t index) {
   if (!paused(index)) return;
-  log_line("worker " + std::to_string(index) + " goes on");
+  log_line("worker " + std::to_string(index) + " resumes");
   loop_.resume(*workers_[index].process);
 }
 
