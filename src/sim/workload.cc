@@ -676,8 +676,7 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"hire","args":{"fate":["silent"]}}]})",
        .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
-      {.name =
-           "a cancelled job whose only call arrives late: a person answers as early as possible",
+      {.name = "a cancelled job with one late call: a user resolves it as early as possible",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"grab","args":{"fate":["late"]}}]})",
        .actions = {{2s, cancel()}},
