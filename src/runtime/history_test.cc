@@ -163,7 +163,7 @@ AE_TEST("history/cached states are not used for another job with the same id") {
   };
   ASSERT_TRUE(job.state_at(history, job.log.size()));
   ASSERT_TRUE(read_index());
-  switchable.now_in_use = &moved;
+  switchable.current = &moved;
   const auto index = read_index();
   ASSERT_TRUE(index) << index.error().message;
   EXPECT_EQ((*index)->attempts().size(), 1u) << "of the new job alone";

@@ -45,7 +45,7 @@ AE_TEST("postgres/the clock estimate is never ahead of the database and follows 
   ScriptedClock steady;
   postgres::DatabaseClock clock(steady);
   const auto on_response = [&](std::int64_t database_ms, int sent_ms, int received) {
-    steady.shows = milliseconds(received);
+    steady.time = milliseconds(received);
     clock.on_response(at_ms(database_ms), milliseconds(sent_ms));
   };
   on_response(5000, 100'000, 100'010);
@@ -72,11 +72,11 @@ AE_TEST("postgres/a suspended machine never sends after its lease has expired") 
   for (const bool has_estimate : {false, true}) {
     for (int suspended_at = 0; suspended_at <= kPoints; ++suspended_at) {
       ScriptedClock steady;
-      steady.shows = seconds(100);
+      steady.time = seconds(100);
       std::int64_t database = 5000;  // in seconds; never suspended
       int point = 0;
       const auto pass = [&](int span) {
-        steady.shows += seconds(span);
+        steady.time += seconds(span);
         database += span;
       };
       const auto maybe_suspend = [&] {
