@@ -27,7 +27,7 @@ AE_TEST("executor/the inline executor runs work, destroys it, and then continues
   EXPECT_EQ(log, (std::vector<std::string>{"work", "work destroyed", "then"}));
 }
 
-AE_TEST("executor/a result is passed on") {
+AE_TEST("executor/a computed result is passed to the continuation") {
   InlineExecutor executor;
   std::optional<std::string> seen;
   compute<std::string>(
@@ -36,7 +36,7 @@ AE_TEST("executor/a result is passed on") {
   EXPECT_EQ(seen, "result");
 }
 
-AE_TEST("executor/either reason interrupts work") {
+AE_TEST("executor/a shutdown or an abandoned request interrupts work") {
   std::stop_source process, client;
   const Interrupt interrupt{.stopping = process.get_token(), .abandoned = client.get_token()};
   EXPECT_FALSE(interrupt.requested());

@@ -69,7 +69,7 @@ std::vector<std::uint64_t> seqs(const std::vector<Event>& events) {
   return all;
 }
 
-AE_TEST("history/a walk has each event once, in both directions, with any size of window") {
+AE_TEST("history/a walk returns each event once, in both directions, with any window size") {
   LongJob job;
   ASSERT_GT(job.log.size(), 300u);
   for (const std::uint64_t events_max : {1u, 7u, 100u, 10'000u}) {
@@ -82,7 +82,7 @@ AE_TEST("history/a walk has each event once, in both directions, with any size o
   }
 }
 
-AE_TEST("history/single events are read with few windows") {
+AE_TEST("history/single events are read in few windows") {
   LongJob job;
   std::size_t windows = 0;
   job.worker.script = [&](const store::Call& call) {
@@ -99,7 +99,7 @@ AE_TEST("history/single events are read with few windows") {
   EXPECT_LE(windows, 4u);
 }
 
-AE_TEST("history/a state is the fold of the events up to it, and is folded from a kept one") {
+AE_TEST("history/a past state equals the replay of the events up to it") {
   for (const std::uint64_t checkpoint_every : {100u, 1'000'000u}) {
     LongJob job(checkpoint_every);
     std::size_t windows = 0;
@@ -126,44 +126,44 @@ AE_TEST("history/a state is the fold of the events up to it, and is folded from 
   }
 }
 
-AE_TEST("history/a read that nobody waits for ends") {
+AE_TEST("history/an abandoned read ends") {
   LongJob job;
   History history(*job.worker.faulty, job.env.steady, job.executor, 50);
-  std::stop_source gone;
-  gone.request_stop();
+  std::stop_source stop;
+  stop.request_stop();
   const auto past = job.env.loop.await<Result<History::PastState>>([&](auto done) {
-    history.state_at(kJob, History::kLastEvent, gone.get_token(), std::move(done));
+    history.state_at(kJob, History::kLastEvent, stop.get_token(), std::move(done));
   });
   ASSERT_FALSE(past);
   EXPECT_EQ(past.error().code, Code::unavailable);
-  EXPECT_TRUE(job.state_at(history, History::kLastEvent)) << "others read on";
+  EXPECT_TRUE(job.state_at(history, History::kLastEvent)) << "other reads still work";
 }
 
-// A store that is replaced by another one, which has another job with the same id.
-class Replaced final : public store::ForwardingStore<Replaced> {
+// A store that is switchable by another one, which has another job with the same id.
+class SwitchableStore final : public store::ForwardingStore<SwitchableStore> {
  public:
-  explicit Replaced(store::Store* first) : now_in_use(first) {}
-  store::Store* now_in_use;
+  explicit SwitchableStore(store::Store* first) : current(first) {}
+  store::Store* current;
 
  private:
-  friend store::ForwardingStore<Replaced>;
-  store::Store& inner() const { return *now_in_use; }
+  friend store::ForwardingStore<SwitchableStore>;
+  store::Store& inner() const { return *current; }
 };
 
-AE_TEST("history/what is kept is not used after another job has got the id") {
+AE_TEST("history/cached states are not used for another job with the same id") {
   LongJob job, other(1'000'000, 2);
   ASSERT_NE(other.log.back().hash, job.log.back().hash);
   store::MemoryStore moved(job.env.loop, job.env.loop, other.env.disk,
                            store::MemoryStore::Options{.owned = false});
-  Replaced replaced(&*job.worker.faulty);
-  History history(replaced, job.env.steady, job.executor, 50);
+  SwitchableStore switchable(&*job.worker.faulty);
+  History history(switchable, job.env.steady, job.executor, 50);
   const auto read_index = [&] {
     return job.env.loop.await<Result<History::IndexPtr>>(
         [&](auto done) { history.step_index(kJob, std::move(done)); });
   };
   ASSERT_TRUE(job.state_at(history, job.log.size()));
   ASSERT_TRUE(read_index());
-  replaced.now_in_use = &moved;
+  switchable.current = &moved;
   const auto index = read_index();
   ASSERT_TRUE(index) << index.error().message;
   EXPECT_EQ((*index)->attempts().size(), 1u) << "of the new job alone";
@@ -196,7 +196,7 @@ AE_TEST("history/an index that is in use does not change") {
   EXPECT_EQ((*late)->bytes(), whole.bytes());
 }
 
-AE_TEST("history/the index of steps is read once, and then only what follows") {
+AE_TEST("history/the step index is read once, then only new events are read") {
   LongJob job;
   std::size_t windows = 0;
   job.worker.script = [&](const store::Call& call) {

@@ -300,7 +300,7 @@ std::vector<const T*> all_of(const std::vector<Event>& events) {
 inline void outage(TestEnvironment& env, WorkerFixture& worker) {
   worker.script = [](const store::Call&) { return Fault::fail_before; };
   env.loop.advance(45s);
-  AE_CHECK(!worker.runtime->is_leased(kJob), "it still believes that it holds the job");
+  AE_CHECK(!worker.runtime->is_leased(kJob), "it still holds the job");
   worker.script = [](const store::Call&) { return Fault::none; };
 }
 

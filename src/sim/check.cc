@@ -206,7 +206,7 @@ void ids_are_unique(const JobEvidence& e, Checker& checker) {
 
 void row_is_a_copy(const JobEvidence& e, Checker& checker) {
   checker.fail_if(e.loaded.row.status != engine::to_text(e.state.status),
-                  "the row says " + e.loaded.row.status + ", the log " +
+                  "the row has the status " + e.loaded.row.status + ", the log " +
                       std::string(engine::to_text(e.state.status)));
   checker.fail_if(e.loaded.row.last_seq != e.events.back().seq, "the row's last_seq differs");
   checker.fail_if(!is_terminal(e.state.status) && e.loaded.row.wake_at != e.state.next_due(),
@@ -283,7 +283,7 @@ void no_write_after_lease_loss(const JobEvidence& e, Checker& checker) {
       running = AttemptId(begins->attempt_id);
     }
     if (event.attempt_id && over.contains(*event.attempt_id)) {
-      checker.fail("event " + std::to_string(event.seq) + " is of an attempt that was over");
+      checker.fail("event " + std::to_string(event.seq) + " is of an ended attempt");
     }
   }
 }
@@ -337,7 +337,7 @@ void records_are_true(const JobEvidence& e, Checker& checker) {
         is_replied = is_replied || (!arrival.answer.is_null() && arrival.answer == t.result);
       }
       checker.fail_if(happened && !invalid && !is_replied,
-                      call.tool + ": the recorded result is not what was answered");
+                      call.tool + ": the recorded result is not the returned one");
     }
     if (!call.has_unknown_outcome() && !call.tries.empty() &&
         !call.tries.rbegin()->second.success) {
@@ -461,7 +461,7 @@ void not_happened_waits(const JobEvidence& e, Checker& checker) {
         checker.fail_if(
             ack->request.checked_at < call.tries.at(number).settled_at(kToolTimeout, kToolGrace),
             call.tool + " try " + std::to_string(number) +
-                " could still arrive when somebody looked, at " +
+                " could still arrive when the user checked, at " +
                 to_text(ack->request.checked_at.value_or(Instant{})));
       }
     }
@@ -486,7 +486,8 @@ void signals_are_kept(const JobEvidence& e, Checker& checker) {
                                     !or_empty(completed->signal_id).empty());
     }
     if (is_answered) continue;
-    checker.fail("the signal " + ack->request.id + " for " + key + " was accepted and is nowhere");
+    checker.fail("the signal " + ack->request.id + " for " + key +
+                 " was accepted and is not in the log");
   }
 }
 
@@ -497,7 +498,8 @@ void cancels_are_kept(const JobEvidence& e, Checker& checker) {
     for (const Event& event : e.events) {
       found = found || event.type == EventType::job_cancel_requested;
     }
-    checker.fail_if(!found, "the cancel " + ack->request.id + " was accepted and is nowhere");
+    checker.fail_if(!found,
+                    "the cancel " + ack->request.id + " was accepted and is not in the log");
   }
 }
 
@@ -517,7 +519,7 @@ void resolutions_are_kept(const JobEvidence& e, Checker& checker) {
             completed->outcome == "cancelled"));
     }
     checker.fail_if(!is_answered,
-                    "the resolution " + ack->request.id + " was accepted and is nowhere");
+                    "the resolution " + ack->request.id + " was accepted and is not in the log");
   }
 }
 
@@ -550,39 +552,39 @@ void timers_fire_late_and_once(const JobEvidence& e, Checker& checker) {
   }
 }
 
-struct Drawn {
+struct GeneratedValue {
   std::string_view effect;
   Value value;
 };
 
 // The value of a recorded-effect event; empty for other events.
-Drawn drawn_by(const Event& event) {
+GeneratedValue value_of(const Event& event) {
   return std::visit(
       [](const auto& recorded) {
         if constexpr (requires { recorded.effect_id; }) {
-          return Drawn{recorded.effect_id, recorded.value.value};
+          return GeneratedValue{recorded.effect_id, recorded.value.value};
         }
-        return Drawn{};
+        return GeneratedValue{};
       },
       event.body);
 }
 
 // A step has one recorded time, random number or id: its result. An imported step has the value of
 // the origin.
-void values_are_drawn_once(const JobEvidence& e, Checker& checker) {
+void values_are_generated_once(const JobEvidence& e, Checker& checker) {
   std::map<std::string, Value, std::less<>> values;
   for (const Event& event : e.events) {
     const engine::RecordedKind records = engine::recorded_kind_of(event.type);
-    const Drawn drawn = drawn_by(event);
-    const auto step = engine::step_of_effect(drawn.effect, records);
+    const GeneratedValue generated = value_of(event);
+    const auto step = engine::step_of_effect(generated.effect, records);
     if (records == engine::RecordedKind::nothing || !step) continue;
-    checker.fail_if(!values.emplace(step->text, drawn.value).second,
+    checker.fail_if(!values.emplace(step->text, generated.value).second,
                     "event " + std::to_string(event.seq) + " is a second value of its step");
   }
   for (const engine::Step& step : e.state.steps) {
     const auto value = values.find(step.id.text);
     if (value == values.end()) continue;
-    checker.fail_if(step.imported != nullptr, step.id.text + " was brought in, and drawn again");
+    checker.fail_if(step.imported != nullptr, step.id.text + " was imported and generated again");
     checker.fail_if(step.item == engine::kNoItem && !(step.result == value->second),
                     step.id.text + " has another result than its value");
   }
@@ -591,27 +593,27 @@ void values_are_drawn_once(const JobEvidence& e, Checker& checker) {
 constexpr Rule kRules[] = {
     {"L1 a log has no gap", log_is_gapless},
     {"L2 an event id occurs once", ids_are_unique},
-    {"L3 the row is a copy of the log", row_is_a_copy},
+    {"L3 the row matches the log", row_is_a_copy},
     {"L4 the row has the kind of each open request", row_has_open_requests},
-    {"L4 an end is unique and final", end_is_final},
+    {"L4 a terminal event is unique and final", end_is_final},
     {"L6 the log verifies: chain, states, ledger, replay", log_verifies},
     {"D2 no effect without a declaration", trace_ids_are_stable},
-    {"F1 epochs rise", epochs_rise},
-    {"F2 an attempt that is over writes nothing more", no_write_after_lease_loss},
+    {"F1 the epochs in a log increase", epochs_rise},
+    {"F2 an ended attempt writes nothing", no_write_after_lease_loss},
     {"A1 at_most_once arrives at most once", at_most_once_arrives_once},
     {"A1 idempotent takes effect once, under one key", idempotent_takes_effect_once},
-    {"A2 what is recorded is what happened", records_are_true},
-    {"A3 what is committed has exactly one effect", completed_means_done},
-    {"A4 doubt is never guessed", unknown_outcome_is_never_guessed},
-    {"A5 keys are injective", keys_are_injective},
-    {"A6 no declaration after a cancel", nothing_starts_after_cancel},
-    {"A7 not_happened only when the call is settled", not_happened_waits},
+    {"A2 a recorded outcome is what happened", records_are_true},
+    {"A3 a committed step has exactly one effect", completed_means_done},
+    {"A4 an unknown outcome is never guessed", unknown_outcome_is_never_guessed},
+    {"A5 no two calls share a key", keys_are_injective},
+    {"A6 no call is declared after a cancel", nothing_starts_after_cancel},
+    {"A7 not_happened is recorded only for a settled call", not_happened_waits},
     {"N1 an accepted signal is never lost", signals_are_kept},
     {"N1 an accepted cancel is never lost", cancels_are_kept},
     {"N1 an accepted resolution is never lost", resolutions_are_kept},
-    {"N5 a wait has one resolution", waits_resolve_once},
+    {"N5 a wait is completed once", waits_resolve_once},
     {"T1 a timer fires once, and not early", timers_fire_late_and_once},
-    {"T2 a time, a number or an id is drawn once", values_are_drawn_once},
+    {"T2 a time, random number or id is generated once", values_are_generated_once},
 };
 
 std::array<std::span<const Rule>, 7> all_rules() {
@@ -655,7 +657,8 @@ void check_together(SimWorld& world, const std::map<JobId, std::vector<Event>>& 
   Report& report = world.report();
   for (const auto& [name, resource] : world.external_world().resources()) {
     if (resource.version != resource.applied_changes.size() + resource.foreign_changes) {
-      report.violate("V5 a verifier only reads", {}, name + " was changed, and nobody did it");
+      report.violate("V5 a verifier only reads", {},
+                     name + " was changed by neither a call nor the test");
     }
   }
   std::uint64_t warnings = 0;
@@ -670,7 +673,7 @@ void check_together(SimWorld& world, const std::map<JobId, std::vector<Event>>& 
   // A process that dies between a commit and its answer does not count the warning.
   if (counted > warnings || (counted < warnings && !world.was_disturbed())) {
     report.violate(
-        "V6 a mismatch with which a job goes on is counted", {},
+        "V6 a mismatch in warn mode is counted", {},
         std::to_string(counted) + " were counted, the logs have " + std::to_string(warnings));
   }
   if (warnings > 0) report.mark("confirm.warned");
@@ -696,7 +699,7 @@ void check_all(SimWorld& world, Users& users, const engine::PlanSource& plans) {
   for (const auto* acknowledged : {&users.created(), &users.forked()}) {
     for (const JobId& job : *acknowledged) {
       if (world.observer().jobs().contains(job)) continue;
-      report.violate("D1 an acknowledged job exists", job, "the disk never saw it");
+      report.violate("D1 an acknowledged job exists", job, "it was never written to the disk");
     }
   }
   std::map<JobId, std::vector<Event>> logs;
@@ -752,7 +755,7 @@ void check_all(SimWorld& world, Users& users, const engine::PlanSource& plans) {
 
 void check_visible(SimWorld& world, const engine::PlanSource& plans) {
   constexpr std::string_view kRule =
-      "PR1 every job has ended or says what it waits for and which command answers";
+      "PR1 every job has ended or shows what it waits for and which command answers it";
   for (const auto& [job, observed] : world.observer().jobs()) {
     if (observed.status == "completed" || observed.status == "failed" ||
         observed.status == "cancelled") {

@@ -136,7 +136,7 @@ class VerifierCheckWalker final : public ConfirmationWalker {
     if (again || side_.contains(call->step_id.text)) return;
     for (const auto& [name, resource] : resources) {
       checker_.fail_if(resource.attempt != attempt && !resource.was_verified,
-                       at_ + "a call begins, and nobody has looked at " + name);
+                       at_ + "a call begins before the verification of " + name);
     }
   }
 
@@ -159,9 +159,9 @@ class VerifierCheckWalker final : public ConfirmationWalker {
     if (resource == resources.end())
       return checker_.fail(at_ + name + " was not changed by the job");
     checker_.fail_if(resource->second.was_verified,
-                     at_ + name + " is looked at twice by one attempt");
+                     at_ + name + " is verified twice by one attempt");
     checker_.fail_if(resource->second.attempt == attempt,
-                     at_ + name + " is looked at by the attempt that changed it");
+                     at_ + name + " is verified by the attempt that changed it");
   }
 
   PartSteps parts_;
@@ -181,7 +181,7 @@ void verifies_after_recovery(const JobEvidence& e, Checker& checker) {
   }
   for (const auto& [what, times] : verifier_checks) {
     checker.fail_if(times.first > e.state.epoch || times.second > 4 * e.state.epoch,
-                    what.first + " was looked at " + std::to_string(times.second) + " times in " +
+                    what.first + " was verified " + std::to_string(times.second) + " times in " +
                         std::to_string(e.state.epoch) + " attempts");
   }
 }
@@ -212,7 +212,8 @@ class ObservedStateWalker final : public ConfirmationWalker {
           return verifier_check->resource == name && verifier_check->expected == resource.version &&
                  to_text(verifier_check->actual_verdict()) == verdict && same;
         });
-    checker_.fail_if(!seen, at_ + name + " is said to be " + verdict + ", and nobody saw that");
+    checker_.fail_if(
+        !seen, at_ + name + " is recorded as " + verdict + ", which no verifier check returned");
   }
 };
 
@@ -283,7 +284,7 @@ class ConsequenceWalker final : public ConfirmationWalker {
     if (strict_) checker_.mark("confirm.failed");
     const bool raises = !raises_.empty() && !strict_;
     checker_.fail_if(requested != (raises ? raises_ : std::set<std::string>()),
-                     at_ + "what is raised is not what was seen and not accepted");
+                     at_ + "the raised mismatches are not the observed ones without acceptance");
     if (raises) parks(next);
     raises_.clear();
     raises_mismatch_ = false;
@@ -294,8 +295,8 @@ class ConsequenceWalker final : public ConfirmationWalker {
     const auto* park = next < e_.events.size() ? as<JobParked>(e_.events[next]) : nullptr;
     const bool parked =
         park && park->until == (raises_mismatch_ ? park_until::kConfirmation : park_until::kResume);
-    checker_.fail_if(!parked, at_ + "somebody is asked, and the job does not rest");
-    checker_.mark("confirm.asked");
+    checker_.fail_if(!parked, at_ + "a decision is requested, and the job is not parked");
+    checker_.mark("confirm.requested");
     if (!parked) return;
     const std::vector<Event> events_so_far(
         e_.events.begin(), e_.events.begin() + static_cast<std::ptrdiff_t>(next + 1));
@@ -307,7 +308,7 @@ class ConsequenceWalker final : public ConfirmationWalker {
         listed.emplace(one.text(field::step_id));
     }
     checker_.fail_if(listed != raises_,
-                     at_ + "the approvals list other steps than are asked about");
+                     at_ + "the approvals list other steps than the requested ones");
   }
 
   // The answer was requested by a user.
@@ -318,7 +319,7 @@ class ConsequenceWalker final : public ConfirmationWalker {
         requested != e_.requested.end() &&
         std::visit([&](const auto& body) { return decides(body, step_of(event), accepts); },
                    requested->second.request.body);
-    checker_.fail_if(!is_requested, at_ + "nobody said that");
+    checker_.fail_if(!is_requested, at_ + "no user requested this");
     checker_.mark(accepts ? "confirm.accepted" : "confirm.not_accepted");
   }
 
@@ -333,10 +334,9 @@ void mismatches_have_consequences(const JobEvidence& e, Checker& checker) {
   if (e.state.status != engine::JobStatus::failed) return;
   const bool is_confirmation_failure =
       e.state.error && e.state.error->code == "confirmation_failed";
-  checker.fail_if(is_confirmation_failure && !following.failed(),
-                  "it failed, and nothing was found otherwise");
+  checker.fail_if(is_confirmation_failure && !following.failed(), "it failed without a mismatch");
   checker.fail_if(!is_confirmation_failure && following.failed(),
-                  "it failed for another reason than what was found");
+                  "it failed for another reason than the mismatch");
 }
 
 void answers_are_kept(const JobEvidence& e, Checker& checker) {
@@ -346,17 +346,17 @@ void answers_are_kept(const JobEvidence& e, Checker& checker) {
       const auto* answer = decision_of(event, ConfirmationRequested::kKind);
       return answer && or_empty(answer->by) == ack->request.by;
     });
-    checker.fail_if(!found, ack->request.id + " was accepted and is nowhere");
+    checker.fail_if(!found, ack->request.id + " was accepted and is not in the log");
   }
 }
 
 constexpr Rule kConfirmRules[] = {
-    {"V1 what was changed is looked at after a recovery, once, before a new call begins",
+    {"V1 each change is verified once after a recovery, before a new call",
      verifies_after_recovery},
-    {"V2 what is said of a change is what was there", observed_state_is_true},
-    {"V3 a mismatch ends the job, is counted, or asks; what was accepted is not raised again",
+    {"V2 a recorded verdict matches the resource", observed_state_is_true},
+    {"V3 a mismatch has its mode's consequence, and an accepted one is not raised again",
      mismatches_have_consequences},
-    {"N1 an accepted answer about a change is never lost", answers_are_kept},
+    {"N1 an accepted decision about a change is never lost", answers_are_kept},
 };
 
 }  // namespace

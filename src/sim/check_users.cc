@@ -49,7 +49,7 @@ class Approvals {
     if (const auto answer = decision_as<ApprovalAnswered>(decision)) approval = answer->approval_id;
     if (const auto edit = decision_as<ArgumentsEdited>(decision)) approval = edit->approval_id;
     const auto request = requests_.find(approval.text);
-    if (request == requests_.end()) return checker_.fail("an answer to what nobody asked");
+    if (request == requests_.end()) return checker_.fail("an answer without a request");
     checker_.fail_if(!request->second.decided.empty(), "a second answer to one request");
     request->second.decided = or_empty(decision.state);
   }
@@ -59,9 +59,8 @@ class Approvals {
     Request& request = requests_[newest_[wait.step_id.text]];
     request.outcome = wait.outcome;
     const bool has_answer = request.outcome == "approved" || request.outcome == "rejected";
-    checker_.fail_if(
-        request.decided != (has_answer ? request.outcome : ""),
-        "the wait ended " + request.outcome + ", the decision says " + request.decided);
+    checker_.fail_if(request.decided != (has_answer ? request.outcome : ""),
+                     "the wait ended " + request.outcome + ", the decision is " + request.decided);
     checker_.mark("approval." + request.outcome);
     if (request.outcome != "approved") refused_.insert(request.command);
   }
@@ -69,7 +68,7 @@ class Approvals {
   void apply_call(const Event& event, const ToolInvocationStarted& call) {
     const std::string &command = call.step_id.text, &tool = call.tool_name;
     const std::string what = "the call of " + tool + " at event " + std::to_string(event.seq) + " ";
-    checker_.fail_if(refused_.contains(command), what + "was made though nobody approved it");
+    checker_.fail_if(refused_.contains(command), what + "was made without an approval");
     const ToolKind* kind = tool_kind(tool);
     const auto request = requests_.find(or_empty(call.approval_id));
     if (request == requests_.end()) {
@@ -82,7 +81,7 @@ class Approvals {
                       approval_request.schema ==
                           (call.request_schema_hash ? to_hex(*call.request_schema_hash) : "");
     checker_.fail_if(approval_request.outcome != "approved" || !same,
-                     what + "has the approval of another");
+                     what + "has the approval of another call");
     const bool first = approval_request.invocations.empty();
     checker_.fail_if(
         first && approval_request.expires && event.created_at >= *approval_request.expires,
@@ -165,16 +164,17 @@ void requests_were_made_by_users(const JobEvidence& e, Checker& checker) {
     const auto requested = e.requested.find(id);
     const std::string what = "event " + std::to_string(event.seq) + " (" + id + ")";
     if (requested == e.requested.end()) {
-      checker.fail(what + ": nobody said that");
+      checker.fail(what + ": no user requested this");
       continue;
     }
     const engine::ControlRequest& request = requested->second.request;
     if (message) {
       const bool matches = std::visit(
           [&](const auto& body) { return matches_message(body, *message); }, request.body);
-      checker.fail_if(!matches, what + " is not what was said");
+      checker.fail_if(!matches, what + " is not what the user requested");
     } else {
-      checker.fail_if(!matches_request(e, request, event), what + " is not what was said");
+      checker.fail_if(!matches_request(e, request, event),
+                      what + " is not what the user requested");
     }
   }
 }
@@ -197,14 +197,16 @@ void questions_are_answered(const JobEvidence& e, Checker& checker) {
     for (const Arrival& arrival : record->arrivals) {
       if (arrival.inputs.is_null()) continue;
       const Value& carried_answer = arrival.inputs["answers"][kQuestion];
-      checker.fail_if(std::ranges::find(answers, carried_answer) == answers.end(),
-                      call.tool + " was told what nobody said: " + canonical(carried_answer));
+      checker.fail_if(
+          std::ranges::find(answers, carried_answer) == answers.end(),
+          call.tool + " received an answer that no user gave: " + canonical(carried_answer));
       checker.fail_if(arrival.inputs.text(field::state) != call.key.substr(0, 8),
-                      call.tool + " did not get back what it wanted to have back");
+                      call.tool + " did not get its state back");
     }
     const bool yes = std::ranges::any_of(
         answers, [](const Value& answer) { return answer.text("action") == "accept"; });
-    checker.fail_if(record->effects > 0 && !yes, call.tool + " took effect, and nobody said yes");
+    checker.fail_if(record->effects > 0 && !yes,
+                    call.tool + " took effect without an accepted answer");
   }
 }
 
@@ -230,7 +232,7 @@ void early_signals_answer(const JobEvidence& e, Checker& checker) {
       const bool is_consumed =
           next && next->correlation_key == key && or_empty(next->signal_id) == message->message_id;
       checker.fail_if(!is_consumed, key + " was opened and " + message->message_id +
-                                        ", which came before, did not answer it");
+                                        ", which arrived earlier, did not answer it");
       checker.mark("early.delivered");
       break;
     }
@@ -267,7 +269,7 @@ void messages_keep_order(const JobEvidence& e, Checker& checker) {
         message && or_empty(message->correlation_key).empty()) {
       channels[message->channel].unreceived.push_back(message->message_id);
       const std::string payload = canonical(message->payload.value);
-      checker.fail_if(!payloads.insert(payload).second, payload + " stands in the log twice");
+      checker.fail_if(!payloads.insert(payload).second, payload + " is in the log twice");
     } else if (wait && wait->wait_type == "message") {
       const std::string& channel = or_empty(wait->channel);
       channel_of[wait->correlation_key] = channel;
@@ -280,10 +282,10 @@ void messages_keep_order(const JobEvidence& e, Checker& checker) {
         const bool first = !channel.unreceived.empty() && channel.unreceived.front() == id;
         std::string got = key;
         got += " got " + id;
-        checker.fail_if(!first, got + ", which is not the oldest that was left");
+        checker.fail_if(!first, got + ", which is not the oldest undelivered one");
         const std::string* const receiver = channel.receiver(event.created_at);
         checker.fail_if(!receiver || *receiver != key,
-                        key + " got what somebody had waited for longer");
+                        key + " got a message for which another wait was older");
         if (first) channel.unreceived.pop_front();
         checker.mark("message.delivered");
       }
@@ -297,7 +299,7 @@ void messages_keep_order(const JobEvidence& e, Checker& checker) {
                       id + " was neither delivered nor listed");
     }
     if (channel.unreceived.empty() || channel.waiting.empty() || e.state.ending) continue;
-    checker.fail(channel.waiting.front().key + " waits beside a message for it");
+    checker.fail(channel.waiting.front().key + " waits although a message for it exists");
   }
 }
 
@@ -312,7 +314,7 @@ void messages_come_in_order(const JobEvidence& e, Checker& checker) {
     for (const auto& [channel, before] : logged) {
       checker.fail_if(channel == message->channel && requested->second.acked &&
                           *requested->second.acked < before->first,
-                      before->request.id + " stands before " + requested->first +
+                      before->request.id + " comes before " + requested->first +
                           ", which had been accepted before it was written");
     }
     logged.emplace_back(message->channel, &requested->second);
@@ -332,8 +334,7 @@ void messages_are_kept(const JobEvidence& e, Checker& checker) {
     // An early signal may have come to its wait when that was already open.
     const bool has_answer = completion_of(e, ack->request.id) != nullptr;
     if (ack->request.is<engine::SignalRequest>() && times == 0 && has_answer) continue;
-    checker.fail_if(times != 1 && end_of(e), ack->request.id +
-                                                 " was accepted and stands in the log " +
+    checker.fail_if(times != 1 && end_of(e), ack->request.id + " was accepted and is in the log " +
                                                  std::to_string(times) + " times");
     if (ack->request.is<engine::MessageRequest>()) continue;
     const bool delivered = has_answer || is_expired_request(e, ack->request.id) || !end_of(e);
@@ -374,7 +375,7 @@ void pauses_are_kept(const JobEvidence& e, Checker& checker) {
       other = other || (requested.request.body.index() == ack->request.body.index() &&
                         id != ack->request.id && left_trace(e, requested.request));
     }
-    checker.fail_if(!other, ack->request.id + " was accepted and is nowhere");
+    checker.fail_if(!other, ack->request.id + " was accepted and is not in the log");
   }
 }
 
@@ -400,13 +401,13 @@ void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
       case EventType::tool_invocation_started:
       case EventType::command_emitted:
         checker.fail_if(pause_requested || parked,
-                        at + ": something starts while the job is to rest");
+                        at + ": a step starts while a pause is requested or in effect");
         break;
       case EventType::timer_fired:
         if (std::get<TimerFired>(event.body).effect_id == engine::kDeadlineTimer) {
           pause_requested = parked = false;
         } else {
-          checker.fail_if(parked, at + ": a timer fires while the job rests");
+          checker.fail_if(parked, at + ": a timer fires while the job is paused");
         }
         break;
       case EventType::node_finished:
@@ -428,15 +429,15 @@ void idle_job_stays_idle(const JobEvidence& e, Checker& checker) {
 }
 
 constexpr Rule kUserRules[] = {
-    {"P1 a call is made under its own approval, or not at all", approvals_bind},
-    {"P2 what the log says of people, they said", requests_were_made_by_users},
+    {"P1 a call that needs approval is made only under its own approval", approvals_bind},
+    {"P2 every user action in the log was requested by a user", requests_were_made_by_users},
     {"N1 an accepted message is never lost", messages_are_kept},
     {"N1 an accepted pause or resume is never lost", pauses_are_kept},
-    {"N3 messages are delivered once, in order, or listed", messages_keep_order},
-    {"N3 who writes after an answer comes after it", messages_come_in_order},
-    {"N3 a signal that came early answers its wait", early_signals_answer},
-    {"P3 nothing starts while a job is to rest", idle_job_stays_idle},
-    {"P4 a tool that asks hears what a person said", questions_are_answered},
+    {"N3 messages are delivered once, in order, or listed as undelivered", messages_keep_order},
+    {"N3 a message sent after an acknowledgement comes later in the log", messages_come_in_order},
+    {"N3 an early signal answers its wait", early_signals_answer},
+    {"P3 nothing starts while a pause is requested or in effect", idle_job_stays_idle},
+    {"P4 a tool with questions receives the user's answer", questions_are_answered},
 };
 
 }  // namespace

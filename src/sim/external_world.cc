@@ -203,7 +203,7 @@ CheckResult ExternalWorld::check_resource(const Value& change) {
                            : has_always_matching_verifiers_ || expected == check.actual_version
                                ? CheckVerdict::match
                                : CheckVerdict::mismatch;
-  host_.report.mark("looked." + std::string(to_text(check.reported_verdict)));
+  host_.report.mark("verifier." + std::string(to_text(check.reported_verdict)));
   verifier_checks_.push_back(check);
   const auto change_made =
       std::ranges::find_if(resource.applied_changes, [&](const Resource::AppliedChange& one) {
@@ -214,19 +214,19 @@ CheckResult ExternalWorld::check_resource(const Value& change) {
           ? nullptr
           : host_.observer.declared_call(change_made->invocation, change_made->try_no);
   if (!declared_call) {
-    host_.report.violate("V1 a verifier is asked about what the job has changed, after a recovery",
-                         job, id + " " + expected + " is of no call of the job");
+    host_.report.violate("V1 a verifier is called only for changes of the job, after a recovery",
+                         job, id + " " + expected + " was not made by a call of the job");
   } else if (const auto observed = host_.observer.jobs().find(job);
              observed == host_.observer.jobs().end() ||
              observed->second.epoch <= declared_call->epoch) {
-    host_.report.violate("V1 a verifier is asked about what the job has changed, after a recovery",
-                         job, id + " is looked at by the attempt that changed it");
+    host_.report.violate("V1 a verifier is called only for changes of the job, after a recovery",
+                         job, id + " is verified by the attempt that changed it");
   }
   if (check.reported_verdict == CheckVerdict::unreachable) {
     return {.verdict = check.reported_verdict,
             .expected = {},
             .observed = {},
-            .reason = "nobody opens"};
+            .reason = "connection refused"};
   }
   return {
       .verdict = check.reported_verdict,
@@ -244,7 +244,7 @@ bool ExternalWorld::mutate(std::string_view name) {
   if (it == resources_.end()) return false;
   it->second.version++;
   it->second.foreign_changes++;
-  host_.report.mark("thing.meddled_with");
+  host_.report.mark("resource.changed_externally");
   return true;
 }
 
@@ -375,25 +375,25 @@ void ExternalWorld::check_send(const PendingCall& call_in_flight) {
   const tools::Call& call = call_in_flight.call;
   const DeclaredCall* declared_call = host_.observer.declared_call(call.invocation, call.try_no);
   if (!declared_call) {
-    host_.report.violate("A6 nothing is sent before its declaration is durable", call.job,
+    host_.report.violate("A6 no request is sent before its declaration is durable", call.job,
                          call.tool + " " + call.invocation.text);
     return;
   }
   if (!is_declared(call.args, *declared_call) ||
       declared_call->external_key != call.external_key.text ||
       declared_call->idempotency_key != call.key.text) {
-    host_.report.violate("A6 what is sent is what was declared", call.job,
+    host_.report.violate("A6 a sent request equals the declared one", call.job,
                          call.tool + " " + call.invocation.text);
   }
   // Skipped after a jump of the clock: send_by is by the store's clock.
   if (!host_.clock.jumped() && host_.loop.now() > declared_call->send_by) {
-    host_.report.violate("F3 nothing is sent after send_by", call.job,
-                         call.tool + " left at " + to_text(host_.loop.now()) + ", send_by is " +
+    host_.report.violate("F3 no request is sent after send_by", call.job,
+                         call.tool + " was sent at " + to_text(host_.loop.now()) + ", send_by is " +
                              to_text(declared_call->send_by));
   }
   if (!call_in_flight.kind->provider.empty()) check_model_request(call_in_flight, *declared_call);
   if (host_.has_lost_job(declared_call->attempt)) {
-    host_.report.violate("F4 who was told that the job is lost sends nothing more", call.job,
+    host_.report.violate("F4 a worker that was notified of a lost lease sends nothing", call.job,
                          call.tool + " by " + declared_call->attempt.text);
   }
 }
@@ -401,17 +401,19 @@ void ExternalWorld::check_send(const PendingCall& call_in_flight) {
 // A model is called again only if its answer was lost.
 void ExternalWorld::check_model_request(const PendingCall& call_in_flight,
                                         const DeclaredCall& declared_call) {
-  constexpr std::string_view kRule = "M1 a model's answer is injected, never asked for again";
+  constexpr std::string_view kRule =
+      "M1 a recorded model answer is replayed, never requested again";
   const tools::Call& call = call_in_flight.call;
   const std::string what = call.invocation.text + " try " + std::to_string(call.try_no);
   if (host_.observer.was_answered_before(declared_call, call.invocation)) {
-    host_.report.violate(kRule, call.job, what + " is asked though an answer was recorded");
+    host_.report.violate(kRule, call.job, what + " is requested though an answer was recorded");
   }
   const auto receiver = answer_receivers_.find(call.invocation.text);
   if (receiver != answer_receivers_.end() && receiver->second == declared_call.attempt) {
-    host_.report.violate(kRule, call.job, what + " is asked by the attempt that heard an answer");
+    host_.report.violate(kRule, call.job,
+                         what + " is requested by the attempt that received an answer");
   }
-  if (call.try_no > 1) host_.report.mark("model.asked_again");
+  if (call.try_no > 1) host_.report.mark("model.retried");
 }
 
 void ExternalWorld::send(std::shared_ptr<PendingCall> call_in_flight) {
@@ -485,9 +487,9 @@ void ExternalWorld::ask_or_decline(const std::shared_ptr<PendingCall>& call_in_f
     return respond(call_in_flight, {.kind = OutcomeKind::failure,
                                     .definite = true,
                                     .error_code = "declined",
-                                    .error_message = "nobody wants it"});
+                                    .error_message = "declined by the user"});
   }
-  host_.report.mark("question.asked");
+  host_.report.mark("question.opened");
   respond(
       call_in_flight,
       {.kind = OutcomeKind::input_required,
@@ -611,7 +613,7 @@ Value ExternalWorld::answer_of_model(const Value& request) {
       messages, [](const Value& m) { return m.text("role") == "assistant"; }));
   if (const Value said = script ? (*script)["says"] : Value(); said.size() > 0) {
     text = said.items()[std::min(turn, said.size() - 1)].as_string();
-    if (turn > 0) host_.report.mark("model.asked_to_mend");
+    if (turn > 0) host_.report.mark("model.repair_requested");
   }
   if (script && script->is_array() && request.find("tools") != nullptr) {
     if (turn < script->size()) {
@@ -630,7 +632,7 @@ Value ExternalWorld::answer_of_model(const Value& request) {
       {field::usage,
        Value::object({{"input_tokens", 2}, {"output_tokens", 3}, {"total_tokens", 5}})}};
   if (!calls.empty()) {
-    host_.report.mark("loop.asked_for_tools");
+    host_.report.mark("loop.requested_tools");
     answer.emplace_back("tool_calls", Value::array(std::move(calls)));
   }
   return Value::object(std::move(answer));
@@ -668,10 +670,10 @@ void ExternalWorld::stream_deltas(const std::shared_ptr<PendingCall>& call_in_fl
                            !call_in_flight->call.on_text_delta)
                          return;
                        if (!host_.at_boundary(*call_in_flight->process, "model.says"))
-                         return host_.report.mark("model.dies_saying");
+                         return host_.report.mark("death.while_streaming");
                        call_in_flight->process->post([this, call_in_flight, at, delta] {
                          if (call_in_flight->is_answered) return;
-                         host_.report.mark("model.said");
+                         host_.report.mark("model.streamed");
                          call_in_flight->call.on_text_delta({.offset = at, .text = delta});
                        });
                      });

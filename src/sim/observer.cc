@@ -64,26 +64,26 @@ void Observer::committed(const PendingCommit& written, const store::CommitResult
   for (const std::string& invocation : written.answered) answered_.emplace(invocation, order_);
   if (const auto* held = std::get_if<store::Batch::Leased>(&written.authority)) {
     if (observed.claim != held->fence) {
-      report_.violate("F6 a write is fenced by the claim that stands", written.job,
+      report_.violate("F6 every write is fenced by the current claim", written.job,
                       "a commit of epoch " + std::to_string(held->fence.epoch) +
-                          " was accepted, the job is held by epoch " +
+                          " was accepted, the job is claimed by epoch " +
                           std::to_string(observed.claim ? observed.claim->epoch : 0));
     }
   } else if (std::holds_alternative<store::Batch::Unleased>(written.authority) && observed.claim) {
-    report_.violate("F6 a write is fenced by the claim that stands", written.job,
-                    "a commit for a free job was accepted, but the job is held");
+    report_.violate("F6 every write is fenced by the current claim", written.job,
+                    "an unleased commit was accepted, but the job is claimed");
   }
   if (!written.bytes.empty()) {
     const BlobSource blobs = [&](const Hash& hash) -> Result<std::string> {
       for (const Blob& blob : written.blobs) {
         if (blob.hash == hash) return blob.bytes;
       }
-      return fail(Code::log_corrupt, "a value that stands apart is missing");
+      return fail(Code::log_corrupt, "a blob is missing");
     };
     auto opened = open(written.job, written.bytes, observed.head, blobs,
                        plans_ != nullptr ? plans_->lookup() : ValueLookup());
     if (!opened) {
-      return report_.violate("L6 what is written goes on from what stands", written.job,
+      return report_.violate("L6 a commit continues the stored log", written.job,
                              opened.error().message);
     }
     for (Event& event : opened->events) {
@@ -122,8 +122,7 @@ void Observer::check_capabilities(const JobId& job, const ObservedJob& observed,
     if (offered == capabilities_.end() || std::ranges::count(offered->second, needed) == 0) {
       std::string what = worker;
       what.append(" does not offer ").append(needed);
-      report_.violate("F7 a job runs only where its capabilities are offered", job,
-                      std::move(what));
+      report_.violate("F7 a job runs only on a worker with its capabilities", job, std::move(what));
     }
   }
 }
@@ -245,7 +244,7 @@ void Observer::check_queue_limit(const JobId& job, const ObservedJob& observed, 
   });
   if (static_cast<std::size_t>(live) <= limit->limit) return;
   report_.violate("F8 no queue has more live claims than its limit", job,
-                  std::to_string(live) + " jobs of " + observed.queue + " are held, " +
+                  std::to_string(live) + " jobs of " + observed.queue + " are claimed, " +
                       std::to_string(limit->limit) + " may be");
 }
 
@@ -253,11 +252,11 @@ void Observer::on_claimed(const store::Lease& lease, Instant at) {
   ObservedJob& observed = jobs_[lease.job];
   if (lease.fence.epoch != observed.epoch + 1) {
     report_.violate("F1 epochs of a job are 1, 2, 3, …", lease.job,
-                    "epoch " + std::to_string(lease.fence.epoch) + " was given after " +
+                    "epoch " + std::to_string(lease.fence.epoch) + " was granted after " +
                         std::to_string(observed.epoch));
   }
   if (observed.claim && observed.lease_until > at) {
-    report_.violate("F1 a lease is given when the one before has run out", lease.job,
+    report_.violate("F1 a lease is granted only after the previous one has expired", lease.job,
                     "at " + to_text(at) + ", the lease of epoch " +
                         std::to_string(observed.claim->epoch) + " runs until " +
                         to_text(observed.lease_until));
@@ -309,7 +308,7 @@ void Observer::heartbeat(std::vector<std::pair<JobId, store::Fence>> held, Durat
           if (!(*until)[i]) continue;
           ObservedJob& observed = jobs_[requested[i].first];
           if (observed.claim != requested[i].second || observed.lease_until <= at) {
-            report_.violate("F5 a heartbeat never revives a lease that is over", requested[i].first,
+            report_.violate("F5 a heartbeat never revives an expired lease", requested[i].first,
                             "epoch " + std::to_string(requested[i].second.epoch));
           }
           observed.lease_until = *(*until)[i];

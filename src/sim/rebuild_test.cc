@@ -202,7 +202,7 @@ void expect_rebuilt(std::uint64_t seed, PlanBook& plans, std::set<std::string>& 
     }
   }
   const runtime::RebuildResult unchanged = rebuild(path, true);
-  EXPECT_EQ(text_of(unchanged), "") << "what the runtime wrote is what follows";
+  EXPECT_EQ(text_of(unchanged), "") << "the rows that the runtime wrote follow from the logs";
   EXPECT_GT(unchanged.jobs, 0U);
 
   run_sql(path, kDamage);
@@ -210,17 +210,17 @@ void expect_rebuilt(std::uint64_t seed, PlanBook& plans, std::set<std::string>& 
   EXPECT_NE(damaged, before);
   const runtime::RebuildResult compared = rebuild(path, true);
   EXPECT_EQ(compared.differing_jobs, unchanged.jobs);
-  EXPECT_EQ(dump(path), damaged) << "who compares writes nothing";
+  EXPECT_EQ(dump(path), damaged) << "a comparison writes nothing";
 
   const runtime::RebuildResult rebuilt = rebuild(path);
   EXPECT_EQ(rebuilt.differing_jobs, unchanged.jobs);
   EXPECT_EQ(rebuilt.refused_jobs, 0U) << text_of(rebuilt);
   const Dump after = dump(path);
   for (const auto& [table, rows] : before) EXPECT_EQ(after.at(table), rows) << table;
-  EXPECT_EQ(text_of(rebuild(path)), "") << "and once more changes nothing";
+  EXPECT_EQ(text_of(rebuild(path)), "") << "a second rebuild changes nothing";
 }
 
-AE_TEST("rebuild/the rows of random jobs are made anew from their logs, byte by byte") {
+AE_TEST("rebuild/the rows of random jobs are rebuilt from their logs, byte for byte") {
   PlanBook plans;
   std::set<std::string> statuses;
   for (std::uint64_t seed = 1; seed <= 8; ++seed) expect_rebuilt(seed, plans, statuses);
@@ -229,14 +229,14 @@ AE_TEST("rebuild/the rows of random jobs are made anew from their logs, byte by 
   }
 }
 
-AE_TEST_SLOW("rebuild/so it is for many worlds") {
+AE_TEST_SLOW("rebuild/the rows of many random worlds are rebuilt from their logs") {
   PlanBook plans;
   std::set<std::string> statuses;
   for (std::uint64_t seed = 9; seed <= 200; ++seed) expect_rebuilt(seed, plans, statuses);
   EXPECT_EQ(statuses.size(), 7U);
 }
 
-AE_TEST("rebuild/one job alone, and what was not kept is as it was") {
+AE_TEST("rebuild/one job can be rebuilt alone, and an uncommitted rebuild changes nothing") {
   PlanBook plans;
   const Folder folder;
   const std::string path = folder / "a.db";
@@ -278,7 +278,7 @@ AE_TEST("rebuild/one job alone, and what was not kept is as it was") {
 }
 
 // A log without its end must not get a row that hides the loss.
-AE_TEST("rebuild/a log that has lost its end, or a commit, keeps the rows that tell of it") {
+AE_TEST("rebuild/a log without its end or a commit is refused and keeps its rows") {
   PlanBook plans;
   const Folder folder;
   const std::string path = folder / "a.db";
@@ -294,7 +294,7 @@ AE_TEST("rebuild/a log that has lost its end, or a commit, keeps the rows that t
   EXPECT_EQ(dump(path), cut);
 }
 
-AE_TEST("rebuild/nobody else may own the store, and to compare nobody need") {
+AE_TEST("rebuild/a rebuild needs to own the store, a comparison does not") {
   PlanBook plans;
   const Folder folder;
   const std::string path = folder / "a.db";

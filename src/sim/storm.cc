@@ -302,12 +302,12 @@ void Storm::pause_and_resume(const JobId& job, std::uint64_t times) {
       const Duration pause_time =
           random_.one_in(2) ? random_.between(0s, 100ms) : random_.between(0s, 9s);
       world_.loop().after(pause_time, [this, job, times, resume] {
-        world_.report().mark("people.resume");
+        world_.report().mark("user.resume");
         users_.submit(job, {.id = resume, .by = resume, .body = engine::ResumeRequest{}}, 5,
                       [this, job, times] { pause_and_resume(job, times - 1); });
       });
     };
-    world_.report().mark("people.pause");
+    world_.report().mark("user.pause");
     users_.submit(job, {.id = pause, .by = pause, .body = engine::PauseRequest{.reason = pause}}, 5,
                   then);
   });
@@ -323,7 +323,7 @@ void Storm::schedule_forks(const JobId& origin, const SimPlan& plan, int depth) 
     if (random_.one_in(4)) request.input = random_input(random_);
     if (random_.one_in(2)) request.idempotency_key = "fork-" + request.job.text;
     request.repeat_all = random_.one_in(4);
-    if (request.repeat_all) world_.report().mark("fork.agreed_to_all");
+    if (request.repeat_all) world_.report().mark("fork.consent_to_all");
     fork(request, plan, depth);
   });
 }
@@ -364,7 +364,7 @@ void Storm::schedule_plans(const JobId& job, Value task_graph, std::uint64_t tim
         .by = id,
         .body = engine::PlanRequest{.task_graph = other.task_graph,
                                     .drop = Value::array(std::move(other.drop))}};
-    world_.report().mark("people.plan");
+    world_.report().mark("user.plan");
     users_.submit(job, request, 4, [this, job, graph = other.task_graph, times] {
       schedule_plans(job, graph, times - 1);
     });
@@ -381,7 +381,7 @@ void Storm::schedule_external_faults() {
     const Duration span = random_.between(500ms, 12s);
     world_.loop().after(sometime(), [this, span] {
       if (healed_) return;
-      world_.report().mark("verifiers.blind");
+      world_.report().mark("verifier.outage");
       world_.external_world().set_verifiers_unreachable(true);
       world_.loop().after(span,
                           [this] { world_.external_world().set_verifiers_unreachable(false); });
@@ -396,7 +396,7 @@ void Storm::schedule_worker_faults() {
     const Duration span = random_.between(1s, 3 * world_.options().lease);
     world_.loop().after(sometime(), [this, worker, span] {
       if (healed_ || !world_.is_alive(worker) || world_.paused(worker)) return;
-      world_.report().mark(span > world_.options().lease ? "pause.past_the_lease" : "pause");
+      world_.report().mark(span > world_.options().lease ? "pause.longer_than_lease" : "pause");
       world_.pause(worker);
       world_.loop().after(span, [this, worker] { world_.resume(worker); });
     });
@@ -416,7 +416,7 @@ void Storm::schedule_worker_faults() {
     const std::string without(drops_tool ? kTools[random_.below(std::size(kTools))].name : "");
     world_.loop().after(sometime(), [this, worker, without] {
       if (healed_) return;
-      world_.report().mark("swap");
+      world_.report().mark("tools.swapped");
       world_.swap_tools(worker, without.empty() ? "fedcba9876543210" : std::string(kToolVersion),
                         without);
       world_.kill(worker);
@@ -465,18 +465,18 @@ StormResult Storm::run() {
   const bool over =
       loop.run([this] { return all_ended(); }, loop.now() + 20min + 2 * faults_.jump_max);
   if (loop.is_livelocked()) {
-    world_.report().violate("PR5 nobody works without getting anywhere", {},
-                            "the world was stopped", ViolationKind::liveness);
+    world_.report().violate("PR5 no worker runs without progress", {}, "the world was stopped",
+                            ViolationKind::liveness);
   } else if (!over) {
     if (users_.created().size() < users_.requested_jobs() || users_.busy() > 0) {
-      world_.report().violate("PR1 people are answered once the world is healed", {},
-                              std::to_string(users_.busy()) + " still ask",
+      world_.report().violate("PR1 users get answers after the faults stop", {},
+                              std::to_string(users_.busy()) + " requests are pending",
                               ViolationKind::liveness);
     }
     world_.freeze();
     check_visible(world_, plans_.source());
-    world_.report().violate("PR1 all jobs end once the world is healed and people answer", {},
-                            "not within 20 minutes (and twice what the clock was set)",
+    world_.report().violate("PR1 all jobs end after the faults stop and users answer", {},
+                            "not within 20 minutes plus twice the clock offset",
                             ViolationKind::liveness);
   }
   // Gives the last committing process time to get its answer.

@@ -59,8 +59,8 @@ void Users::send_create(const std::shared_ptr<PendingCreate>& pending) {
           const bool exists = created || created.error().code == Code::already_exists;
           if (!exists) return;  // retried below
           if (created && created->job != pending->request.job) {
-            world_.report().violate("D3 one idempotency key makes one job", pending->request.job,
-                                    "it was answered with " + created->job.text);
+            world_.report().violate("D3 one idempotency key creates one job", pending->request.job,
+                                    "the answer was job " + created->job.text);
           }
           pending->finished = true;
           busy_--;
@@ -114,10 +114,10 @@ void Users::on_fork_answered(const std::shared_ptr<PendingFork>& pending,
     forked_.push_back(pending->request.job);
     const std::string& origin = world_.observer().jobs().at(pending->request.origin).status;
     const bool finished = origin == "completed" || origin == "failed" || origin == "cancelled";
-    world_.report().mark(finished ? "fork.origin_ended" : "fork.origin_goes_on");
+    world_.report().mark(finished ? "fork.origin_ended" : "fork.origin_running");
   }
   world_.log_line("  fork " + pending->request.job.text + (made ? ": made" : ": refused"));
-  world_.report().mark(made ? "fork.made" : never ? "fork.impossible" : "fork.not_agreed");
+  world_.report().mark(made ? "fork.made" : never ? "fork.impossible" : "fork.without_consent");
   if (!never && pending->then) {
     pending->then(answer ? std::move(answer->repeated) : std::vector<Value>());
   }
@@ -166,9 +166,9 @@ void Users::on_answered(const std::shared_ptr<PendingRequest>& pending, Result<V
     acks_.push_back({pending->job, pending->request, *answer});
     SentRequest& requested = requested_[pending->job].at(pending->request.id);
     if (!requested.acked) requested.acked = world_.loop().now();
-    world_.report().mark("people.acknowledged");
-    if ((*answer)["duplicate"].is_bool()) world_.report().mark("people.duplicate");
-    if ((*answer)["accepted"].is_bool()) world_.report().mark("people.accepted_in_inbox");
+    world_.report().mark("user.acknowledged");
+    if ((*answer)["duplicate"].is_bool()) world_.report().mark("user.duplicate");
+    if ((*answer)["accepted"].is_bool()) world_.report().mark("user.accepted_in_inbox");
     return finish_request(pending);
   }
   switch (answer.error().code) {
@@ -184,11 +184,11 @@ void Users::on_answered(const std::shared_ptr<PendingRequest>& pending, Result<V
       world_.report().mark("plan.too_early");
       return;  // retried
     case Code::not_settled:
-      world_.report().mark("people.not_settled");
+      world_.report().mark("user.not_settled");
       return finish_request(pending);  // a later review tries again
     case Code::wait_mismatch:
     case Code::not_found:  // no such approval yet, or the job does not exist yet
-      world_.report().mark("people.too_early");
+      world_.report().mark("user.too_early");
       return;  // too early: retried
     default:
       return;
@@ -200,7 +200,7 @@ void Users::on_answered(const std::shared_ptr<PendingRequest>& pending, Result<V
 void Users::resolve_undeclared(const JobId& job, std::string id, engine::ResolveRequest resolve) {
   const std::uint64_t draw = user_model_.resolves_by_hand ? world_.random().below(3) : 0;
   resolve.resolution = draw == 0 ? "fail" : draw == 1 ? "happened" : "not_happened";
-  world_.report().mark("people.undo_by_hand_" + resolve.resolution);
+  world_.report().mark("user.manual_undo_" + resolve.resolution);
   submit_resolution(job, std::move(id), std::move(resolve));
 }
 
@@ -230,7 +230,7 @@ void Users::resolve(const JobId& job, const std::string& key) {
   } else {
     request.resolution = "not_happened";
   }
-  world_.report().mark("people.resolve_" + request.resolution);
+  world_.report().mark("user.resolve_" + request.resolution);
   submit_resolution(job, std::move(id), std::move(request));
 }
 
@@ -254,7 +254,7 @@ void Users::answer(const JobId& job, const std::string& key, const OpenWait& wai
     signal.correlation_key = key;
   }
   const std::string id = decision + "-" + key + (signal.approval.empty() ? "-by-key" : "-by-id");
-  world_.report().mark("people." + decision);
+  world_.report().mark("user." + decision);
   submit(job, {.id = id, .by = "somebody", .body = std::move(signal)}, 2);
 }
 
@@ -263,7 +263,7 @@ void Users::confirm(const JobId& job, const ObservedJob& observed, const ReviewO
   const std::string nth = std::to_string(++last_id_);
   if (observed.parked == "verifier_unreachable" && options.confirm.empty() &&
       world_.random().one_in(2)) {
-    world_.report().mark("people.look_again");
+    world_.report().mark("user.verify_again");
     return submit(
         job,
         {.id = "look-again-" + nth, .by = "look-again-" + nth, .body = engine::ResumeRequest{}}, 2);
@@ -272,7 +272,7 @@ void Users::confirm(const JobId& job, const ObservedJob& observed, const ReviewO
     if (!world_.random().one_in(options.confirm_one_in)) continue;
     std::string decision(options.confirm);
     if (decision.empty()) decision = world_.random().one_in(4) ? "fail" : "accept";
-    world_.report().mark("people.change_" + decision);
+    world_.report().mark("user.change_" + decision);
     const std::string id = decision + "-" + step + "-" + nth;
     engine::RequestBody body = engine::ResolveRequest{.step_id = step, .resolution = decision};
     if (world_.random().one_in(3)) {
@@ -301,7 +301,7 @@ void Users::raise(const JobId& job, const ObservedJob& observed, const ReviewOpt
   const auto raised = engine::limits_of(Value::object(std::move(limits)));
   AE_CHECK(raised.has_value(), job.text);
   const std::string id = "raise-" + std::to_string(++last_id_);
-  world_.report().mark("people.raise");
+  world_.report().mark("user.raise");
   submit(job, {.id = id, .by = id, .body = engine::BudgetRequest{.limits = *raised}}, 2);
 }
 

@@ -495,7 +495,7 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{"x":"${ .steps.a.args.x }"}},
          {"id":"c","kind":"tool","tool":"once","needs":["b"],"args":{"x":"${ .steps.b.tool }"}}],
          "output":{"c":"${ .steps.c.args }"}})"},
-      {.name = "time, chance and ids: one value each, and it is the one that is sent",
+      {.name = "recorded time, random numbers and ids: each generated once and sent",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"t","kind":"tool","tool":"clock"},
          {"id":"r","kind":"tool","tool":"dice","needs":["t"],"args":{"min":4,"max":4}},
@@ -504,18 +504,19 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"b","kind":"tool","tool":"once","needs":["a","t","u"],
           "args":{"t":"${ .steps.t.ms > 0 }","u":"${ .steps.u[0] != .steps.u[2] }"}}],
          "output":{"r":"${ .steps.r }","b":"${ .steps.b.args }"}})"},
-      {.name = "parallel branches, a join, a node left out", .nodes = R"({"schema":1,"nodes":[
+      {.name = "parallel branches, a join, a skipped node", .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{"n":1}},
          {"id":"b","kind":"tool","tool":"once","args":{"n":2}},
          {"id":"no","kind":"tool","tool":"once","when":"${ .input.x > 100 }","args":{"n":3}},
          {"id":"c","kind":"tool","tool":"put","needs":["a","b","no"],
           "args":{"a":"${ .steps.a.args.n }","no":"${ .steps.no }"}}]})"},
-      {.name = "map, one item refused for good, errors collected", .nodes = R"({"schema":1,"nodes":[
+      {.name = "map: one item fails definitely, errors are collected",
+       .nodes = R"({"schema":1,"nodes":[
          {"id":"m","kind":"map","over":"${ [[\"ok\"],[\"denied\"],[\"ok\"]] }","max_parallel":2,
           "on_item_error":"collect",
           "do":{"tool":"put","args":{"fate":"${ .item }","i":"${ .index }"}}},
          {"id":"z","kind":"tool","tool":"look","needs":["m"],"args":{}}]})"},
-      {.name = "retries: no connection, then 503, then fine", .nodes = R"({"schema":1,"nodes":[
+      {.name = "retries: no connection, then 503, then success", .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{"fate":["refused","down_after","ok"]}},
          {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{"fate":["refused","ok"]}}]})"},
       {.name = "a definite failure ends the job", .nodes = R"({"schema":1,"nodes":[
@@ -525,22 +526,22 @@ const std::vector<SmallJob>& small_jobs() {
       {.name = "a definite failure that the job survives", .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"once","on_error":"continue","args":{"fate":["denied"]}},
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{"a":"${ .steps.a }"}}]})"},
-      {.name = "a silent at_most_once call: a person says what happened",
+      {.name = "an at_most_once call without an answer: a user resolves it",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"once","args":{"fate":["silent"]}},
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{"n":2}}]})"},
-      {.name = "a lost at_most_once call: it did not happen, and is made again",
+      {.name = "a lost at_most_once call: resolved as not_happened and retried",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"once","args":{"fate":["lost","ok"]}}]})"},
-      {.name = "an at_most_once call that arrives after its timeout, a probe, and one that is slow",
+      {.name = "an at_most_once call that arrives after its timeout, a probe, and a slow call",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"wire","args":{"fate":["late"]}},
          {"id":"b","kind":"tool","tool":"wire","args":{"fate":["slow"]}}]})"},
-      {.name = "at_most_once calls that arrive late: a person answers as early as possible",
+      {.name = "at_most_once calls that arrive late: a user resolves them as early as possible",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"once","args":{"fate":["late"]}},
          {"id":"b","kind":"tool","tool":"once","args":{"fate":["slow"]}}]})"},
-      {.name = "a complete 500 after the effect: a probe asks at once, a person answers at once",
+      {.name = "a complete 500 after the effect: probed at once, resolved at once",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"wire","args":{"fate":["fault"]}},
          {"id":"b","kind":"tool","tool":"once","args":{"fate":["fault"]}}]})"},
@@ -549,16 +550,16 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"pay","args":{"n":1}},
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{}}]})",
        .may_end = {"failed:invocation_in_doubt"}},
-      {.name = "on_in_doubt: park of an idempotent tool; an output that breaks a rule",
+      {.name = "on_in_doubt: park of an idempotent tool; an invalid output",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"mail","args":{"n":1}},
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"on_error":"continue",
           "args":{"fate":["broken"]}}]})"},
-      {.name = "an idempotent call whose tries run out, or the time in which it may be repeated",
+      {.name = "an idempotent call whose tries or dedupe window run out",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"stow","args":{"fate":["silent","silent","silent"]}},
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{}}]})"},
-      {.name = "as many lost attempts as the job may have end it",
+      {.name = "a job ends after its maximum of lost attempts",
        .nodes = R"({"schema":1,"max_attempts":2,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{"n":1}},
          {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{}}]})",
@@ -575,7 +576,8 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"put","args":{"fate":["late"]}},
          {"id":"b","kind":"tool","tool":"once","needs":["s","a"],"args":{}}]})",
        .actions = {{500ms, signal("go")}}},
-      {.name = "waits that expire: one goes on, one ends the job", .nodes = R"({"schema":1,"nodes":[
+      {.name = "waits that expire: one continues, one fails the job",
+       .nodes = R"({"schema":1,"nodes":[
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"k1","expires":"2s",
           "on_expire":"continue"}},
          {"id":"a","kind":"tool","tool":"put","needs":["s"],"args":{}},
@@ -595,24 +597,24 @@ const std::vector<SmallJob>& small_jobs() {
       {.name = "a deadline while it waits", .nodes = R"({"schema":1,"deadline":"4s","nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"k"},"needs":["a"]}]})"},
-      {.name = "a call that a person approves, and one that needs no approval",
+      {.name = "a call that a user approves, and one that needs no approval",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"m","kind":"map","over":"${ [1,2] }","max_parallel":2,
           "do":{"tool":"vote","args":{"i":"${ .index }"}}}]})",
        .answer = "approve"},
-      {.name = "a call that a person rejects, and the job goes on",
+      {.name = "a call that a user rejects, and the job continues",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"gift","on_error":"continue","args":{"n":1}},
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{"a":"${ .steps.a }"}}]})",
        .answer = "reject"},
-      {.name = "an approval that nobody gives in time", .nodes = R"({"schema":1,"nodes":[
+      {.name = "an approval that expires", .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"vote","on_error":"continue","args":{"n":1}},
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{"a":"${ .steps.a }"}}]})"},
-      {.name = "an approved call is made again under its approval",
+      {.name = "an approved call is retried under its approval",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"gift","args":{"fate":["refused","silent","ok"]}}]})",
        .answer = "approve"},
-      {.name = "people say yes, no, and nothing",
+      {.name = "users approve, reject, and do not answer",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"y","kind":"wait","wait":{"type":"human","key":"y"}},
          {"id":"n","kind":"wait","wait":{"type":"human","key":"n","on_reject":"continue"}},
@@ -648,117 +650,113 @@ const std::vector<SmallJob>& small_jobs() {
        .actions = {{1s, pause("p")}, {3s, resume("r")}}},
       {.name = "a probe finds the call", .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"wire","args":{"fate":["silent"]}}]})"},
-      {.name = "a probe finds that the call never came, and it is made again",
-       .nodes = R"({"schema":1,"nodes":[
+      {.name = "a probe finds no call, and it is retried", .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"wire","args":{"fate":["lost","ok"]}}]})"},
-      {.name = "what was done is undone, newest first", .nodes = R"({"schema":1,"nodes":[
+      {.name = "committed steps are compensated, newest first", .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{"n":1}},
          {"id":"b","kind":"tool","tool":"grab","needs":["a"],"args":{"n":2}},
          {"id":"c","kind":"tool","tool":"once","needs":["b"],"args":{"fate":["denied"]}}]})"},
-      {.name = "what was done is undone after a cancel",
+      {.name = "committed steps are compensated after a cancel",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{"n":1}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"k"},"needs":["a"]}]})",
        .actions = {{2s, cancel()}}},
-      {.name = "a cancelled job whose only call is in doubt: a person says what happened",
+      {.name = "a cancelled job with one unknown call: a user resolves it",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"grab","args":{"fate":["silent"]}}]})",
        .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
-      {.name = "a cancelled job whose only call is in doubt: it is sent again, and undone",
+      {.name = "a cancelled job with one unknown call: it is retried and compensated",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{"fate":["silent","ok"]}}]})",
        .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
-      {.name = "a cancelled job whose only call is in doubt: its probe says what happened",
+      {.name = "a cancelled job with one unknown call: its probe resolves it",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"hire","args":{"fate":["silent"]}}]})",
        .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
-      {.name =
-           "a cancelled job whose only call arrives late: a person answers as early as possible",
+      {.name = "a cancelled job with one late call: a user resolves it as early as possible",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"grab","args":{"fate":["late"]}}]})",
        .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
-      {.name = "a cancelled job whose only call arrives late: its probe asks as early as possible",
+      {.name = "a cancelled job with one late call: probed as early as possible",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"hire","args":{"fate":["late"]}}]})",
        .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
-      {.name = "a cancelled job with two items of a map that arrive late: a person answers",
+      {.name = "a cancelled job with two late map items: a user resolves them",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"m","kind":"map","over":"${ [[\"late\"],[\"late\"]] }","max_parallel":2,
           "do":{"tool":"grab","args":{"fate":"${ .item }","i":"${ .index }"}}}]})",
        .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
-      {.name = "a cancelled job with two calls of a loop that arrive late: a person, and a probe",
+      {.name = "a cancelled job with two late calls of a loop: a user and a probe resolve them",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":3,
           "parallel_tools":2,"tools":["grab","hire"],"prompt":
           "[[{\"name\":\"grab\",\"arguments\":{\"fate\":[\"late\"]}},{\"name\":\"hire\",\"arguments\":{\"fate\":[\"late\"]}}]]"}}]})",
        .actions = {{2s, cancel()}},
        .may_end = {"completed"}},  // a crash delays the cancel
-      {.name = "what was done stays, says who cancels",
+      {.name = "a cancel without compensation",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{"n":1}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"k"},"needs":["a"]}]})",
        .actions = {{2s, cancel(false)}}},
-      {.name = "a compensation in doubt: a person says what happened",
-       .nodes = R"({"schema":1,"nodes":[
+      {.name = "an unknown compensation: a user resolves it", .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"grab","args":{"undo_fate":["silent"]}},
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{"fate":["denied"]}}]})"},
-      {.name = "a compensation in doubt: its probe says what happened",
-       .nodes = R"({"schema":1,"nodes":[
+      {.name = "an unknown compensation: its probe resolves it", .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"hire","args":{"undo_fate":["lost","ok"]}},
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{"fate":["denied"]}}]})"},
-      {.name = "a compensation that fails, and is made again", .nodes = R"({"schema":1,"nodes":[
+      {.name = "a compensation that fails and is retried", .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{"undo_fate":["denied","ok"]}},
          {"id":"b","kind":"tool","tool":"put","needs":["a"],"args":{"fate":["denied"]}}]})"},
       {.name = "a compensation that cannot be called", .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{"fate":["broken"]}}]})"},
-      {.name = "a call in doubt, and then what was done is undone",
-       .nodes = R"({"schema":1,"nodes":[
+      {.name = "an unknown call, then a compensation", .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{}},
          {"id":"b","kind":"tool","tool":"once","args":{"fate":["silent"]}},
          {"id":"c","kind":"tool","tool":"put","needs":["a"],"args":{"fate":["denied"]}}]})"},
-      {.name = "a model is asked, and its answer used", .nodes = R"({"schema":1,"nodes":[
+      {.name = "a model answers, and its answer is used", .nodes = R"({"schema":1,"nodes":[
          {"id":"m","kind":"llm","tool":"model:echo","args":{"model":"echo","messages":[
           {"role":"user","content":"x is ${ .input.x }"}]}},
          {"id":"a","kind":"tool","tool":"once","needs":["m"],"args":{"m":"${ .steps.m.text }"}}],
          "output":{"m":"${ .steps.m.text }","a":"${ .steps.a.args }"}})"},
-      {.name = "a model that is busy, then silent, then answers", .nodes = R"({"schema":1,"nodes":[
+      {.name = "a model that is busy, then does not answer, then answers",
+       .nodes = R"({"schema":1,"nodes":[
          {"id":"m","kind":"llm","tool":"model:echo","args":{"model":"echo","messages":[
           {"role":"system","content":"[\"busy\",\"silent\",\"ok\"]"},
           {"role":"user","content":"well?"}]}},
          {"id":"a","kind":"tool","tool":"put","needs":["m"],"args":{"m":"${ .steps.m.text }"}}],
          "output":"${ .steps.a.args }"})"},
-      {.name = "strict: what was changed is otherwise, and the job ends",
+      {.name = "strict: a mismatch fails the job",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"alter","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
        .actions = {mutate(), signal_go()}},
-      {.name = "strict: what was changed is as it was",
+      {.name = "strict: a match",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"alter","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"alter","needs":["s"],"args":{"thing":"${ .job.id }/t"}}],
          "output":"${ .steps.b.version }"})",
        .actions = {signal_go()}},
-      {.name = "warn: what was changed is otherwise, and the job goes on",
+      {.name = "warn: the job continues after a mismatch",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"amend","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
        .actions = {mutate(), signal_go()}},
-      {.name = "human: somebody accepts what was changed",
+      {.name = "human: a user accepts a mismatch",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"edit","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
          {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
        .actions = {mutate(), signal_go()}},
-      {.name = "human: somebody does not accept it, and what was done is undone",
+      {.name = "human: a user does not accept a mismatch, and steps are compensated",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"z","kind":"tool","tool":"book","args":{}},
          {"id":"a","kind":"tool","tool":"edit","args":{"thing":"${ .job.id }/t"}},
@@ -766,7 +764,7 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"b","kind":"tool","tool":"put","needs":["s"],"args":{}}]})",
        .actions = {mutate(), signal_go()},
        .confirm = "fail"},
-      {.name = "nobody can look for a while, and then somebody looks again",
+      {.name = "an unreachable verifier, then a user has it check again",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"amend","args":{"thing":"${ .job.id }/t"}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]},
@@ -775,7 +773,7 @@ const std::vector<SmallJob>& small_jobs() {
                    signal_go(),
                    {.after = 9s, .kind = Action::Kind::verifiers_reachable},
                    {.after = 100ms, .request = resume("look-again")}}},
-      {.name = "a job that has ended is begun again from its middle",
+      {.name = "a fork from the middle of an ended job",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{"x":"${ .input.x }"}},
          {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{"a":"${ .steps.a.tool }"}},
@@ -783,7 +781,7 @@ const std::vector<SmallJob>& small_jobs() {
          "output":"${ .steps.a.args }"})",
        .actions =
            {{.after = 100ms, .when = "completed", .kind = Action::Kind::fork, .at_node = "a"}}},
-      {.name = "a job that has failed is tried again with another input",
+      {.name = "a retry of a failed job with another input",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{}},
          {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{"fate":"${ .input.fate }"}}]})",
@@ -791,14 +789,13 @@ const std::vector<SmallJob>& small_jobs() {
                     .when = "failed",
                     .kind = Action::Kind::fork,
                     .input = Value::object({{"fate", Value::array({"ok"})}, {"x", 5}})}}},
-      {.name =
-           "a loop that used up its turns is tried again, and goes on with those before the last",
+      {.name = "a retry of a loop that used up its turns continues before the last one",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":2,
           "parallel_tools":2,"tools":["put","once"],"prompt":
           "[[{\"name\":\"put\",\"arguments\":{\"n\":1}},{\"name\":\"once\",\"arguments\":{\"n\":2}}],[{\"name\":\"put\",\"arguments\":{\"n\":3}}]]"}}]})",
        .actions = {{.after = 100ms, .when = "failed", .kind = Action::Kind::fork}}},
-      {.name = "a fork of a job that waits, and both go on",
+      {.name = "a fork of a waiting job, and both continue",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"m","kind":"map","over":"${ [1,2] }","max_parallel":2,
           "do":{"tool":"put","args":{"i":"${ .index }"}}},
@@ -807,7 +804,7 @@ const std::vector<SmallJob>& small_jobs() {
        .actions = {{.after = 100ms, .when = kWaiting, .kind = Action::Kind::fork, .at_node = "m"},
                    signal_go(),
                    {.after = 100ms, .request = signal("go"), .when = kWaiting, .of_fork = true}}},
-      {.name = "another plan for a job that waits: all of it is carried",
+      {.name = "a re-plan of a waiting job that carries everything",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"once","args":{"n":1}},
          {"id":"s","kind":"wait","wait":{"type":"signal","key":"go"},"needs":["a"]}]})",
@@ -818,7 +815,7 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"b","kind":"tool","tool":"once","needs":["s"],"args":{"n":2}}]})"),
                     .when = kWaiting},
                    signal_go()}},
-      {.name = "another plan lets a call go, and makes it otherwise",
+      {.name = "a re-plan drops a call and makes it differently",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"book","args":{"n":1}},
          {"id":"m","kind":"llm","tool":"model:echo","args":{"model":"echo","messages":[
@@ -834,7 +831,7 @@ const std::vector<SmallJob>& small_jobs() {
                                     {"a"}),
                     .when = kWaiting},
                    {.after = 100ms, .request = signal("go#1"), .when = kWaiting}}},
-      {.name = "another plan while a call is in flight: refused, and asked for again",
+      {.name = "a re-plan during a call: refused, then requested again",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"put","args":{"fate":["late"]}},
          {"id":"b","kind":"tool","tool":"once","needs":["a"],"args":{}}]})",
@@ -852,14 +849,13 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"z","kind":"tool","tool":"once","needs":["chat"],
           "args":{"t":"${ .steps.chat.text }"}}],
          "output":"${ .steps.chat }"})"},
-      {.name =
-           "a loop of five turns, with calls side by side, and two that are made again as before",
+      {.name = "a loop of five turns, with parallel calls and two repeated ones",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":5,
           "parallel_tools":3,"tools":["put","once","look"],"prompt":
           "[[{\"name\":\"put\",\"arguments\":{\"n\":1}},{\"name\":\"once\",\"arguments\":{\"n\":2}}],[{\"name\":\"look\",\"arguments\":{}}],[{\"name\":\"once\",\"arguments\":{\"n\":2}},{\"name\":\"put\",\"arguments\":{\"n\":1}}],[{\"name\":\"put\",\"arguments\":{\"n\":3}},{\"name\":\"once\",\"arguments\":{\"n\":4}}]]"}}],
          "output":"${ .steps.chat }"})"},
-      {.name = "a loop with calls in parallel: one in doubt, one refused, one undone with the job",
+      {.name = "a loop with parallel calls: one unknown, one failed, one compensated",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":5,
           "parallel_tools":3,"tools":["put","once","book"],"prompt":
@@ -875,21 +871,20 @@ const std::vector<SmallJob>& small_jobs() {
        .actions = {{.after = 100ms,
                     .request = raise(R"({"model_calls":100,"tool_calls":100})"),
                     .when = kParked}}},
-      {.name = "a loop whose model is told that little is left, and which then has no room",
+      {.name = "a loop whose model gets a budget notice, then exceeds the budget",
        .nodes = R"({"schema":1,"budget":{"tool_calls":2,"soft":50},"nodes":[
          {"id":"chat","kind":"loop","loop":{"tool":"model:echo","model":"echo","max_turns":5,
           "parallel_tools":2,"tools":["put","once"],"prompt":
           "[[{\"name\":\"put\",\"arguments\":{\"n\":1}}],[{\"name\":\"put\",\"arguments\":{\"n\":2}},{\"name\":\"once\",\"arguments\":{\"n\":3}}]]"}}],
          "output":{"t":"${ .steps.chat.text }"}})",
        .actions = {{.after = 100ms, .request = raise(R"({"tool_calls":3})"), .when = kParked}}},
-      {.name = "a model's answer has another shape, and is mended",
-       .nodes = R"({"schema":1,"nodes":[
+      {.name = "a model's invalid answer is repaired", .nodes = R"({"schema":1,"nodes":[
          {"id":"m","kind":"llm","tool":"model:echo","repair":1,"args":{"model":"echo","messages":[
           {"role":"system","content":"{\"says\":[\"let me see\",\"{\\\"n\\\":1}\"]}"},
           {"role":"user","content":"how many?"}],"schema":{"type":"object","required":["n"]}}},
          {"id":"a","kind":"tool","tool":"once","needs":["m"],"args":{"n":"${ .steps.m.json.n }"}}],
          "output":"${ .steps.a.args }"})"},
-      {.name = "a model's answer has another shape twice, and the job goes on without",
+      {.name = "a model's answer is invalid twice, and the job continues without it",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"m","kind":"llm","tool":"model:echo","repair":1,"on_error":"continue",
           "args":{"model":"echo","messages":[
@@ -898,13 +893,13 @@ const std::vector<SmallJob>& small_jobs() {
          {"id":"a","kind":"tool","tool":"put","needs":["m"],
           "args":{"c":"${ .steps.m.error.code }"}}]})"},
       {.name = "a model plans the job, at the second attempt", .nodes = kPlanner},
-      {.name = "a tool asks a person, and goes on with the answer",
+      {.name = "a tool asks a user and continues with the answer",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"quiz","args":{"n":1}},
          {"id":"b","kind":"tool","tool":"poll","needs":["a"],"args":{"a":"${ .steps.a.said }"}}],
          "output":{"a":"${ .steps.a.said }","b":"${ .steps.b.said }"}})",
        .answer = "approve"},
-      {.name = "a tool asks a person, who wants nothing of it, and another is made again",
+      {.name = "a tool asks a user who declines, and another one is retried",
        .nodes = R"({"schema":1,"nodes":[
          {"id":"a","kind":"tool","tool":"poll","on_error":"continue","args":{"fate":["refused","ok"]}},
          {"id":"b","kind":"tool","tool":"quiz","needs":["a"],"on_error":"continue","args":{}}]})",

@@ -57,14 +57,15 @@ SimWorld::SimWorld(const WorldOptions& options)
   external_world_.set_duplicate_requests(options_.canary == Canary::duplicate_request);
   observer_.set_losing_inbox_entries(options_.canary == Canary::lost_signal);
   observer_.set_false_approvals(options_.canary == Canary::false_approval);
-  observer_.set_ignoring_limits(options_.canary == Canary::open_queue);
+  observer_.set_ignoring_limits(options_.canary == Canary::unlimited_queue);
   observer_.set_double_messages(options_.canary == Canary::double_message);
-  external_world_.set_lying_probes(options_.canary == Canary::lying_probe);
-  external_world_.set_duplicate_model_requests(options_.canary == Canary::double_question);
-  external_world_.set_always_matching_verifiers(options_.canary == Canary::praising_verifier);
-  external_world_.set_touching_verifiers(options_.canary == Canary::touching_verifier);
+  external_world_.set_lying_probes(options_.canary == Canary::false_probe);
+  external_world_.set_duplicate_model_requests(options_.canary == Canary::double_model_request);
+  external_world_.set_always_matching_verifiers(options_.canary ==
+                                                Canary::always_matching_verifier);
+  external_world_.set_touching_verifiers(options_.canary == Canary::mutating_verifier);
   for (std::size_t i : options_.capable) workers_[i].capable = true;
-  if (options_.canary == Canary::forgotten_job) observer_.set_withheld_job(JobId("job-0"));
+  if (options_.canary == Canary::unclaimed_job) observer_.set_withheld_job(JobId("job-0"));
   if (options_.sqlite) {
     const auto root = std::filesystem::exists("/dev/shm") ? std::filesystem::path("/dev/shm")
                                                           : std::filesystem::temp_directory_path();
@@ -206,7 +207,7 @@ void SimWorld::pause(std::size_t index) {
 
 void SimWorld::resume(std::size_t index) {
   if (!paused(index)) return;
-  log_line("worker " + std::to_string(index) + " goes on");
+  log_line("worker " + std::to_string(index) + " resumes");
   loop_.resume(*workers_[index].process);
 }
 
@@ -242,9 +243,9 @@ void SimWorld::submit(std::size_t index, JobId job, engine::ControlRequest reque
                       async::Done<Result<Value>> done) {
   if (!is_alive(index)) return;
   auto* const plan = std::get_if<engine::PlanRequest>(&request.body);
-  if (options_.canary == Canary::greedy_plan && plan) plan->drop = nodes_of(plan->task_graph);
+  if (options_.canary == Canary::oversized_drop && plan) plan->drop = nodes_of(plan->task_graph);
   auto* const raise = std::get_if<engine::BudgetRequest>(&request.body);
-  if (options_.canary == Canary::generous_raise && raise) raise->limits = more_than(raise->limits);
+  if (options_.canary == Canary::oversized_raise && raise) raise->limits = more_than(raise->limits);
   Worker& worker = workers_[index];
   worker.process->post([runtime = worker.runtime.get(), job = std::move(job),
                         request = std::move(request), done = std::move(done)]() mutable {
@@ -255,7 +256,7 @@ void SimWorld::submit(std::size_t index, JobId job, engine::ControlRequest reque
 void SimWorld::fork(std::size_t index, runtime::ForkRequest request,
                     async::Done<Result<runtime::ForkResult>> done) {
   if (!is_alive(index)) return;
-  if (options_.canary == Canary::rash_fork) request.repeat_all = true;
+  if (options_.canary == Canary::fork_without_consent) request.repeat_all = true;
   Worker& worker = workers_[index];
   worker.process->post(
       [runtime = worker.runtime.get(), request = std::move(request),
@@ -314,7 +315,7 @@ async::FailpointAction SimWorld::hit(std::string_view name) {
 }
 
 namespace {
-constexpr std::string_view kSilence = "M5 what was said of a call is gone when its end is durable";
+constexpr std::string_view kSilence = "M5 partial output is dropped when the outcome is durable";
 }
 
 void SimWorld::on_events(const JobId& job, const std::vector<Event>& events) {
@@ -335,7 +336,7 @@ void SimWorld::on_released(const JobId& job, const std::optional<Error>&) {
   const auto* process = static_cast<SimProcess*>(loop_.running());
   if (process == nullptr || process->dead) return;
   if (!workers_[process->worker].output_hub->outputs_of(job).empty()) {
-    report_.violate(kSilence, job, "it is no longer held, and still says something");
+    report_.violate(kSilence, job, "it was released and still has partial output");
   }
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "log/field_names.h"
-#include "store/conformance_rig_test.h"
+#include "store/conformance_fixture_test.h"
 #include "store/rules.h"
 
 namespace ae::store::conformance {
@@ -300,12 +300,12 @@ inline void counts(ConformanceFixture& r) {
 
 inline void records_opening_time(ConformanceFixture& r) {
   const std::optional<Instant> first = r.store().opened_at();
-  EXPECT_EQ(first.has_value(), r.store().owned()) << "nobody owns a store that is shared";
+  EXPECT_EQ(first.has_value(), r.store().owned()) << "a shared store has no owner";
   if (!first) return;
   EXPECT_LE(*first, r.loop.now());
   r.must_commit(r.create_claimed("j1"));
   r.loop.advance(std::chrono::seconds(3));
-  EXPECT_EQ(r.store().opened_at(), first) << "it is one instant for as long as it is open";
+  EXPECT_EQ(r.store().opened_at(), first) << "it does not change while the store is open";
   r.store_driver->restart();
   ASSERT_TRUE(r.store().opened_at());
   EXPECT_GE(*r.store().opened_at(), *first + std::chrono::seconds(3));
@@ -363,7 +363,7 @@ inline void claim_capabilities(ConformanceFixture& r) {
   gpu.capabilities = {"gpu", "eu"};
   EXPECT_EQ(show(*r.claim_job("j0", gpu)), "j0 B0@1 until 30000000");
   r.loop.advance(kLease);
-  EXPECT_EQ(r.claimed_ids(none), "j2") << "also after their leases have run out";
+  EXPECT_EQ(r.claimed_ids(none), "j2") << "also after their leases have expired";
 }
 
 inline NewJob in_queue(std::string queue, std::int64_t priority = 0) {
@@ -387,7 +387,7 @@ inline void queue_limits(ConformanceFixture& r) {
   EXPECT_EQ(r.claimed_ids(limited("A", 1, two)), "n0");
   EXPECT_EQ(r.claimed_ids(limited("B", 10, two)), "n1 d0 d1") << "across workers and claims";
   EXPECT_EQ(r.claimed_ids(limited("C", 10, two)), "");
-  EXPECT_EQ(*r.claim_job("n2", limited("C", 1, two)), std::nullopt) << "asked for by name too";
+  EXPECT_EQ(*r.claim_job("n2", limited("C", 1, two)), std::nullopt) << "also if claimed by id";
   Batch done = r.append("n1", r.leased("B0", 1), 2, "completed");
   done.release = true;
   r.must_commit(done);
@@ -417,7 +417,8 @@ inline void queue_order(ConformanceFixture& r) {
   r.must_commit(r.create("a1", in_queue("a")));
   r.must_commit(r.create("c0", in_queue("c", -1)));
   EXPECT_EQ(r.claimed_ids(limited("A", 9, {{"b", 1}, {"c", 0}})), "b1 a0 a1");
-  EXPECT_EQ(r.claimed_ids(r.claim_request("B", 9)), "b0 c0") << "priority and age go across queues";
+  EXPECT_EQ(r.claimed_ids(r.claim_request("B", 9)), "b0 c0")
+      << "priority and age apply across queues";
 }
 
 inline void is_fair(ConformanceFixture& r) {
@@ -436,10 +437,11 @@ inline void is_fair(ConformanceFixture& r) {
   create("big6", "big");
   EXPECT_EQ(r.claimed_ids(r.claim_request("A", 5)), "urgent0 none0 ad0 big0 small0")
       << "priority first, then each value in turn";
-  EXPECT_EQ(r.claimed_ids(r.claim_request("B", 2)), "big1 big2") << "nobody else stands in line";
+  EXPECT_EQ(r.claimed_ids(r.claim_request("B", 2)), "big1 big2") << "no other key has ready jobs";
   create("ad1", "ad");
   create("small1", "small");
-  EXPECT_EQ(r.claimed_ids(r.claim_request("C", 1)), "small1") << "the turn goes on behind the last";
+  EXPECT_EQ(r.claimed_ids(r.claim_request("C", 1)), "small1")
+      << "the order continues after the last key";
   EXPECT_EQ(r.claimed_ids(r.claim_request("D", 3)), "ad1 big3 big4");
 }
 
@@ -458,7 +460,7 @@ inline void fairness_keys_alternate(ConformanceFixture& r) {
   ASSERT_TRUE(claimed_ids);
   EXPECT_EQ(claimed_ids->at(0).job.text, "big0");
   EXPECT_EQ(claimed_ids->at(1).job.text, "one");
-  EXPECT_EQ(r.claimed_ids(r.claim_request("B", 2)), "big1 big2") << "by age within a turn";
+  EXPECT_EQ(r.claimed_ids(r.claim_request("B", 2)), "big1 big2") << "by age within a key";
 }
 
 // A naive implementation of the claim order: scans all jobs for each one that is taken.
@@ -550,33 +552,32 @@ inline void same_claim_order_by_fairness_key(ConformanceFixture& r) { same_claim
 
 inline std::vector<Case> claim_cases() {
   return {
-      {"whatever jobs ask of a worker, those that it may run come in one order",
+      {"eligible jobs are claimed in one order, whatever other jobs require",
        same_claim_order_by_age},
-      {"also in turns, jobs that a worker may not run change nothing for the others",
+      {"jobs that a worker may not run do not change the fair order of the others",
        same_claim_order_by_fairness_key},
-      {"no more jobs of a queue are held at once than its limit allows", queue_limits},
-      {"a limit of a queue counts claims that are live, and no others",
-       queue_limits_count_live_claims},
-      {"a queue at its limit lets the others by, in their order", queue_order},
-      {"at equal priority claims take turns between the values of a label", is_fair},
-      {"a crowd of one value starves no other value", fairness_keys_alternate},
+      {"the number of claimed jobs of a queue never exceeds its limit", queue_limits},
+      {"a queue limit counts live claims only", queue_limits_count_live_claims},
+      {"jobs of a queue at its limit are skipped, and the others keep their order", queue_order},
+      {"at equal priority claims alternate between the values of a label", is_fair},
+      {"many jobs with one fairness key do not starve another key", fairness_keys_alternate},
       {"each claim of a job has a higher epoch", epochs_rise},
-      {"an expired lease is claimed, not before its end", expiry},
-      {"a heartbeat extends what is held and says what is not", heartbeats},
-      {"a heartbeat never revives", heartbeat_never_revives},
-      {"claims go by priority, then by age", claim_order},
-      {"a claim keeps to its agents and leaves out its exceptions", claim_filters},
-      {"only a worker that offers all that a job needs claims it", claim_capabilities},
+      {"a job is claimed again when its lease has expired, not earlier", expiry},
+      {"a heartbeat extends held leases and reports the others as lost", heartbeats},
+      {"a heartbeat never revives an expired or released lease", heartbeat_never_revives},
+      {"claims are ordered by priority, then by age", claim_order},
+      {"a claim returns jobs of its agents only, and no excluded job", claim_filters},
+      {"only a worker with all capabilities of a job claims it", claim_capabilities},
       {"blocked and ended jobs are never claimed", blocked_is_never_claimed},
-      {"a running job that was given back unread is claimed again", released_unread},
-      {"a queued job is not claimed before its time", not_before},
-      {"jobs are due by wake_at, unless somebody holds them", due_jobs},
-      {"without timers nothing is planned", nothing_planned},
-      {"a load starts with the commit that holds the wanted event", loads_from},
-      {"queries filter, page, and start with the newest", queries},
+      {"a running job that was released without an event is claimed again", released_unread},
+      {"a queued job is not claimed before its not_before", not_before},
+      {"jobs are due at wake_at unless they are claimed", due_jobs},
+      {"without timers next_due is empty", nothing_planned},
+      {"a load starts with the commit that contains the requested event", loads_from},
+      {"queries filter and paginate, newest first", queries},
       {"jobs are counted by status and queue, and claims by worker", counts},
-      {"what was answered is there after a restart, and old leases have ended", restarts},
-      {"an owner knows when it opened the store, and each opening is later", records_opening_time},
+      {"acknowledged writes survive a restart, and earlier leases have ended", restarts},
+      {"an owned store reports when it was opened, later at each opening", records_opening_time},
   };
 }
 

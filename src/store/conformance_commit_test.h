@@ -3,8 +3,7 @@
 
 #include <vector>
 
-#include "log/field_names.h"
-#include "store/conformance_rig_test.h"
+#include "store/conformance_fixture_test.h"
 
 namespace ae::store::conformance {
 
@@ -117,13 +116,13 @@ inline void authority_and_claim(ConformanceFixture& r) {
   release.release = true;
   release.inbox_consumed = {r.load("j1")->inbox.at(0).number};
   r.must_commit(release);
-  const auto ask3 = [&](Batch::Authority authority) {
+  const auto try_append_at_3 = [&](Batch::Authority authority) {
     const auto answer = r.commit(r.rows_only("j1", std::move(authority), 3));
     return answer ? std::string("ok") : std::string(code_name(answer.error().code));
   };
-  EXPECT_EQ(ask3(r.leased("A2", 2)), "stale_attempt");
-  EXPECT_EQ(ask3(r.leased("A1", 1)), "stale_attempt");
-  EXPECT_EQ(ask3(r.unleased()), "ok");
+  EXPECT_EQ(try_append_at_3(r.leased("A2", 2)), "stale_attempt");
+  EXPECT_EQ(try_append_at_3(r.leased("A1", 1)), "stale_attempt");
+  EXPECT_EQ(try_append_at_3(r.unleased()), "ok");
   EXPECT_TRUE(commit_late_result());
 }
 
@@ -184,7 +183,8 @@ inline void reads_the_inbox(ConformanceFixture& r) {
   b.inbox_read_through = inbox[0].number;
   EXPECT_EQ(r.expect_refused(b), Code::inbox_pending) << "the second one came after what was read";
   b.inbox_consumed = {inbox[1].number};
-  EXPECT_EQ(r.expect_refused(b), Code::inbox_pending) << "also if it takes what it has not read";
+  EXPECT_EQ(r.expect_refused(b), Code::inbox_pending)
+      << "also if it consumes an entry that it has not read";
   b.inbox_consumed.clear();
   b.inbox_read_through = inbox[1].number;
   r.must_commit(b);
@@ -202,7 +202,7 @@ inline void release_with_inbox(ConformanceFixture& r) {
   EXPECT_EQ(r.expect_refused(b), Code::inbox_pending);
   b.inbox_consumed = {inbox[1].number};
   EXPECT_EQ(r.expect_refused(b), Code::inbox_pending);
-  EXPECT_EQ(r.load("j1")->inbox.size(), 2u) << "a refused batch takes nothing";
+  EXPECT_EQ(r.load("j1")->inbox.size(), 2u) << "a refused batch consumes nothing";
   b.inbox_consumed = {inbox[0].number, inbox[1].number, 4711};
   r.must_commit(b);
   EXPECT_EQ(r.load("j1")->inbox.size(), 0u);
@@ -211,7 +211,7 @@ inline void release_with_inbox(ConformanceFixture& r) {
   EXPECT_EQ(show(r.put("j1", "s3")), "not_held");
 }
 
-inline void rests_with_inbox(ConformanceFixture& r) {
+inline void release_keeps_inbox(ConformanceFixture& r) {
   r.must_commit(r.create_claimed("j1"));
   for (const char* id : {"s1", "s2", "s3"}) EXPECT_EQ(show(r.put("j1", id, id)), "ok");
   Batch parks = r.append("j1", r.leased(), 2, "parked");
@@ -480,282 +480,38 @@ inline void failpoint_in_a_group(ConformanceFixture& r) {
   r.must_commit(r.append("j2", r.leased(), 2));
 }
 
-inline void signed_heads(ConformanceFixture& r) {
-  Batch born = r.create_claimed("j1");
-  r.must_commit(born);
-  EXPECT_FALSE(r.load("j1")->signed_head);
-  Batch next = r.append("j1", r.leased(), 2);
-  next.signed_head = "one";
-  r.must_commit(next);
-  EXPECT_EQ(r.load("j1")->signed_head, "one");
-  r.must_commit(r.append("j1", r.leased(), 3));
-  EXPECT_EQ(r.load("j1")->signed_head, "one") << "it stays until another comes";
-  Batch rows = r.rows_only("j1", r.leased(), 4);
-  rows.signed_head = "two";
-  rows.release = true;
-  r.must_commit(rows);
-  EXPECT_EQ(r.load("j1")->signed_head, "two");
-  Batch freely = r.append("j1", r.unleased(), 4, "queued");
-  freely.signed_head = "three";
-  r.must_commit(freely);
-  EXPECT_EQ(r.load("j1")->signed_head, "three");
-  Batch other = r.create("j2");
-  other.signed_head = "four";
-  r.must_commit(other);
-  EXPECT_EQ(r.load("j2")->signed_head, "four");
-  EXPECT_EQ(r.load("j1")->signed_head, "three");
-}
-
-inline Result<LoadedJob> load_from(ConformanceFixture& r, const char* job, std::uint64_t seq) {
-  return r.loop.await<Result<LoadedJob>>(
-      [&](auto done) { r.store().load(JobId(job), seq, std::move(done)); });
-}
-
-inline void checkpoints(ConformanceFixture& r) {
-  r.must_commit(r.create_claimed("j1"));
-  r.must_commit(r.append("j1", r.leased(), 2));
-  EXPECT_EQ(load_from(r, "j1", kFromCheckpoint)->commits.size(), 2u)
-      << "without one: the whole log";
-  Batch with = r.append("j1", r.leased(), 3);
-  with.checkpoint = "at four";
-  r.must_commit(with);
-  r.must_commit(r.append("j1", r.leased(), 4));
-  const auto tail = load_from(r, "j1", kFromCheckpoint);
-  EXPECT_EQ(tail->checkpoint->seq, 4u);
-  EXPECT_EQ(tail->checkpoint->bytes, "at four");
-  EXPECT_EQ(tail->commits, std::vector<std::string>{r.append("j1", r.leased(), 4).sealed->bytes});
-  const auto loaded = load_from(r, "j1", 1);
-  EXPECT_EQ(loaded->commits.size(), 4u);
-  EXPECT_EQ(loaded->checkpoint->seq, 4u);
-  EXPECT_FALSE(load_from(r, "j1", 2)->checkpoint) << "only whoever asks gets it";
-  // A refused commit keeps the old checkpoint; a later commit replaces it; a checkpoint at the last
-  // event leaves no commits to load.
-  Batch stale = r.append("j1", r.leased("A9", 9), 5);
-  stale.checkpoint = "stale";
-  EXPECT_EQ(r.expect_refused(stale), Code::stale_attempt);
-  EXPECT_EQ(load_from(r, "j1", 1)->checkpoint->bytes, "at four");
-  Batch rows = r.rows_only("j1", r.leased(), 5);
-  rows.checkpoint = "at five";
-  r.must_commit(rows);
-  const auto last = load_from(r, "j1", kFromCheckpoint);
-  EXPECT_EQ(last->checkpoint->seq, 5u);
-  EXPECT_TRUE(last->commits.empty());
-  EXPECT_EQ(last->row.last_seq, 5u);
-}
-
-inline void first_commit_alone(ConformanceFixture& r) {
-  Batch birth = r.create_claimed("j1");
-  birth.sealed->blobs = {blob("apart")};
-  r.must_commit(birth);
-  const std::uint64_t born = birth.sealed->last_seq;
-  for (std::uint64_t seq = born; seq < born + 40; ++seq) {
-    Batch more = r.append("j1", r.leased(), seq);
-    more.sealed->blobs = {blob("later")};
-    if (seq == born + 20) more.checkpoint = "in the middle";
-    r.must_commit(more);
-  }
-  const auto first = load_from(r, "j1", kFirstCommit);
-  ASSERT_TRUE(first) << first.error().message;
-  EXPECT_EQ(first->commits, std::vector<std::string>{birth.sealed->bytes});
-  ASSERT_EQ(first->blobs.size(), 1u) << "only its own values";
-  EXPECT_EQ(first->blobs[0].bytes, "apart");
-  EXPECT_EQ(first->row.last_seq, born + 40);
-  EXPECT_FALSE(first->checkpoint);
-  EXPECT_EQ(load_from(r, "none", kFirstCommit).error().code, Code::not_found);
-  const auto row = load_from(r, "j1", kNoCommits);
-  ASSERT_TRUE(row) << row.error().message;
-  EXPECT_TRUE(row->commits.empty());
-  EXPECT_TRUE(row->blobs.empty());
-  EXPECT_EQ(row->row.last_seq, born + 40);
-  EXPECT_EQ(load_from(r, "none", kNoCommits).error().code, Code::not_found);
-}
-
-inline AuditEntry entry(std::string operation, std::string job = {}) {
-  return {.at = testing::TestLoop::kStart,
-          .by = "ada",
-          .act = std::move(operation),
-          .job = JobId(std::move(job)),
-          .detail = Value::object({{"why", "asked"}})};
-}
-
-inline Redaction redaction_of(std::string job, const SealedBatch& stored, std::string bytes) {
-  Redaction r{.job = JobId(job)};
-  r.commits.push_back({.first_seq = stored.first_seq,
-                       .expected_hash = sha256(stored.bytes),
-                       .bytes = std::move(bytes),
-                       .blobs = {}});
-  r.audit = entry("redact", job);
-  return r;
-}
-
-// An ended job of three commits; each has its own blob, and one blob is shared with another job.
-inline void ended_job(ConformanceFixture& r) {
-  Batch born = r.create_claimed("j1");
-  born.sealed->blobs = {blob("own"), blob("shared")};
-  r.must_commit(born);
-  Batch more = r.append("j1", r.leased(), 2);
-  more.sealed->blobs = {blob("middle")};
-  more.effects = {
-      {InvocationId("i1"), 1, "e1"}, {InvocationId("i1"), 2, "e2"}, {InvocationId("i2"), 1, "e3"}};
-  more.checkpoint = "state";
-  r.must_commit(more);
-  Batch done = r.append("j1", r.leased(), 3, "completed");
-  done.release = true;
-  r.must_commit(done);
-  Batch other = r.create("j2", {}, {.status = "completed"});
-  other.sealed->blobs = {blob("shared")};
-  r.must_commit(other);
-}
-
-// Its effects; `first` determines the records of the first invocation.
-inline std::vector<EffectRow> effects_of(const std::string& first) {
-  return {{InvocationId("i1"), 1, first + "1"},
-          {InvocationId("i1"), 2, first + "2"},
-          {InvocationId("i2"), 1, "e3"}};
-}
-
-inline void redacts(ConformanceFixture& r) {
-  ended_job(r);
-  const LoadedJob before = *r.load("j1");
-  Redaction redaction = redaction_of("j1", sealed("j1", 1, 2), "left");
-  redaction.effects = effects_of("left");
-  EXPECT_EQ(show(r.redact(redaction)), "ok");
-  const LoadedJob after = *r.load("j1");
-  EXPECT_EQ(after.commits.at(0), "left");
-  EXPECT_EQ(after.commits.at(1), before.commits.at(1));
-  EXPECT_EQ(after.commits.at(2), before.commits.at(2));
-  EXPECT_EQ(show(after.row), show(before.row)) << "the log ends where it ended";
-  std::string effects;
-  for (const EffectRow& effect : after.effects) effects += effect.record + " ";
-  EXPECT_EQ(effects, "left1 left2 e3 ");
-  EXPECT_EQ(after.checkpoint, std::nullopt) << "it holds the values too";
-  std::string blobs;
-  for (const Blob& b : after.blobs) blobs += b.bytes + " ";
-  EXPECT_EQ(blobs, "middle ");
-  EXPECT_EQ(r.load("j2")->blobs.at(0).bytes, "shared") << "another job's stays";
-  ASSERT_EQ(r.audit().rows.size(), 1u);
-  EXPECT_NE(r.audit().rows[0].body.find("\"job\":\"j1\""), std::string::npos);
-  EXPECT_EQ(show(r.redact(redaction)), "ok") << "once more, as after an answer that was lost";
-  EXPECT_EQ(r.audit().rows.size(), 1u) << "it was done once";
-  redaction.effects = effects_of("other");
-  EXPECT_EQ(show(r.redact(redaction)), "ok") << "the effects alone";
-  EXPECT_EQ(r.load("j1")->effects.at(0).record, "other1");
-  EXPECT_EQ(r.audit().rows.size(), 2u);
-  // A deleted blob is stored again when a commit contains it again.
-  Batch again = r.create("j3", {}, {.status = "completed"});
-  again.sealed->blobs = {blob("own")};
-  r.must_commit(again);
-  EXPECT_EQ(r.load("j3")->blobs.at(0).bytes, "own");
-}
-
-inline void redacts_only_what_was_read(ConformanceFixture& r) {
-  ended_job(r);
-  r.must_commit(r.create_claimed("held"));
-  EXPECT_EQ(show(r.redact(redaction_of("held", sealed("held", 1, 2), "left"))), "held");
-  EXPECT_EQ(show(r.redact(redaction_of("none", sealed("none", 1, 2), "left"))), "not_found");
-  // Two redactions of the same log: the second must not restore what the first redacted.
-  Redaction first = redaction_of("j1", sealed("j1", 1, 2), "left");
-  EXPECT_EQ(show(r.redact(first)), "sequence_conflict")
-      << "there are effects that it does not name";
-  first.effects = effects_of("e");
-  EXPECT_EQ(show(r.redact(first)), "ok");
-  Redaction second = redaction_of("j1", sealed("j1", 1, 2), "left otherwise");
-  second.commits.push_back({.first_seq = 3,
-                            .expected_hash = sha256(sealed("j1", 3).bytes),
-                            .bytes = "third",
-                            .blobs = {}});
-  second.effects = effects_of("e");
-  EXPECT_EQ(show(r.redact(second)), "sequence_conflict");
-  EXPECT_EQ(show(r.redact(redaction_of("j1", sealed("j1", 2), "x"))), "sequence_conflict");
-  // A late result whose writer read the job before the redaction.
-  Batch late_result =
-      r.rows_only("j1", Batch::LateResult{.first_commit = sha256(sealed("j1", 1, 2).bytes)}, 0);
-  late_result.effects = {{InvocationId("i3"), 1, "late"}};
-  EXPECT_EQ(r.expect_refused(late_result), Code::sequence_conflict);
-  EXPECT_EQ(r.load("j1")->effects.size(), 3u);
-  late_result.authority = Batch::LateResult{.first_commit = sha256("left")};
-  EXPECT_EQ(show(r.commit(late_result)), "seq 4");
-  EXPECT_EQ(r.load("j1")->effects.size(), 4u);
-  EXPECT_EQ(r.load("j1")->commits.at(0), "left");
-  EXPECT_EQ(r.load("j1")->commits.at(1), sealed("j1", 3).bytes) << "all or nothing";
-  EXPECT_EQ(r.audit().rows.size(), 1u);
-  EXPECT_EQ(r.row("held").last_seq, 2u);
-}
-
-inline void audits(ConformanceFixture& r) {
-  EXPECT_TRUE(verify_audit_log(r.audit()).ok) << "an empty one";
-  r.append_audit_entry(entry("first"));
-  Batch born = r.create("j1", {.agent = "a", .idempotency_key = "k"});
-  born.audit = entry("fork", "j0");
-  r.must_commit(born);
-  r.must_commit(born);  // duplicate
-  Batch same_key = r.create("j2", {.agent = "a", .idempotency_key = "k"});
-  same_key.audit = entry("fork", "j0");
-  r.must_commit(same_key);
-  Batch expect_refused = r.append("j1", r.unleased(), 7);
-  expect_refused.audit = entry("never");
-  EXPECT_EQ(r.expect_refused(expect_refused), Code::sequence_conflict);
-  if (r.store().owned()) r.store_driver->restart();
-  Batch more = r.append("j1", r.unleased(), 2, "queued");
-  more.audit = entry("last", "j1");
-  r.must_commit(more);
-  const AuditLog log = r.audit();
-  std::string operations;
-  Hash prev;
-  for (const AuditRow& row : log.rows) {
-    const Value view = audit_view(row, prev);
-    prev = row.hash;
-    operations += std::string(view.text("act")) + " ";
-    EXPECT_EQ(view.text(field::by), "ada");
-  }
-  EXPECT_EQ(operations, "first fork last ") << "with what was written, and only then";
-  EXPECT_TRUE(verify_audit_log(log).ok);
-  for (std::uint64_t after = 0; after <= log.rows.size() + 1; ++after) {
-    const AuditLog tail = r.audit(after);
-    EXPECT_EQ(tail.head, log.head);
-    const std::size_t expected_rows =
-        log.rows.size() - std::min<std::size_t>(after, log.rows.size());
-    ASSERT_EQ(tail.rows.size(), expected_rows);
-    EXPECT_TRUE(expected_rows == 0 || tail.rows.front().seq == after + 1);
-  }
-}
-
 inline std::vector<Case> commit_cases() {
   return {
-      {"a redaction drops values of an ended job, once, and what nobody else names", redacts},
-      {"a redaction replaces the bytes that were read, all of them or none",
-       redacts_only_what_was_read},
-      {"an audit entry is written with its act, and only with it", audits},
-      {"a signed head stands beside its job until another replaces it", signed_heads},
-      {"a checkpoint is kept with its seq, and the log is read from there", checkpoints},
-      {"the first commit is loaded alone, however long the log is", first_commit_alone},
-      {"a new job is there whole, with its row as the log has it", creates},
-      {"a job born claimed is held by its maker", creates_claimed},
-      {"an idempotency key makes one job per agent", same_key_gives_the_same_job},
-      {"a job id is used once", job_id_is_used_once},
-      {"a create sent again answers repeated, with the lease while it stands", repeated_create},
-      {"an unknown job is not found", unknown_job},
-      {"every authority meets every state of the claim", authority_and_claim},
-      {"a stale attempt hears so before it hears of the sequence", stale_before_sequence},
-      {"a commit goes on where the log ends, or not at all", expected_seq},
-      {"the same bytes again are answered, not written", repeated_bytes},
-      {"the same bytes are answered after release and claim by another", repeated_after_release},
-      {"a release is refused while the inbox holds something", release_with_inbox},
-      {"a job that rests with its inbox gives some of it to a commit that nobody's claim covers",
-       rests_with_inbox},
-      {"a commit that has read the inbox is refused when something came after", reads_the_inbox},
-      {"the inbox keeps order and drops an id that waits already", inbox},
-      {"a commit takes only from its own job's inbox", inbox_of_another_job},
-      {"an effect is written once, the first stays", effects_once},
-      {"a late effect is kept whoever holds the job", late_effect},
-      {"a slot that was filled meanwhile refuses the decision", closed_slots},
+      {"a new job is stored completely, with all fields of its row", creates},
+      {"a job created with a lease is leased to its creator", creates_claimed},
+      {"an idempotency key creates at most one job per agent", same_key_gives_the_same_job},
+      {"a duplicate job id is refused", job_id_is_used_once},
+      {"a repeated create is reported as a duplicate, with its lease if still held",
+       repeated_create},
+      {"every call for an unknown job returns not_found", unknown_job},
+      {"every commit authority is checked against every state of the claim", authority_and_claim},
+      {"a stale attempt is reported before a sequence conflict", stale_before_sequence},
+      {"a commit that does not continue at the end of the log is refused", expected_seq},
+      {"a repeated commit is reported as a duplicate and not written", repeated_bytes},
+      {"a repeated commit is a duplicate also after a release and another claim",
+       repeated_after_release},
+      {"a release is refused while the inbox has entries", release_with_inbox},
+      {"an unleased commit can consume entries that a release left in the inbox",
+       release_keeps_inbox},
+      {"a commit that read the inbox is refused if a later entry exists", reads_the_inbox},
+      {"the inbox keeps its order and ignores a duplicate of a pending id", inbox},
+      {"a commit consumes only its own job's inbox entries", inbox_of_another_job},
+      {"an effect is stored once, and the first record is kept", effects_once},
+      {"a late result is stored whichever worker holds the lease", late_effect},
+      {"a commit is refused if an effect that it requires to be absent is stored", closed_slots},
       {"a ledger row is replaced and erased", ledger},
-      {"a value that stands apart is stored once for all jobs", blobs_are_shared},
-      {"a refused batch in a group leaves the others untouched", refused_in_a_group},
+      {"a blob is shared by all jobs that reference it", blobs_are_shared},
+      {"a refused batch does not affect the others of its group", refused_in_a_group},
       {"commits take effect in the order of the calls", in_order},
-      {"failpoints are hit where they are promised", failpoints},
-      {"a failpoint's error is unavailable before the commit, unknown after", failpoints_that_fail},
-      {"a batch undone by a failpoint leaves its group alone", failpoint_in_a_group},
+      {"each operation hits its failpoints in order", failpoints},
+      {"a failpoint error is unavailable before the commit, unknown_outcome after it",
+       failpoints_that_fail},
+      {"a batch rolled back by a failpoint does not affect its group", failpoint_in_a_group},
   };
 }
 

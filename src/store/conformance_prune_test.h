@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "log/field_names.h"
-#include "store/conformance_rig_test.h"
+#include "store/conformance_fixture_test.h"
 #include "store/rules.h"
 
 namespace ae::store::conformance {
@@ -46,7 +46,7 @@ inline Result<bool> prune(ConformanceFixture& r, const Pruning& pruning) {
         [&](auto answer) { r.store().prune(pruning, std::move(answer)); });
     if (!done || *done) return done;
   }
-  return fail(Code::unavailable, "it never comes to an end");
+  return fail(Code::unavailable, "pruning does not finish");
 }
 
 inline std::string pruned(ConformanceFixture& r, const Pruning& pruning) {
@@ -66,8 +66,8 @@ inline std::string ended_ids(ConformanceFixture& r, EndedFilter filter,
 }
 
 // A job with a row in every table.
-inline void everywhere(ConformanceFixture& r, const std::string& id,
-                       const std::string& last_status) {
+inline void fill_all_tables(ConformanceFixture& r, const std::string& id,
+                            const std::string& last_status) {
   NewJob job{.agent = "refund", .idempotency_key = "key of " + id, .labels = {{"who", id}}};
   Batch create = r.create_claimed(id, "A-" + id, std::move(job));
   create.sealed->blobs = {blob("the plan"), blob("a value of " + id)};
@@ -86,10 +86,10 @@ inline void everywhere(ConformanceFixture& r, const std::string& id,
 }
 
 inline void prunes_whole_jobs(ConformanceFixture& r) {
-  everywhere(r, "old", "completed");
-  everywhere(r, "waits", "waiting");
-  everywhere(r, "runs", "running");
-  everywhere(r, "other", "failed");
+  fill_all_tables(r, "old", "completed");
+  fill_all_tables(r, "waits", "waiting");
+  fill_all_tables(r, "runs", "running");
+  fill_all_tables(r, "other", "failed");
   const auto others = [&] {
     return show(r.load("waits")) + show(r.load("runs")) + show(r.load("other"));
   };
@@ -137,7 +137,7 @@ inline void prunes_only_what_was_read(ConformanceFixture& r) {
 // A job that was redacted or got another signed head after it was read no longer matches its
 // archived contents.
 inline void prunes_only_these_contents(ConformanceFixture& r) {
-  everywhere(r, "old", "completed");
+  fill_all_tables(r, "old", "completed");
   const auto content_hash = [&] {
     const auto loaded = r.load("old");
     std::vector<Hash> commits;
@@ -168,8 +168,8 @@ inline void prunes_only_these_contents(ConformanceFixture& r) {
 }
 
 inline void pruned_values(ConformanceFixture& r) {
-  everywhere(r, "old", "completed");
-  everywhere(r, "young", "completed");
+  fill_all_tables(r, "old", "completed");
+  fill_all_tables(r, "young", "completed");
   EXPECT_EQ(pruned(r, pruning_of(r, {"old"})), "gone");
   const auto values = [&](std::string_view job) {
     std::string text;
@@ -239,7 +239,7 @@ inline void finds_ended_jobs(ConformanceFixture& r) {
   EXPECT_EQ(ended_ids(r, {.before = hour(50), .after = *next, .limit = 2}, &next), "c d");
 }
 
-inline void prune_points(ConformanceFixture& r) {
+inline void prune_failpoints(ConformanceFixture& r) {
   ended_job(r, "j1", 1, 2);
   ended_job(r, "j2", 1, 2);
   FailpointRecorder failpoints;
@@ -283,15 +283,14 @@ inline void prunes_many(ConformanceFixture& r) {
 
 inline std::vector<Case> prune_cases() {
   return {
-      {"a pruning deletes a job whole, and touches no other", prunes_whole_jobs},
-      {"a pruning deletes the jobs that were read, all of them or none", prunes_only_what_was_read},
-      {"a pruning deletes what was archived, and nothing that came after",
-       prunes_only_these_contents},
-      {"a value goes with the last job that names it", pruned_values},
-      {"the id, key and number of a deleted job: two are free, one never", pruned_names_are_free},
-      {"a list goes on where a deleted job stood", lists_over_pruned_jobs},
-      {"ended jobs are found oldest first, by age and what they are", finds_ended_jobs},
-      {"a pruning that fails says whether it was done", prune_points},
+      {"pruning deletes a job completely and changes no other job", prunes_whole_jobs},
+      {"pruning deletes exactly the jobs that were read, all or none", prunes_only_what_was_read},
+      {"pruning is refused if a job has changed since it was archived", prunes_only_these_contents},
+      {"a blob is deleted with the last job that references it", pruned_values},
+      {"the id and key of a deleted job can be reused, its number cannot", pruned_names_are_free},
+      {"a list continues at the position of a deleted job", lists_over_pruned_jobs},
+      {"ended jobs are listed oldest first, by age, status, agent and labels", finds_ended_jobs},
+      {"a failed pruning reports whether it was applied", prune_failpoints},
   };
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "store/conformance_rig_test.h"
+#include "store/conformance_fixture_test.h"
 #include "store/faulty/faulty_store.h"
 #include "store/memory/memory_store.h"
 
@@ -48,7 +48,7 @@ class RandomHistory {
           s.put_inbox(JobId(j), {.id = id, .request = "{}"}, std::move(done));
         });
       case 4:
-        return beats();
+        return heartbeats();
       case 5:
         return reads();
       default:
@@ -198,7 +198,7 @@ class RandomHistory {
     });
   }
 
-  void beats() {
+  void heartbeats() {
     std::vector<std::pair<JobId, Fence>> held;
     for (int i = 0; i < 3; ++i) {
       const std::string id = job();

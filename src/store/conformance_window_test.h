@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "store/conformance_rig_test.h"
+#include "store/conformance_fixture_test.h"
 
 namespace ae::store::conformance {
 

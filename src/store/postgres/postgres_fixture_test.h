@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "store/conformance_rig_test.h"
+#include "store/conformance_fixture_test.h"
 #include "store/postgres/connection.h"
 #include "store/postgres/postgres_store.h"
 #include "store/postgres/schema.h"
