@@ -10,11 +10,11 @@
 namespace ae::api {
 namespace {
 
-// The path of a route, with `id` for {id}.
-Path path_of(const Route& route, std::string_view id) {
+// The path of a route, with `id` for {id} and `step` for {step}.
+Path path_of(const Route& route, std::string_view id, std::string_view step = "s") {
   Path path;
   for (const std::string_view segment : route.segments) {
-    path.emplace_back(segment == "{id}" ? id : segment);
+    path.emplace_back(segment == "{id}" ? id : segment == "{step}" ? step : segment);
   }
   return path;
 }
@@ -109,6 +109,8 @@ AE_TEST("openapi/each operation is served and rejects unknown query parameters")
   fixture.make(R"({"agent":"buys","input":{"n":250}})");
   const Value approval = fixture.get({"api", "approvals"}).body["approvals"].items()[0];
   const ApiResponse key = fixture.post({"api", "keys"}, R"({"role":"viewer"})");
+  const Value steps = fixture.get({"api", "jobs", job, "steps"}).body;
+  const std::string step(steps["steps"].items()[0].text("step_id"));
   const auto id_of = [&](const Route& route) -> std::string_view {
     if (route.path.starts_with("/api/agents")) return "echo";
     if (route.path.starts_with("/api/approvals")) return approval.text("id");
@@ -117,7 +119,7 @@ AE_TEST("openapi/each operation is served and rejects unknown query parameters")
   for (const Route& route : routes()) {
     ApiRequest request;
     request.method = route.method;
-    request.path = path_of(route, id_of(route));
+    request.path = path_of(route, id_of(route), step);
     const ApiResponse response = fixture.send(request);
     EXPECT_TRUE(response.status != 404 && response.status != 405)
         << route.operation << ": " << response.status << canonical(response.body);
