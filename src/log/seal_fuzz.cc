@@ -57,7 +57,7 @@ ae::Value chained_payload(const ae::Event& event) {
     }
     if (error) {
       members.emplace_back(
-          name, ae::Value::object({{field::code, shown[field::code]},
+          name, ae::Value::object({{ae::field::code, shown[ae::field::code]},
                                    {"message", committed(shown["message"], message_salt)}}));
     } else {
       members.emplace_back(name, value ? committed(shown, salt) : shown);
@@ -117,7 +117,7 @@ std::string with_head(std::string_view begin) {
   }
   std::string last;
   ae::put_text("progress", last);
-  ae::put_text(field::detail, last);
+  ae::put_text(ae::field::detail, last);
   ae::put_byte(ae::kNamedValue, last);
   last += std::string(ae::kSaltSize, 's');
   ae::put_text("1", last);

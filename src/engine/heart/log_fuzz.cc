@@ -46,8 +46,8 @@ struct SeedJob {
               ae::Value::array({}),
               ae::Value::array({1, "x", {}}),
               ae::Value::object({}),
-              ae::Value::object(
-                  {{field::error, ae::Value::object({{field::code, "x"}, {"message", "y"}})}})};
+              ae::Value::object({{ae::field::error,
+                                  ae::Value::object({{ae::field::code, "x"}, {"message", "y"}})}})};
     for (const engine::Step& step : job.state.steps) {
       values.emplace_back(step.id.text);
       if (step.call) {
