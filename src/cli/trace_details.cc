@@ -197,7 +197,7 @@ void TraceDetails::applied_items(const Value& node, const std::string& trunk) {
     const std::string_view world = item.text("world");
     applied += world == to_text(ExternalEffect::changed);
     unknown += world == to_text(ExternalEffect::unknown);
-    undone += world == "rolled_back";
+    undone += world == to_text(ExternalEffect::rolled_back);
   }
   if (kind.empty()) return;
   std::string text = counted(applied, "item") + " applied";

@@ -276,6 +276,22 @@ AE_TEST("cli/a trace names the effect of each class in one form") {
   }
 }
 
+AE_TEST("cli/a trace counts the applied, unknown and compensated items of a map") {
+  std::vector<Value> items;
+  for (const char* world : {"changed", "changed", "unknown", "rolled back"}) {
+    items.push_back(Value::object({{"item", std::uint64_t{items.size()}},
+                                   {"status", "done"},
+                                   {"world", world},
+                                   {"effect", Value::object({{"effect_class", "at_most_once"}})}}));
+  }
+  const Value node = Value::object(
+      {{"node_id", "n"}, {"status", "done"}, {"items", Value::array(std::move(items))}});
+  const std::string text = trace_text(Value::object({{"nodes", Value::array({node})}}), {});
+  EXPECT_NE(text.find("effect: at_most_once · 2 items applied, 1 unknown, 1 compensated\n"),
+            text.npos)
+      << text;
+}
+
 AE_TEST("cli/a trace shows the lines of an error below each other, without control characters") {
   const Value shown = object(R"({"id":"j","status":"failed",
     "error":{"code":"exit_3","message":"first\n\u001b[2Jsecond\r\n\n\tthird\n"},

@@ -5,6 +5,7 @@
 
 #include "log/decisions.h"
 #include "log/event_type.h"
+#include "log/park_until.h"
 
 namespace ae {
 namespace {
@@ -46,7 +47,6 @@ std::uint8_t schema_for(const DecisionRecorded& event) {
 #define AE_DECISION(Struct, kind, states, schema, ...) \
   if (is_decision<Struct>(event)) return schema;
 #include "log/define_records.h"
-#include "log/park_until.h"
   return 1;
 }
 
