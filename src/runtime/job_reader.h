@@ -70,7 +70,7 @@ class JobReader {
             result->emplace(std::unexpected(std::move(read).error()));
           }
         },
-        take(std::move(result), std::move(then)));
+        take(result, std::move(then)));
   }
   // As `read`, from the event `from_seq` on (Store::load). `work` opens what it needs.
   template <class T>
@@ -83,7 +83,7 @@ class JobReader {
                                          const async::Interrupt& interrupt) mutable {
           result->emplace(work(std::move(loaded), interrupt));
         },
-        take(std::move(result), std::move(then)));
+        take(result, std::move(then)));
   }
 
   // Without events, starting at the job's checkpoint: the cost does not grow with the log. All on
