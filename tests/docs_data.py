@@ -222,7 +222,9 @@ def check_vocabulary():
         reasons = set(re.findall(r"Code::(\w+)", head)) | set(re.findall(r'"(\w+)"', head))
         for name in re.findall(r"\bk[A-Z]\w+", head):
             reasons |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/confirm/confirm.h")))
-        codes.setdefault(re.search(r'"(\w+)"', until)[1], set()).update(reasons)
+        name = re.search(r"park_until::(k\w+)", until)[1]
+        ends = re.search(rf'{name} = "(\w+)"', source("src/log/park_until.h"))[1]
+        codes.setdefault(ends, set()).update(reasons)
     reasons = set().union(*codes.values()) | set(re.findall(r'paused_event\("(\w+)"\)', code))
     for name in re.findall(r"paused_event\((k\w+)\)", code):
         reasons |= set(re.findall(rf'{name} = "(\w+)"', source("src/engine/state/state.h")))

@@ -102,7 +102,12 @@ class McpServerFixture final : runtime::RuntimeObserver {
     request.on_notification = [sent](const Value& message) {
       sent->notifications.push_back(message);
     };
-    api->handle(std::move(request), [sent](ApiResponse answer) { sent->answer = answer; });
+    // As the HTTP server does: bodies that a reader thread makes are rendered there.
+    request.render = [](const Value& body) { return RenderedBody{canonical(body)}; };
+    api->handle(std::move(request), [sent](ApiResponse answer) {
+      if (answer.rendered) answer.body = parse_json(answer.rendered->bytes).value();
+      sent->answer = std::move(answer);
+    });
     for (int i = 0; i < 20; ++i) loop.run_ready();
     return sent;
   }

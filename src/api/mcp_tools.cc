@@ -285,6 +285,7 @@ void Mcp::start_job(const CallPtr& call, const Value& agent) {
   ApiRequest request = call->caller;
   request.mcp_headers.reset();
   request.on_notification = nullptr;
+  request.render = nullptr;  // the response is read here
   request.method = "POST";
   request.path = {"api", "jobs"};
   request.query.clear();
