@@ -212,14 +212,12 @@ std::vector<ProcessEntry> filter_tool_processes(const std::vector<ProcessEntry>&
   return tools;
 }
 
+void name_process() { ::prctl(PR_SET_NAME, kRuntimeName.data(), 0, 0, 0); }
+
 void adopt_orphans() {
   AE_CHECK(::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0);
-  // Other processes recognize an Aetheris process by the name of its main thread, whatever its file
-  // is called. A process that is not dumpable may not open its comm, but can name its own thread.
-  if (::gettid() == ::getpid()) {
-    ::prctl(PR_SET_NAME, kRuntimeName.data(), 0, 0, 0);
-    return;
-  }
+  // Renames the main thread, whichever thread this is: comm of a renamed program differs from its
+  // file name.
   const int name = ::open("/proc/self/comm", O_WRONLY | O_CLOEXEC);
   if (name < 0) return;
   static_cast<void>(!::write(name, kRuntimeName.data(), kRuntimeName.size()));
