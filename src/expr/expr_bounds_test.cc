@@ -324,9 +324,9 @@ Value cost_input() {
   });
 }
 
-std::vector<Cost> costs() {
-  std::vector<Cost> all = {
-      // Texts that are copied, compared or counted.
+// Texts that are copied, compared or counted.
+std::vector<Cost> text_costs() {
+  return {
       {"", "$i.text + $i.text", 2 * kCopied},
       {"", "$i.text * 2", 2 * kCopied},
       {"", "\"\\($i.text)\\($i.text)\"", 2 * kCopied},
@@ -379,7 +379,12 @@ std::vector<Cost> costs() {
       {"", "@html \"\\($i.text)\"", kScanned},
       {"", "@csv \"\\([$i.text])\"", kSearched},
       {"", "@tsv \"\\([$i.text])\"", kSearched},
-      // Containers that are walked or made.
+  };
+}
+
+// Containers that are walked or made.
+std::vector<Cost> container_costs() {
+  return {
       {"", "$i.numbers + $i.numbers", 2 * kCount},
       {"", "$i.numbers - []", kCount},
       {"", "$i.numbers - [-1, -2]", 2 * kCount},
@@ -448,12 +453,24 @@ std::vector<Cost> costs() {
       {"tojson", "$i.numbers | tojson", 2 * kCount},
       {"tostring", "$i.object | tostring", 2 * kCount},
   };
-  // Functions that examine one value only, whatever its size.
+}
+
+// Functions that examine one value only, whatever its size.
+std::vector<Cost> single_value_costs() {
+  std::vector<Cost> all;
   for (const std::string_view name :
        {"type",    "not",     "toarray", "floor",   "ceil",      "round",   "trunc",
         "abs",     "fabs",    "sqrt",    "ascii",   "empty",     "nulls",   "booleans",
         "numbers", "strings", "arrays",  "objects", "iterables", "scalars", "values"}) {
     all.push_back({name, "[9 | " + std::string(name) + "]", 3});
+  }
+  return all;
+}
+
+std::vector<Cost> costs() {
+  std::vector<Cost> all = text_costs();
+  for (const auto& more : {container_costs(), single_value_costs()}) {
+    all.insert(all.end(), more.begin(), more.end());
   }
   return all;
 }
