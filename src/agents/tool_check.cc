@@ -1,11 +1,12 @@
-// ToolCheck: tools of an agents file: one transport each, and the policy that the engine enforces.
+// ToolCheck: the tools of an agents file: the policy that the engine enforces. How they are called:
+// transport_check.h.
 #include <algorithm>
 #include <charconv>
 
 #include "agents/change_check.h"
 #include "agents/checks.h"
 #include "agents/condition_check.h"
-#include "agents/tool_text.h"
+#include "agents/transport_check.h"
 #include "base/ascii.h"
 #include "base/hash.h"
 #include "base/http_status.h"
@@ -20,26 +21,13 @@ namespace {
 using engine::EffectClass;
 using engine::OnInDoubt;
 
-constexpr std::uint64_t kOutputMax = 16u << 20;
-constexpr std::uint64_t kServerOutputMax = 4u << 20;  // the limit of an MCP message
-constexpr std::size_t kListEntriesMax =
-    1'000;  // entries of command, env, retry_on, definite_failures
-constexpr std::uint64_t kSandboxBytesMax = std::uint64_t{1} << 40;
-constexpr std::uint32_t kSandboxCountMax = 1'000'000;
 constexpr std::string_view kInDoubt[] = {"resend", "park", "fail", "probe"};  // of OnInDoubt
-constexpr Duration kHeartbeatMin = std::chrono::milliseconds(100);
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c | 0x20 : c);
-  return out;
-}
 
 class ToolCheck {
  public:
   ToolCheck(CheckContext& check, std::string_view name, const SourceNode& source_node,
             const ServerTool* server_tool = nullptr)
-      : check_(check), text_(check), source_node_(source_node), server_tool_(server_tool) {
+      : check_(check), source_node_(source_node), server_tool_(server_tool) {
     checked_.tool.name = name;
     checked_.tool.policy.name = name;
   }
@@ -52,7 +40,9 @@ class ToolCheck {
       }
       check_recorded();
       policy();
-      transport();
+      transport_ = check_transport(check_, source_node_, checked_.tool.policy, server_tool_);
+      checked_.tool.kind = transport_.kind;
+      checked_.tool.policy.local = transport_.local;
       retry();
       side_calls();
       const bool reads = effect_known_ && checked_.tool.policy.effect == EffectClass::read;
@@ -64,54 +54,7 @@ class ToolCheck {
     return std::move(checked_);
   }
 
-  // The connection to an MCP server; `source_node_` is the value of `mcp`.
-  Value connection() {
-    const bool program = source_node_->find("command") != nullptr;
-    if (!check_.mapping(source_node_, program ? Mapping::mcp_program : Mapping::mcp_address)) {
-      return {};
-    }
-    if (program) {
-      command(*source_node_.find("command"));
-    } else if (const auto target = check_.required(
-                   source_node_, "url",
-                   "set `command` (to start a server) or `url` (to connect to one)")) {
-      if (auto text = text_.resolved(*target, Secrets::refused)) {
-        text_.url(*target, *text);
-        put("url", *std::move(text));
-      }
-      std::vector<Member> members;
-      if (const auto list = source_node_.find("headers")) headers(*list, members);
-      for (Member& member : members) put(member.first, std::move(member.second));
-    }
-    Value whole = Value::object(std::move(definition_));
-    if (whole["headers"].is_object()) {
-      for (const auto& [name, text] : whole["headers"].members()) {
-        if (!is_protocol_header(lower(name))) continue;
-        check_.report(source_node_,
-                      "the header " + quote(name) + " is set by the protocol; remove it");
-      }
-    }
-    if (contains_expression(whole)) {
-      check_.report(source_node_,
-                    "server settings can read env. only, not the arguments of a call");
-    }
-    return whole;
-  }
-
  private:
-  static bool is_protocol_header(std::string_view name) {
-    return name.starts_with("mcp-") || name == "accept" || name == "content-type" ||
-           name == "last-event-id";
-  }
-
-  static bool contains_expression(const Value& value) {
-    if (value.is_string()) return has_expression(value.as_string());
-    if (value.is_array()) return std::ranges::any_of(value.items(), contains_expression);
-    return value.is_object() && std::ranges::any_of(value.members(), [](const Member& member) {
-             return contains_expression(member.second);
-           });
-  }
-
   // ---- time, random values and ids
 
   // Functions whose value is recorded without a call: settings of calls do not apply to them.
@@ -342,359 +285,15 @@ class ToolCheck {
     const std::string_view status = entry.starts_with("http_") ? entry.substr(5) : entry;
     if (status.size() != 3 || !std::ranges::all_of(status, is_digit)) return false;
     const int number = std::stoi(std::string(status));
-    if (std::ranges::find(definite_, number) != definite_.end()) return true;
+    if (std::ranges::find(transport_.definite, number) != transport_.definite.end()) return true;
     return is_no_effect_status(number);
-  }
-
-  // ---- transports
-
-  void transport() {
-    if (server_tool_) return check_server_tool();
-    std::vector<std::string_view> kinds;
-    const Shape& shape = shape_of(Mapping::own_tool);
-    for (const std::string_view kind : shape.kinds) {
-      if (source_node_->find(kind) != nullptr) kinds.push_back(kind);
-    }
-    if (kinds.empty()) {
-      check_.report(source_node_, "a tool needs one of http, command, native or mcp");
-      return;
-    }
-    if (kinds.size() > 1) {
-      check_.report(source_node_,
-                    "a tool can have only one of http, command, native and mcp; this one has " +
-                        std::string(kinds[0]) + " and " + std::string(kinds[1]));
-    }
-    checked_.tool.kind = kinds[0];
-    check_.misplaced(source_node_, shape, kinds[0], [](std::string_view key, const auto& owners) {
-      if (key == "heartbeat_timeout" || key == "local") return std::string();  // reported below
-      const std::string text = "`" + std::string(key) + "` is ";
-      return owners.size() > 1 ? text + "not for native tools"
-                               : text + "for " + std::string(owners[0]) + " tools only";
-    });
-    if (const auto failures = source_node_.find("definite_failures");
-        failures && kinds[0] == "http") {
-      definite_failures(*failures);
-    }
-    if (const auto http_spot = source_node_.find("http")) http(*http_spot);
-    if (const auto command_spot = source_node_.find("command")) command(*command_spot);
-    if (const auto native_spot = source_node_.find("native")) native(*native_spot);
-    check_output_shape();
-    heartbeat();
-    local();
-  }
-
-  // A program that sends nothing off the machine: once its process group has ended,
-  // it has no further effects.
-  void local() {
-    const auto source_node = source_node_.find("local");
-    if (!source_node) return;
-    if (checked_.tool.kind != "command") {
-      return check_.report(
-          *source_node,
-          "`local` is for command tools only: other calls can take effect after the "
-          "process has ended");
-    }
-    checked_.tool.policy.local = check_.boolean(*source_node).value_or(false);
-  }
-
-  void check_server_tool() {
-    checked_.tool.kind = "mcp";
-    put("server", server_tool_->server);
-    put("connection", server_tool_->connection);
-    put("tool", server_tool_->pinned["name"]);
-    put("digest", server_tool_->pinned["digest"]);
-    if (const auto most = source_node_.find("output_max")) {
-      if (const auto bytes = check_.size(*most, kServerOutputMax)) put("output_max", *bytes);
-    }
-  }
-
-  // The longest time without a progress report. Part of the transport: not in the plan.
-  void heartbeat() {
-    const auto source_node = source_node_.find("heartbeat_timeout");
-    if (!source_node) return;
-    if (checked_.tool.kind == "http") {
-      return check_.report(
-          *source_node,
-          "`heartbeat_timeout` is for command and native tools; for http tools use "
-          "`timeout`");
-    }
-    const auto heartbeat = check_.duration(*source_node, kHeartbeatMin);
-    if (!heartbeat) return;
-    const Duration timeout = checked_.tool.policy.timeout;
-    if (*heartbeat >= timeout) {
-      return check_.report(*source_node,
-                           "must be shorter than `timeout` (" + to_text(timeout) + ")");
-    }
-    put("heartbeat_timeout", to_text(*heartbeat));
-  }
-
-  void put(std::string_view key, Value value) { definition_.emplace_back(key, std::move(value)); }
-
-  void check_output_shape() {
-    if (const auto result = source_node_.find(field::result)) {
-      if (const auto word = check_.word(*result, Words::result); word == "full") {
-        put(field::result, "full");
-      }
-    }
-    bool json = checked_.tool.kind == "http";
-    if (const auto output = source_node_.find("output")) {
-      if (const auto word = check_.word(*output, Words::output); word == "json") {
-        put("output", "json");
-        json = true;
-      }
-    }
-    if (const auto numbers = source_node_.find("numbers");
-        numbers && checked_.tool.kind != "native") {
-      if (const auto word = check_.word(*numbers, Words::numbers)) put("numbers", *word);
-      if (!json) check_.report(*numbers, "`numbers` needs `output: json`");
-    }
-    if (const auto most = source_node_.find("output_max"); most && checked_.tool.kind != "native") {
-      if (const auto bytes = check_.size(*most, kOutputMax)) put("output_max", *bytes);
-    }
-  }
-
-  void definite_failures(const SourceNode& source_node) {
-    if (!check_.list(source_node) || !is_within_limit(source_node)) return;
-    std::vector<Value> statuses;
-    for (std::size_t i = 0; i < source_node->items.size(); ++i) {
-      const SourceNode item = source_node.item(i);
-      const Value& number = item->scalar;
-      if (!number.is_integer() || number.as_int() < 300 || number.as_int() > 599) {
-        check_.report(item, "must be an HTTP status from 300 to 599");
-        continue;
-      }
-      definite_.push_back(static_cast<int>(number.as_int()));
-      statuses.push_back(number);
-    }
-    put("definite_failures", Value::array(std::move(statuses)));
-  }
-
-  void http(const SourceNode& source_node) {
-    if (!check_.mapping(source_node, Mapping::http)) return;
-    std::vector<Member> members;
-    const Names methods = words_of(Words::http_method);
-    if (const auto method =
-            check_.required(source_node, "method", "one of " + join_names(methods))) {
-      if (const auto word = check_.word(*method, methods)) {
-        members.emplace_back("method", *word);
-      }
-    }
-    if (const auto body = source_node.find("body")) this->body(*body, members);
-    if (const auto target = check_.required(source_node, "url", "http://… or https://…")) {
-      if (auto text = text_.resolved(*target, Secrets::refused)) {
-        text_.url(*target, *text);
-        members.emplace_back("url", *std::move(text));
-      }
-    }
-    if (const auto list = source_node.find("headers")) headers(*list, members);
-    for (Member& member : members) put(member.first, std::move(member.second));
-  }
-
-  void body(const SourceNode& source_node, std::vector<Member>& members) {
-    const std::string method = members.empty() ? "" : members[0].second.as_string();
-    if (method == "GET" || method == "HEAD") {
-      check_.report(source_node, method + " requests cannot have a body");
-    }
-    if (auto value = text_.resolved_value(source_node))
-      members.emplace_back("body", *std::move(value));
-  }
-
-  void headers(const SourceNode& source_node, std::vector<Member>& members) {
-    if (!check_.any_mapping(source_node)) return;
-    if (source_node->items.size() > kHeadersMax) {
-      check_.report(source_node, "at most 64 headers");
-      return;
-    }
-    std::vector<Member> headers;
-    std::vector<std::string> names;
-    for (std::size_t i = 0; i < source_node->items.size(); ++i) {
-      const SourceTree::Key& key = source_node->keys[i];
-      const SourceNode value{&source_node->items[i], source_node.path_of(key.text)};
-      const std::string name = lower(key.text);
-      if (!is_header_name(key.text)) {
-        check_.report_at(key.at, value.path, quote(key.text) + " is not a valid header name");
-      } else if (is_reserved_header(name)) {
-        check_.report_at(key.at, value.path,
-                         "the header " + quote(key.text) + " is set by the runtime; remove it");
-      } else if (std::ranges::find(names, name) != names.end()) {
-        check_.report_at(key.at, value.path, "duplicate header " + quote(key.text));
-      }
-      names.push_back(name);
-      auto text = text_.resolved(value, Secrets::replaced);
-      if (!text) continue;
-      if (text->find_first_of(std::string_view("\r\n\0", 3)) != text->npos) {
-        check_.report(value, "a header value cannot contain a line break or NUL");
-      }
-      headers.emplace_back(key.text, *std::move(text));
-    }
-    members.emplace_back("headers", as_object(std::move(headers)));
-  }
-
-  static bool is_reserved_header(std::string_view name) {
-    constexpr std::string_view kOurs[] = {"host",       "content-length",  "transfer-encoding",
-                                          "connection", "idempotency-key", "te",
-                                          "trailer",    "expect",          "keep-alive",
-                                          "upgrade",    "accept-encoding", "proxy-authorization"};
-    return name.starts_with("x-aetheris-") || std::ranges::find(kOurs, name) != std::end(kOurs);
-  }
-
-  // Duplicates are already reported; a Value cannot hold them.
-  static Value as_object(std::vector<Member> members) {
-    std::ranges::stable_sort(members, {}, &Member::first);
-    const auto twins = std::ranges::unique(members, {}, &Member::first);
-    members.erase(twins.begin(), twins.end());
-    return Value::object(std::move(members));
-  }
-
-  void command(const SourceNode& source_node) {
-    if (check_.list(source_node) && is_within_limit(source_node)) argv(source_node);
-    if (const auto env = source_node_.find("env")) environment(*env);
-    if (const auto allow = source_node_.find("env_allow")) env_allow(*allow);
-    if (const auto box = source_node_.find("sandbox")) sandbox(*box);
-    if (const auto cwd = source_node_.find("cwd")) {
-      if (auto text = text_.literal(*cwd)) {
-        if (text->empty()) check_.report(*cwd, "must be a folder path");
-        put("cwd", *std::move(text));
-      }
-    }
-  }
-
-  // ---- sandbox
-
-  void sandbox(const SourceNode& source_node) {
-    if (source_node->is_string()) {
-      if (const auto word = check_.word(source_node, Words::sandbox)) put("sandbox", *word);
-      return;
-    }
-    if (!check_.mapping(source_node, Mapping::sandbox_limits)) {
-      return;
-    }
-    std::vector<Member> members;
-    for (const std::string_view key : {"read", "write"}) {
-      const auto list = source_node.find(key);
-      if (!list || !check_.list(*list) || !is_within_limit(*list)) continue;
-      std::vector<Value> paths;
-      for (std::size_t i = 0; i < (*list)->items.size(); ++i) {
-        const SourceNode item = list->item(i);
-        auto text = text_.literal(item);
-        if (!text) continue;
-        if (text->empty() || text->find('\0') != text->npos) check_.report(item, "must be a path");
-        paths.emplace_back(*std::move(text));
-      }
-      members.emplace_back(key, Value::array(std::move(paths)));
-    }
-    if (const auto network = source_node.find("network")) {
-      if (const auto word = check_.word(*network, Words::network); word == "none") {
-        members.emplace_back("network", *word);
-      }
-    }
-    for (const std::string_view key : {"memory", "file_size"}) {
-      const auto most = source_node.find(key);
-      if (!most) continue;
-      if (const auto bytes = check_.size(*most, kSandboxBytesMax))
-        members.emplace_back(key, *bytes);
-    }
-    for (const std::string_view key : {"processes", "open_files"}) {
-      const auto most = source_node.find(key);
-      if (!most) continue;
-      if (const auto count = check_.count(*most, kSandboxCountMax))
-        members.emplace_back(key, std::uint64_t{*count});
-    }
-    if (const auto cpu = source_node.find("cpu")) {
-      if (const auto span = check_.duration(*cpu, std::chrono::seconds(1))) {
-        members.emplace_back("cpu", to_text(*span));
-      }
-    }
-    put("sandbox", Value::object(std::move(members)));
-  }
-
-  void argv(const SourceNode& source_node) {
-    if (source_node->items.empty()) {
-      check_.report(source_node, "a command needs a program, such as [\"date\", \"-u\"]");
-      return;
-    }
-    std::vector<Value> words;
-    bool takes_options = true;
-    for (std::size_t i = 0; i < source_node->items.size(); ++i) {
-      const SourceNode item = source_node.item(i);
-      auto text = text_.resolved(item, Secrets::refused);
-      if (!text) continue;
-      if (i == 0 && (text->empty() || has_expression(*text))) {
-        check_.report(item, "the program must be literal and not empty");
-      }
-      if (text->find('\0') != text->npos)
-        check_.report(item, "a command argument cannot contain NUL");
-      // Arguments after `-c` are for the shell's script, those after `--` are not options.
-      takes_options = takes_options && *text != "--" && *text != "-c";
-      if (i > 0 && takes_options && text->starts_with("${")) {
-        check_.add_note(
-            item.path,
-            "a value that starts with - can be read as an option; put \"--\" before it if the "
-            "program supports that");
-      }
-      words.emplace_back(*std::move(text));
-    }
-    put("command", Value::array(std::move(words)));
-  }
-
-  void environment(const SourceNode& source_node) {
-    if (!check_.any_mapping(source_node) || !is_within_limit(source_node)) return;
-    std::vector<Member> members;
-    for (std::size_t i = 0; i < source_node->items.size(); ++i) {
-      const SourceTree::Key& key = source_node->keys[i];
-      const SourceNode value{&source_node->items[i], source_node.path_of(key.text)};
-      env_key(key.text, key.at, value.path);
-      if (auto text = text_.resolved(value, Secrets::replaced)) {
-        if (text->find('\0') != text->npos)
-          check_.report(value, "an environment variable cannot contain NUL");
-        members.emplace_back(key.text, *std::move(text));
-      }
-    }
-    put("env", as_object(std::move(members)));
-  }
-
-  void env_allow(const SourceNode& source_node) {
-    if (!check_.list(source_node) || !is_within_limit(source_node)) return;
-    std::vector<Value> names;
-    for (std::size_t i = 0; i < source_node->items.size(); ++i) {
-      const SourceNode item = source_node.item(i);
-      if (auto text = check_.text(item)) {
-        env_key(*text, item.at(), item.path);
-        names.emplace_back(*std::move(text));
-      }
-    }
-    put("env_allow", Value::array(std::move(names)));
-  }
-
-  void env_key(std::string_view name, SourceLocation at, const std::string& path) {
-    if (!is_env_name(name)) {
-      check_.report_at(at, path, quote(name) + " is not a valid environment variable name");
-    } else if (name.starts_with("AETHERIS_")) {
-      check_.report_at(at, path, "AETHERIS_… variables are set by the runtime; remove it");
-    }
-  }
-
-  void native(const SourceNode& source_node) {
-    const auto name = check_.text(source_node);
-    if (!name) return;
-    const auto& known = check_.source().native;
-    if (known && !known(*name) && checked_.tool.policy.makes_call()) {
-      check_.report(source_node, "unknown native function " + quote(*name));
-    }
-    put("function", *name);
-  }
-
-  bool is_within_limit(const SourceNode& source_node) {
-    if (source_node->items.size() <= kListEntriesMax) return true;
-    check_.report(source_node, "at most 1,000 entries");
-    return false;
   }
 
   // ---- the recorded policy
 
   void finish() {
     engine::ToolPolicy& policy = checked_.tool.policy;
-    checked_.tool.definition = Value::object(std::move(definition_));
+    checked_.tool.definition = Value::object(std::move(transport_.definition));
     std::vector<Member> members = {
         {"effect", engine::to_text(policy.effect)},
         {"on_in_doubt", kInDoubt[static_cast<std::size_t>(policy.on_in_doubt)]},
@@ -756,14 +355,13 @@ class ToolCheck {
   }
 
   CheckContext& check_;
-  ToolText text_;
   const SourceNode& source_node_;
   const ServerTool* server_tool_;
   CheckedTool checked_;
-  std::vector<Member> definition_, approval_, probe_, compensate_;
+  CheckedTransport transport_;
+  std::vector<Member> approval_, probe_, compensate_;
   std::vector<Value> capabilities_;
   CheckedChanges changes_;
-  std::vector<int> definite_;
   bool effect_known_ = true;
   engine::RetryPolicy version_retry_;  // the part that the version covers
 };
@@ -773,10 +371,6 @@ class ToolCheck {
 CheckedTool check_tool(CheckContext& check, std::string_view name, const SourceNode& source_node,
                        const ServerTool* server_tool) {
   return ToolCheck(check, name, source_node, server_tool).run();
-}
-
-Value check_connection(CheckContext& check, const SourceNode& source_node) {
-  return ToolCheck(check, {}, source_node).connection();
 }
 
 void check_side_calls(CheckContext& check, CheckedTools& tools) {
