@@ -4,7 +4,10 @@
 #include <set>
 
 #include "engine/fork/fork.h"
+#include "engine/heart/dice_test.h"
 #include "engine/heart/random_plan_test.h"
+#include "engine/heart/random_walk_test.h"
+#include "engine/heart/random_world_test.h"
 #include "engine/loop/loop_fixture_test.h"
 #include "inspect/conversation.h"
 #include "inspect/event_page.h"

@@ -6,8 +6,11 @@
 #include <string>
 
 #include "engine/fork/fork_fixture_test.h"
+#include "engine/heart/dice_test.h"
 #include "engine/heart/job_fixture_test.h"
 #include "engine/heart/random_plan_test.h"
+#include "engine/heart/random_walk_test.h"
+#include "engine/heart/random_world_test.h"
 #include "testing/test.h"
 
 namespace ae::engine::testing {

@@ -11,6 +11,30 @@
 
 namespace ae::engine {
 
+bool Decider::is_full() const {
+  const std::size_t events = decision_.events.size();
+  return events >= limits_.events_max || (events > 0 && work_ >= limits_.work_max);
+}
+
+bool Decider::has_room(bool replaces) {
+  if (open_ - (replaces ? 1 : 0) < limits_.parallel_max) return true;
+  limit_reached_ = true;
+  return false;
+}
+
+void Decider::decide_again_at(Instant at) {
+  if (!decision_.decide_again_at || at < *decision_.decide_again_at) decision_.decide_again_at = at;
+}
+
+void Decider::revisit_at(Instant at) {
+  if (!revisit_at_ || at < *revisit_at_) revisit_at_ = at;
+  decide_again_at(at);
+}
+
+std::uint32_t Decider::lost_claims_max() const {
+  return s_.plan->max_attempts ? s_.plan->max_attempts : limits_.lost_claims_max;
+}
+
 void Decider::decide_step(std::uint32_t index) {
   const Step& step = s_.steps[index];
   if (step.role == Role::probe) return decide_probe(step);

@@ -1,8 +1,11 @@
 // Re-plans: a job continues under another plan, with everything that both have in common.
 #include <set>
 
+#include "engine/heart/dice_test.h"
 #include "engine/heart/job_fixture_test.h"
 #include "engine/heart/random_plan_test.h"
+#include "engine/heart/random_walk_test.h"
+#include "engine/heart/random_world_test.h"
 #include "engine/replan/replan.h"
 #include "engine/state/checkpoint.h"
 #include "inspect/trace.h"

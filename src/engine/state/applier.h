@@ -6,6 +6,8 @@
 // a model made) and apply_replan.cc (re-plans).
 //
 // Only `apply` uses it. Threads: short-lived, one owner.
+//
+// Long: one overload for each type of event and of decision, and the steps that they share.
 #pragma once
 
 #include <map>
@@ -16,47 +18,12 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/state/event_values.h"
 #include "engine/state/state.h"
 #include "log/decisions.h"
 #include "log/event.h"
-#include "log/field_names.h"
 
 namespace ae::engine {
-
-inline std::unexpected<Error> corrupt(const State& state, EventType type, std::string_view why) {
-  return fail(Code::log_corrupt, "event " + std::to_string(state.seq + 1) + " (" +
-                                     std::string(event_name(type)) + "): " + std::string(why));
-}
-
-inline Failure failure_of(const RecordedError& error) {
-  const Value& message = error.message.value;
-  return {error.code, message.is_string() ? message.as_string() : std::string()};
-}
-
-inline Failure failure_of(const RefusedCall& refused) {
-  return {refused.code, or_empty(refused.message)};
-}
-
-inline Failure failure_of(const Value& error) {
-  return {std::string(error.text(field::code)), std::string(error.text("message"))};
-}
-
-inline Instant instant_of(const Value& payload, std::string_view key) {
-  auto instant = instant_from_text(payload.text(key));
-  return instant ? *instant : Instant{};
-}
-
-inline std::optional<Instant> maybe_instant(const Value& payload, std::string_view key) {
-  if (!payload.find(key)) return std::nullopt;
-  return instant_of(payload, key);
-}
-
-inline std::optional<std::int64_t> maybe_int(const Value& payload, std::string_view key) {
-  const Value& value = payload[key];
-  return value.is_integer() ? std::optional(value.as_int()) : std::nullopt;
-}
-
-ResultType result_type_of(std::string_view text);  // none: unknown text
 
 class Applier {
  public:
@@ -214,6 +181,9 @@ class Applier {
   Status question_opened(Step& step, std::string_view key, Wait& wait);
   Status question_closed(Step& step, std::string_view outcome, const Value& payload);
   Status request_closed(Step& step, std::string_view outcome);
+  Status check_may_start(const Step* step) const;
+  Status check_may_repeat(const ToolInvocationStarted& event, const Step& step) const;
+  Status declare_call(const ToolInvocationStarted& event, Step& step);
   Status check_approval(const ToolInvocationStarted& event, Step& step);
   std::optional<BufferedMessage> take_buffered(const std::string& key, const Wait& wait,
                                                const std::string& signal_id);

@@ -9,7 +9,6 @@
 
 #include "base/bytes.h"
 #include "engine/heart/job_fixture_test.h"
-#include "engine/heart/random_plan_test.h"
 #include "inspect/verify.h"
 #include "inspect/view.h"
 #include "testing/test.h"
