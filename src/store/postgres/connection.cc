@@ -11,7 +11,6 @@
 #include "base/error.h"
 
 namespace ae::store::postgres {
-
 namespace {
 
 constexpr int kBinary = 1;

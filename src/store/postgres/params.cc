@@ -3,7 +3,6 @@
 #include <utility>
 
 namespace ae::store::postgres {
-
 namespace {
 
 void append_u32(std::string& to, std::uint32_t value) {

@@ -12,7 +12,6 @@
 #include "store/sqlite/tables.h"
 
 namespace ae::store::sqlite {
-
 namespace {
 
 SqlError corrupt_commit_chain() {

@@ -17,7 +17,6 @@
 #include "store/sqlite/tables.h"
 
 namespace ae::store::sqlite {
-
 namespace {
 
 std::vector<Hash> hashes_in(std::string_view list) {

@@ -6,7 +6,6 @@
 #include "store/sqlite/tables.h"
 
 namespace ae::store::sqlite {
-
 namespace {
 
 struct StatementSpec {

@@ -12,7 +12,6 @@
 #include "store/sqlite/schema.h"
 
 namespace ae::store::sqlite {
-
 namespace {
 
 constexpr std::size_t kStoredBlobsMax = 4096;
