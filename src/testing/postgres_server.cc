@@ -24,7 +24,6 @@
 #include "base/error.h"
 
 namespace ae::testing {
-
 namespace {
 
 std::string bin_folder() {
