@@ -229,7 +229,7 @@ struct Child {
   ReportCallback on_report;
   std::shared_ptr<PendingReport> pending_report = std::make_shared<PendingReport>();
   Duration heartbeat{};
-  Duration last_heard_at{};  // monotonic: the last report or start
+  Duration last_report_at{};  // monotonic: the last report or start
   OutputCapture stdout_capture{0};
   OutputTail stderr_tail;
   async::Done<ProcessGroup> ready;
@@ -401,7 +401,7 @@ void Processes::Listener::go(Id id) {
   Child& child = found->second;
   if (!child.ended || child.kill_reason != KillReason::no) return;
   child.started_at = boot_now();
-  child.last_heard_at = monotonic_now();
+  child.last_report_at = monotonic_now();
   child.supervisor_deadline = child.started_at + child.time_max + kSupervisorTimeout;
   const char byte = static_cast<char>(Command::go);
   // If this fails, the supervisor is gone and has started nothing.
@@ -527,7 +527,7 @@ void Processes::Listener::read_available(Fd& fd, Sink& sink) {
 
 void Processes::Listener::read_reports(Child& child) {
   read_available(child.reports, child.lines);
-  child.last_heard_at = monotonic_now();
+  child.last_report_at = monotonic_now();
   deliver_report(child);
 }
 
@@ -554,7 +554,7 @@ void Processes::Listener::deliver_report(Child& child) {
 bool Processes::Listener::has_missed_heartbeat(Child& child) {
   if (child.heartbeat.count() == 0 || !child.go_sent || !child.ended ||
       child.kill_reason != KillReason::no ||
-      monotonic_now() - child.last_heard_at < child.heartbeat) {
+      monotonic_now() - child.last_report_at < child.heartbeat) {
     return false;
   }
   pollfd poll_fd{child.reports.get(), POLLIN, 0};
@@ -574,7 +574,7 @@ int Processes::Listener::poll_timeout_ms() const {
     if (child.heartbeat.count() == 0 || !child.go_sent || child.kill_reason != KillReason::no)
       continue;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-        child.last_heard_at + child.heartbeat - monotonic_now());
+        child.last_report_at + child.heartbeat - monotonic_now());
     wait = std::clamp<std::int64_t>(left.count(), 0, wait);
   }
   return static_cast<int>(wait);
