@@ -35,6 +35,9 @@ struct Rule {
   std::string_view name;
   void (*check)(const JobEvidence&, Checker&);
 };
+std::span<const Rule> log_rules();
+std::span<const Rule> effect_rules();
+std::span<const Rule> request_rules();
 std::span<const Rule> user_rules();
 std::span<const Rule> side_rules();
 std::span<const Rule> model_rules();

@@ -13,80 +13,6 @@ namespace ae::sim {
 
 using namespace std::chrono_literals;
 
-const ToolKind* tool_kind(std::string_view name) {
-  for (const ToolKind& kind : kTools) {
-    if (kind.name == name) return &kind;
-  }
-  return nullptr;
-}
-
-bool needs_approval(const ToolKind& kind, const Value& args) {
-  return kind.approval == "required" || (!kind.approval.empty() && args["i"] != Value(0));
-}
-
-Value question() {
-  const Value number =
-      Value::object({{"default", 3}, {"maximum", 9}, {"minimum", 1}, {"type", "integer"}});
-  return Value::object({{"message", "How many?"},
-                        {"mode", "form"},
-                        {"schema", Value::object({{"properties", Value::object({{"n", number}})},
-                                                  {"required", Value::array({"n"})},
-                                                  {"type", "object"}})}});
-}
-
-Value tool_policy(const ToolKind& kind) {
-  static constexpr std::string_view kEffects[] = {"read", "idempotent", "at_most_once"};
-  std::vector<Value> retry_on{"connect"};
-  if (kind.effect_class != EffectClass::at_most_once) {
-    retry_on.emplace_back("timeout");
-    retry_on.emplace_back("5xx");
-  }
-  if (!kind.provider.empty()) retry_on.emplace_back("429");
-  std::vector<Member> policy{
-      {"dedupe_window", kind.dedupe_window},
-      {"effect", kEffects[static_cast<int>(kind.effect_class)]},
-      {"grace", to_text(kToolGrace)},
-      {"on_in_doubt", kind.in_doubt},
-      {"retry", Value::object({{"initial_backoff", "200ms"},
-                               {field::max_attempts, 3},
-                               {"max_backoff", "8s"},
-                               {"multiplier", 6},
-                               {"retry_on", Value::array(std::move(retry_on))}})},
-      {"timeout", to_text(kToolTimeout)},
-      {field::version, kToolVersion}};
-  if (!kind.probe.empty()) {
-    policy.emplace_back("probe",
-                        Value::object({{"args", Value::object({{"key", "${ .call.key }"}})},
-                                       {"happened", "${ .result.found }"},
-                                       {"tool", kind.probe}}));
-  }
-  if (!kind.undo.empty()) {
-    // A result that broke a rule has no `tool`: then a user undoes it.
-    policy.emplace_back(
-        field::compensate,
-        Value::object({{"args", Value::object({{"fate", "${ .args.undo_fate }"},
-                                               {field::of, "${ .call.key }"},
-                                               {"was", "${ .result.tool | ascii_upcase }"}})},
-                       {"tool", kind.undo}}));
-  }
-  if (!kind.provider.empty()) policy.emplace_back("provider", kind.provider);
-  if (!kind.changes.empty()) {
-    policy.emplace_back("changes",
-                        Value::array({Value::object({{"id", "${ .args.thing }"},
-                                                     {"op", "update"},
-                                                     {"type", "thing"},
-                                                     {field::version, "${ .result.version }"}})}));
-  }
-  if (kind.verified()) {
-    policy.emplace_back("verify", Value::object({{field::by, "file"}, {"mode", kind.changes}}));
-  }
-  if (!kind.approval.empty()) policy.emplace_back("approval", kind.approval);
-  if (!kind.approval_expires.empty()) {
-    policy.emplace_back("approval_expires", kind.approval_expires);
-  }
-  return Value::object(std::move(policy));
-}
-
 struct ExternalWorld::PendingCall {
   const ToolKind* kind = nullptr;
   tools::Call call;
@@ -164,7 +90,7 @@ class SimVerifier final : public tools::Verifier {
   void check(Value change, async::Done<CheckResult> done) override {
     const Duration before = external_world_.host_.random.between(1ms, 20ms);
     process_->after(before, [this, change = std::move(change), done = std::move(done)]() mutable {
-      if (!external_world_.host_.at_boundary(*process_, "verifier.looks")) return;
+      if (!external_world_.host_.at_boundary(*process_, "verifier.check")) return;
       CheckResult result = external_world_.check_resource(change);
       process_->after(external_world_.host_.random.between(1ms, 20ms),
                       [this, result = std::move(result), done = std::move(done)]() mutable {
@@ -191,7 +117,7 @@ CheckResult ExternalWorld::check_resource(const Value& change) {
   const std::string expected(change.text(field::version));
   const JobId job(id.substr(0, id.find('/')));
   Resource& resource = resources_[id];
-  if (has_touching_verifiers_) resource.version++;
+  if (has_mutating_verifiers_) resource.version++;
   VerifierCheck check{.job = job,
                       .resource = id,
                       .expected = expected,
@@ -426,7 +352,7 @@ void ExternalWorld::send(std::shared_ptr<PendingCall> call_in_flight) {
                                    .error_code = "not_sent",
                                    .error_message = "its time had passed"});
   }
-  if (!host_.at_boundary(*call_in_flight->process, "tool.leaves")) return;
+  if (!host_.at_boundary(*call_in_flight->process, "tool.send")) return;
   check_send(*call_in_flight);
   call_in_flight->sent = true;
   KeyRecord& record = journal_[call.key.text];
@@ -640,7 +566,7 @@ Value ExternalWorld::answer_of_model(const Value& request) {
 
 // The answer of a probe about the call that it names.
 Value ExternalWorld::probe_answer(const Value& args) const {
-  const KeyRecord* requested = has_lying_probes_ ? nullptr : find(std::string(args.text("key")));
+  const KeyRecord* requested = has_false_probes_ ? nullptr : find(std::string(args.text("key")));
   return Value::object(
       {{"found", requested && requested->effects > 0 ? requested->result : Value()},
        {"tool", "seek"}});
@@ -669,7 +595,7 @@ void ExternalWorld::stream_deltas(const std::shared_ptr<PendingCall>& call_in_fl
                        if (call_in_flight->process->dead || call_in_flight->is_answered ||
                            !call_in_flight->call.on_text_delta)
                          return;
-                       if (!host_.at_boundary(*call_in_flight->process, "model.says"))
+                       if (!host_.at_boundary(*call_in_flight->process, "model.delta"))
                          return host_.report.mark("death.while_streaming");
                        call_in_flight->process->post([this, call_in_flight, at, delta] {
                          if (call_in_flight->is_answered) return;

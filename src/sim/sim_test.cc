@@ -4,6 +4,7 @@
 // `./dev sim` runs the share of CI; see docs/simulation.md.
 #include "json/json.h"
 #include "sim/check.h"
+#include "sim/small_jobs.h"
 #include "sim/storm.h"
 #include "sim/sweep.h"
 #include "testing/test.h"

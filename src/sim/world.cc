@@ -59,11 +59,11 @@ SimWorld::SimWorld(const WorldOptions& options)
   observer_.set_false_approvals(options_.canary == Canary::false_approval);
   observer_.set_ignoring_limits(options_.canary == Canary::unlimited_queue);
   observer_.set_double_messages(options_.canary == Canary::double_message);
-  external_world_.set_lying_probes(options_.canary == Canary::false_probe);
+  external_world_.set_false_probes(options_.canary == Canary::false_probe);
   external_world_.set_duplicate_model_requests(options_.canary == Canary::double_model_request);
   external_world_.set_always_matching_verifiers(options_.canary ==
                                                 Canary::always_matching_verifier);
-  external_world_.set_touching_verifiers(options_.canary == Canary::mutating_verifier);
+  external_world_.set_mutating_verifiers(options_.canary == Canary::mutating_verifier);
   for (std::size_t i : options_.capable) workers_[i].capable = true;
   if (options_.canary == Canary::unclaimed_job) observer_.set_withheld_job(JobId("job-0"));
   if (options_.sqlite) {

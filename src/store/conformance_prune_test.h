@@ -1,89 +1,19 @@
-// Conformance: ended jobs are listed and deleted completely, and nothing else is.
+// Conformance: ended jobs are deleted completely, and nothing else is.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
-#include "log/field_names.h"
-#include "store/conformance_fixture_test.h"
+#include "store/conformance_prune_fixture_test.h"
+#include "store/failpoint_recorder_test.h"
 #include "store/rules.h"
 
 namespace ae::store::conformance {
-
-inline Instant hour(int n) { return testing::TestLoop::kStart + std::chrono::hours(n); }
-
-// A job created in one hour and ended in another.
-inline void ended_job(ConformanceFixture& r, const std::string& id, int created_hour,
-                      int ended_hour, const std::string& status = "completed", NewJob job = {}) {
-  Batch create = r.create(id, std::move(job));
-  create.sealed->created_at = hour(created_hour);
-  r.must_commit(create);
-  Batch end = r.append(id, r.unleased(), 2, status);
-  end.sealed->created_at = hour(ended_hour);
-  r.must_commit(end);
-}
-
-inline Pruning pruning_of(ConformanceFixture& r, const std::vector<std::string>& jobs) {
-  Pruning pruning;
-  for (const std::string& job : jobs) {
-    const JobRow row = r.row(job);
-    pruning.jobs.push_back(
-        {.job = JobId(job), .last_seq = row.last_seq, .head = row.head, .content_hash = {}});
-  }
-  pruning.audit = {.at = r.loop.now(),
-                   .by = "me",
-                   .act = "prune",
-                   .job = {},
-                   .detail = Value::object({{"jobs", std::uint64_t{jobs.size()}}})};
-  return pruning;
-}
-
-inline Result<bool> prune(ConformanceFixture& r, const Pruning& pruning) {
-  for (int tries = 0; tries < 1000; ++tries) {
-    auto done = r.loop.await<Result<bool>>(
-        [&](auto answer) { r.store().prune(pruning, std::move(answer)); });
-    if (!done || *done) return done;
-  }
-  return fail(Code::unavailable, "pruning does not finish");
-}
-
-inline std::string pruned(ConformanceFixture& r, const Pruning& pruning) {
-  const auto done = prune(r, pruning);
-  return done ? "gone" : std::string(code_name(done.error().code));
-}
-
-inline std::string ended_ids(ConformanceFixture& r, EndedFilter filter,
-                             std::optional<std::uint64_t>* next = nullptr) {
-  const auto page = r.loop.await<Result<EndedPage>>(
-      [&](auto done) { r.store().list_ended(std::move(filter), std::move(done)); });
-  if (!page) return std::string(code_name(page.error().code));
-  if (next != nullptr) *next = page->next;
-  std::string text;
-  for (const JobRow& row : page->rows) text += (text.empty() ? "" : " ") + row.id.text;
-  return text;
-}
-
-// A job with a row in every table.
-inline void fill_all_tables(ConformanceFixture& r, const std::string& id,
-                            const std::string& last_status) {
-  NewJob job{.agent = "refund", .idempotency_key = "key of " + id, .labels = {{"who", id}}};
-  Batch create = r.create_claimed(id, "A-" + id, std::move(job));
-  create.sealed->blobs = {blob("the plan"), blob("a value of " + id)};
-  r.must_commit(create);
-  EXPECT_EQ(show(r.put(id, "s1")), "ok");
-  Batch more = r.append(id, r.leased("A-" + id), 2);
-  more.effects = {{InvocationId("i1"), 1, "an effect of " + id}};
-  more.ledger_put = {{InvocationId("i1"), 1, "COMMITTED", "a call of " + id}};
-  more.checkpoint = "a checkpoint of " + id;
-  more.signed_head = "a signed head of " + id;
-  more.inbox_consumed = {r.load(id)->inbox.at(0).number};
-  r.must_commit(more);
-  Batch end = r.append(id, r.leased("A-" + id), 3, last_status);
-  end.release = last_status != "running";
-  r.must_commit(end);
-}
 
 inline void prunes_whole_jobs(ConformanceFixture& r) {
   fill_all_tables(r, "old", "completed");
@@ -206,39 +136,6 @@ inline void pruned_names_are_free(ConformanceFixture& r) {
   EXPECT_EQ(show(r.put("j1", "s1")), "not_found");
 }
 
-inline void lists_over_pruned_jobs(ConformanceFixture& r) {
-  for (int i = 0; i < 6; ++i) ended_job(r, "j" + std::to_string(i), 1, 2);
-  const std::uint64_t at = r.row("j3").number;
-  EXPECT_EQ(pruned(r, pruning_of(r, {"j3", "j1"})), "gone");
-  EXPECT_EQ(r.listed_ids({.after = "j3"}), "not_found");
-  EXPECT_EQ(r.listed_ids({.after = "j3", .after_number = at}), "j2 j0");
-  EXPECT_EQ(ended_ids(r, {.before = hour(9), .after = at}), "j4 j5");
-}
-
-inline void finds_ended_jobs(ConformanceFixture& r) {
-  ended_job(r, "a", 1, 5);
-  ended_job(r, "b", 1, 2, "failed", {.agent = "other"});
-  ended_job(r, "c", 2, 3, "cancelled", {.labels = {{"env", "test"}, {"x", "y"}}});
-  r.must_commit(r.create("queued"));
-  r.must_commit(r.create_claimed("running"));
-  Batch waits = r.create(field::waits, {}, {.status = "waiting"});
-  r.must_commit(waits);
-  ended_job(r, "future", 100, 100);  // its clock was wrong
-  ended_job(r, "d", 3, 4);
-  std::optional<std::uint64_t> next;
-  EXPECT_EQ(ended_ids(r, {.before = hour(50)}, &next), "a b c d");
-  EXPECT_FALSE(next.has_value());
-  EXPECT_EQ(ended_ids(r, {.before = hour(5)}), "b c d");
-  EXPECT_EQ(ended_ids(r, {.before = hour(2)}), "") << "not yet";
-  EXPECT_EQ(ended_ids(r, {.before = hour(50), .statuses = {"failed", "cancelled"}}), "b c");
-  EXPECT_EQ(ended_ids(r, {.before = hour(50), .agent = "other"}), "b");
-  EXPECT_EQ(ended_ids(r, {.before = hour(50), .labels = {{"x", "y"}}}), "c");
-  EXPECT_EQ(ended_ids(r, {.before = hour(50), .labels = {{"x", "z"}}}), "");
-  EXPECT_EQ(ended_ids(r, {.before = hour(50), .limit = 2}, &next), "a b");
-  ASSERT_TRUE(next.has_value());
-  EXPECT_EQ(ended_ids(r, {.before = hour(50), .after = *next, .limit = 2}, &next), "c d");
-}
-
 inline void prune_failpoints(ConformanceFixture& r) {
   ended_job(r, "j1", 1, 2);
   ended_job(r, "j2", 1, 2);
@@ -288,8 +185,6 @@ inline std::vector<Case> prune_cases() {
       {"pruning is refused if a job has changed since it was archived", prunes_only_these_contents},
       {"a blob is deleted with the last job that references it", pruned_values},
       {"the id and key of a deleted job can be reused, its number cannot", pruned_names_are_free},
-      {"a list continues at the position of a deleted job", lists_over_pruned_jobs},
-      {"ended jobs are listed oldest first, by age, status, agent and labels", finds_ended_jobs},
       {"a failed pruning reports whether it was applied", prune_failpoints},
   };
 }

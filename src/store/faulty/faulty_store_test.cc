@@ -3,8 +3,8 @@
 #include <string>
 
 #include "store/conformance_fixture_test.h"
-#include "store/conformance_random_test.h"
 #include "store/memory/memory_store.h"
+#include "testing/seeded_random.h"
 #include "testing/test.h"
 
 namespace ae::store {
@@ -106,7 +106,7 @@ AE_TEST("faulty/the same seed injects the same faults") {
     std::uint64_t next() override { return dice_.below(UINT64_MAX); }
 
    private:
-    conformance::SeededRandom dice_;
+    testing::SeededRandom dice_;
   };
   const auto run = [](std::uint64_t seed) {
     SeededSource random(seed);

@@ -9,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "async/loop.h"
 #include "store/store.h"
@@ -74,7 +76,10 @@ class MemoryStore final : public Store {
   using Data = MemoryDisk::Data;
   class ReadyJobs;
   template <class T>
-  void answer(async::Done<T> done, T value);
+  void answer(async::Done<T> done, T value) {
+    loop_.post(
+        [done = std::move(done), value = std::move(value)]() mutable { done(std::move(value)); });
+  }
 
   async::Loop& loop_;
   async::Clock& clock_;

@@ -1,6 +1,9 @@
 // Rollbacks of a PostgreSQL store: restored while a process uses it or before it starts, or a
 // failover without the last commits. The tests delete the lost rows directly.
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "store/postgres/postgres_fixture_test.h"
 

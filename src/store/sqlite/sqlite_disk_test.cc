@@ -4,9 +4,9 @@
 #include <fstream>
 #include <set>
 
-#include "store/conformance_random_test.h"
 #include "store/sqlite/flaky_vfs_test.h"
 #include "store/sqlite/sqlite_fixture_test.h"
+#include "testing/seeded_random.h"
 
 namespace ae::store {
 namespace {
@@ -126,7 +126,7 @@ AE_TEST_SLOW("sqlite/a disk error at every single operation loses no acknowledge
 }
 
 // Possible contents of a file after a power loss.
-std::string after_power_cut(const DiskFile& file, conformance::SeededRandom& dice) {
+std::string after_power_cut(const DiskFile& file, testing::SeededRandom& dice) {
   std::string bytes = file.durable;
   const bool in_order = dice.one_in(2);
   std::uint64_t left = in_order ? dice.below(file.pending.size() + 1) : file.pending.size();
@@ -163,7 +163,7 @@ AE_TEST("sqlite/a power loss at any operation loses no acknowledged commit") {
   }
   vfs.begin({});
   ASSERT_GT(cuts.size(), 100U);
-  conformance::SeededRandom dice(7);
+  testing::SeededRandom dice(7);
   std::set<std::uint64_t> seen;
   for (std::size_t i = 0; i < cuts.size(); i += 3) {
     SCOPED_TRACE("cut before operation " + std::to_string(i + 1));

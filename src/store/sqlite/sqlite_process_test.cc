@@ -13,8 +13,8 @@
 #include <map>
 #include <thread>
 
-#include "store/conformance_random_test.h"
 #include "store/sqlite/sqlite_fixture_test.h"
+#include "testing/seeded_random.h"
 
 namespace ae::store {
 namespace {
@@ -115,7 +115,7 @@ int write_until_killed(SqliteFixture& fixture, int pipe) {
 
 void kill_while_writing(std::uint64_t seed) {
   SCOPED_TRACE("seed " + std::to_string(seed));
-  conformance::SeededRandom dice(seed);
+  testing::SeededRandom dice(seed);
   const TempDir folder;
   Child writer([&](int pipe) {
     SqliteFixture fixture(folder / "a.db");

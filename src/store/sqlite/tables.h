@@ -2,7 +2,8 @@
 //
 // The state of leased jobs is cached in memory, which is safe because there is one writer: a commit
 // checks its fence and seq there and touches two rows. Call `clear_cache()` after any rollback.
-// Every check comes before the first write: a refused call has written nothing.
+// Every check comes before the first write: a refused call has written nothing. Its methods are in
+// tables.cc (commits and the inbox), statements.cc, job_cache.cc, claims.cc, redaction.cc, prune.cc.
 // Threads: the writer's thread.
 #pragma once
 
@@ -118,6 +119,11 @@ class Tables {
   };
 
   explicit Tables(Database& db) : db_(&db) {}
+
+  Sql<void> prepare_commits();
+  Sql<void> prepare_side_rows();
+  Sql<void> prepare_claims();
+  Sql<void> prepare_transactions();
 
   Sql<Job*> find(const JobId& id);  // nullptr: no such job. Valid until the next call
   Sql<void> read_skip_list(Job& job, std::int64_t last_commit);
