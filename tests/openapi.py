@@ -223,115 +223,156 @@ class CheckedClient:
         assert page["events"], (name, kind)
 
 
+def call_service_and_agents(send_request):
+    """Health, documents and the registry of agents."""
+    for path in ("/", "/api/health", "/api/ready", "/metrics", "/openapi.json", "/api/workers", "/api/tools", "/api/agents"):
+        send_request(200, "get", path)
+    late = {"plan": [{"id": "say", "tool": "echo", "args": {"v": 1}}], "output": "${ .steps.say }"}
+    send_request(201, "put", "/api/agents/late", late)
+    send_request(200, "put", "/api/agents/late", late)
+    send_request(400, "put", "/api/agents/late", {"plan": [{"id": "say", "tool": "nobody"}]})
+    send_request(200, "get", "/api/agents/late?version=1")
+    send_request(404, "get", "/api/agents/nobody")
+
+
+def create_jobs(send_request):
+    """A job that completes, one that fails, one with an unknown outcome, and one that waits for a user, a signal and a message."""
+    send_request(201, "put", "/api/agents/person", {"plan": [
+        {"id": "sure", "wait": {"type": "human", "key": "sure"}}, {"id": "word", "wait": {"type": "signal", "key": "word"}},
+        {"id": "note", "wait": {"type": "message", "channel": "note"}}]})
+    send_request.job("echo", "e", input={"n": 1}, labels={"a": "b"}, priority=3, queue="q", idempotency_key="key")
+    send_request(200, "post", "/api/jobs", {"agent": "echo", "id": "e", "input": {"n": 1}, "labels": {"a": "b"}, "priority": 3,
+                                            "queue": "q", "idempotency_key": "key"})
+    send_request(409, "post", "/api/jobs", {"agent": "echo", "id": "other", "input": {"n": 2}, "idempotency_key": "key"})
+    send_request(404, "post", "/api/jobs", {"agent": "nobody"})
+    send_request.job("fails", "f")
+    send_request.job("doubts", "d")
+    send_request.job("person", "p")
+
+
+def read_jobs(send_request):
+    """Lists and views of jobs that completed, failed, have an unknown outcome, and wait."""
+    for job in ("e", "f", "d", "p"):
+        for part in ("", "/events", "/trace", "/transcript", "/replay", "/verify"):
+            send_request(200, "get", f"/api/jobs/{job}{part}")
+        for part in ("/steps", "/conversation", "/forks", "/events?order=desc&limit=2", "/events?fields=slim", "/replay?at=2",
+                     "/replay?fields=summary", "/replay?fields=steps"):
+            send_request(200, "get", f"/api/jobs/{job}{part}")
+        step = send_request(200, "get", f"/api/jobs/{job}/steps?parent=root")["steps"][0]["step_id"]
+        send_request(200, "get", f"/api/jobs/{job}/steps/{step}")
+    send_request(404, "get", "/api/jobs/e/steps/nothing")
+    for query in ("", "?limit=1", "?in_doubt=true", "?stuck=true&older_than=0s", "?label=a:b", "?status=failed&status=waiting",
+                  "?since=1h", "?queue=q"):
+        send_request(200, "get", "/api/jobs" + query)
+    send_request(404, "get", "/api/jobs/nobody")
+
+
+def answer_jobs(server, send_request):
+    """Approvals, signals, messages and resolutions."""
+    send_request(200, "get", "/api/requests")
+    approval = send_request(200, "get", "/api/approvals")["approvals"][0]["id"]
+    send_request(200, "post", f"/api/approvals/{approval}", {"decision": "approve", "note": "x"})
+    until(lambda: server.status("p") == "waiting")
+    send_request(200, "post", "/api/jobs/p/signal", {"correlation_key": "word", "payload": 1, "message_id": "m"})
+    send_request(200, "post", "/api/jobs/p/signal", {"correlation_key": "word", "payload": 1, "message_id": "m"})
+    send_request(202, "post", "/api/jobs/p/message", {"channel": "note", "payload": 2})
+    send_request.ended("p")
+    send_request(202, "post", "/api/agents/late/message", {"message": 1})
+    call = send_request(200, "get", "/api/jobs/d")["in_doubt"][0]["idempotency_key"]
+    send_request(200, "post", "/api/jobs/d/resolve", {"idempotency_key": call, "resolution": "happened", "result": 1})
+    send_request.ended("d")
+
+
+def fork_jobs(send_request):
+    """Forks and retries; MCP."""
+    send_request(200, "post", "/api/jobs/f/retry", {"dry_run": True})
+    send_request(200, "post", "/api/jobs/e/fork", {"at_seq": 2, "dry_run": True})
+    send_request(201, "post", "/api/jobs/f/retry?wait=30s", {"id": "f2"})
+    assert [job["id"] for job in send_request(200, "get", "/api/jobs/f/forks")["jobs"]] == ["f2"]
+    send_request(201, "post", "/api/jobs/e/fork?wait=30s", {"at_seq": 2, "id": "e2", "input": {"n": 5}})
+    send_request(409, "post", "/api/jobs/d/fork", {"at_seq": 2, "id": "d2"})
+    send_request(200, "get", "/api/approvals?job=p")
+    send_request(200, "post", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+    send_request(400, "post", "/mcp", {"jsonrpc": "2.0", "id": 1})
+
+
+def change_budget(send_request):
+    """A budget that is lowered, exhausted and raised."""
+    say = {"tool": "echo", "args": {"v": 1}}
+    send_request(201, "put", "/api/agents/little", {"budget": {"tool_calls": 1, "wall": "1h", "soft": 50}, "plan": [{"id": "say", **say}]})
+    send_request.job("little", "b", budget={"tool_calls": 0, "wall": "30m"})
+    send_request(400, "post", "/api/jobs", {"agent": "little", "budget": {"tool_calls": 2}})
+    for part in ("", "/trace", "/replay"):
+        send_request(200, "get", "/api/jobs/b" + part)
+    send_request(200, "get", "/api/jobs?stuck=true")
+    send_request(400, "post", "/api/jobs/b/budget", {"tokens": 5})
+    send_request(200, "post", "/api/jobs/b/budget", {"tool_calls": 5, "note": "x"})
+    send_request.ended("b")
+    send_request(409, "post", "/api/jobs/b/budget", {"tool_calls": 9})
+
+
+def change_running_jobs(h, server, send_request):
+    """Pause, re-plan, resume and cancel: of a job that is leased by this process, then of one that no process holds."""
+    send_request(201, "post", "/api/jobs", {"agent": "holds", "id": "h"})
+    until(lambda: server.status("h") == "running")
+    send_request(202, "post", "/api/jobs/h/pause", {"reason": "x"})
+    send_request(200, "get", "/api/jobs/h")
+    send_request(200, "get", "/api/jobs/h/trace")
+    h.release_hold()
+    until(lambda: server.status("h") in ("parked", "completed"))
+    send_request(201, "post", "/api/jobs?wait=30s", {"agent": "asks", "id": "a"})
+    plan = send_request(200, "get", "/api/agents/asks")["plan"]
+    send_request(202, "post", "/api/jobs/a/plan", {"task_graph": plan, "reason": "x"})
+    plan["nodes"][0]["wait"]["key"] = "another"
+    send_request(202, "post", "/api/jobs/a/plan", {"task_graph": plan, "reason": "x"})
+    until(lambda: server.status("a") == "waiting")
+    send_request(202, "post", "/api/jobs/a/pause", {"reason": "x"})
+    until(lambda: server.status("a") == "parked")
+    send_request(200, "get", "/api/jobs/a")
+    send_request(202, "post", "/api/jobs/a/resume", {"reason": "x"})
+    send_request(202, "post", "/api/jobs/a/cancel", {"reason": "x"})
+    send_request.ended("a", "job_cancelled")
+
+
+def delete_and_audit(send_request):
+    """A redaction, transcripts of all jobs, a prune, the audit log."""
+    send_request(200, "post", "/api/jobs/e/redact", {"all": True, "keep_forks": True, "reason": "x"})
+    send_request(200, "get", "/api/jobs/e/events")
+    for job in ("e", "e2", "f", "f2", "d", "p", "b", "a", "h"):  # a fork, an approval, a budget, another plan, a redaction
+        send_request(200, "get", f"/api/jobs/{job}/transcript")
+    send_request(200, "post", "/api/prune", {"older_than": "0s", "dry_run": True})
+    send_request(200, "post", "/api/prune", {"older_than": "0s", "agent": "echo"})
+    send_request(200, "get", "/api/audit")
+    send_request(200, "get", "/api/audit/verify")
+
+
+def use_keys(h, server, send_request):
+    """The first key restricts access."""
+    key = expect(h.run("keys", "create", "--role", "admin", "--json"), 0).json()["key"]
+    until(lambda: server.get("/api/jobs")[0] == 401)
+    send_request(401, "get", "/api/jobs")
+    admin = {"Authorization": "Bearer " + key}
+    made = send_request(201, "post", "/api/keys", {"role": "viewer", "name": "x", "expires": "1h"}, admin)
+    send_request(200, "get", "/api/keys", None, admin)
+    send_request(200, "delete", f"/api/keys/{made['id']}", None, admin)
+    send_request(200, "get", "/api/keys", None, admin)
+    send_request(200, "get", "/api/audit", None, admin)
+
+
 @test
 def every_operation_answers_as_documented():
     with home() as h:
         server = Server(h)
         send_request = CheckedClient(server)
-        for path in ("/", "/api/health", "/api/ready", "/metrics", "/openapi.json", "/api/workers", "/api/tools", "/api/agents"):
-            send_request(200, "get", path)
-        late = {"plan": [{"id": "say", "tool": "echo", "args": {"v": 1}}], "output": "${ .steps.say }"}
-        send_request(201, "put", "/api/agents/late", late)
-        send_request(200, "put", "/api/agents/late", late)
-        send_request(400, "put", "/api/agents/late", {"plan": [{"id": "say", "tool": "nobody"}]})
-        send_request(200, "get", "/api/agents/late?version=1")
-        send_request(404, "get", "/api/agents/nobody")
-        # A wait for a user, a signal, a message.
-        send_request(201, "put", "/api/agents/person", {"plan": [
-            {"id": "sure", "wait": {"type": "human", "key": "sure"}}, {"id": "word", "wait": {"type": "signal", "key": "word"}},
-            {"id": "note", "wait": {"type": "message", "channel": "note"}}]})
-        send_request.job("echo", "e", input={"n": 1}, labels={"a": "b"}, priority=3, queue="q", idempotency_key="key")
-        send_request(200, "post", "/api/jobs", {"agent": "echo", "id": "e", "input": {"n": 1}, "labels": {"a": "b"}, "priority": 3,
-                                                "queue": "q", "idempotency_key": "key"})
-        send_request(409, "post", "/api/jobs", {"agent": "echo", "id": "other", "input": {"n": 2}, "idempotency_key": "key"})
-        send_request(404, "post", "/api/jobs", {"agent": "nobody"})
-        send_request.job("fails", "f")
-        send_request.job("doubts", "d")
-        send_request.job("person", "p")
-        for job in ("e", "f", "d", "p"):
-            for part in ("", "/events", "/trace", "/transcript", "/replay", "/verify"):
-                send_request(200, "get", f"/api/jobs/{job}{part}")
-            for part in ("/steps", "/conversation", "/forks", "/events?order=desc&limit=2", "/events?fields=slim", "/replay?at=2",
-                         "/replay?fields=summary", "/replay?fields=steps"):
-                send_request(200, "get", f"/api/jobs/{job}{part}")
-            step = send_request(200, "get", f"/api/jobs/{job}/steps?parent=root")["steps"][0]["step_id"]
-            send_request(200, "get", f"/api/jobs/{job}/steps/{step}")
-        send_request(404, "get", "/api/jobs/e/steps/nothing")
-        for query in ("", "?limit=1", "?in_doubt=true", "?stuck=true&older_than=0s", "?label=a:b", "?status=failed&status=waiting",
-                      "?since=1h", "?queue=q"):
-            send_request(200, "get", "/api/jobs" + query)
-        send_request(404, "get", "/api/jobs/nobody")
-        send_request(200, "get", "/api/requests")
-        approval = send_request(200, "get", "/api/approvals")["approvals"][0]["id"]
-        send_request(200, "post", f"/api/approvals/{approval}", {"decision": "approve", "note": "x"})
-        until(lambda: server.status("p") == "waiting")
-        send_request(200, "post", "/api/jobs/p/signal", {"correlation_key": "word", "payload": 1, "message_id": "m"})
-        send_request(200, "post", "/api/jobs/p/signal", {"correlation_key": "word", "payload": 1, "message_id": "m"})
-        send_request(202, "post", "/api/jobs/p/message", {"channel": "note", "payload": 2})
-        send_request.ended("p")
-        send_request(202, "post", "/api/agents/late/message", {"message": 1})
-        call = send_request(200, "get", "/api/jobs/d")["in_doubt"][0]["idempotency_key"]
-        send_request(200, "post", "/api/jobs/d/resolve", {"idempotency_key": call, "resolution": "happened", "result": 1})
-        send_request.ended("d")
-        send_request(200, "post", "/api/jobs/f/retry", {"dry_run": True})
-        send_request(200, "post", "/api/jobs/e/fork", {"at_seq": 2, "dry_run": True})
-        send_request(201, "post", "/api/jobs/f/retry?wait=30s", {"id": "f2"})
-        assert [job["id"] for job in send_request(200, "get", "/api/jobs/f/forks")["jobs"]] == ["f2"]
-        send_request(201, "post", "/api/jobs/e/fork?wait=30s", {"at_seq": 2, "id": "e2", "input": {"n": 5}})
-        send_request(409, "post", "/api/jobs/d/fork", {"at_seq": 2, "id": "d2"})
-        send_request(200, "get", "/api/approvals?job=p")
-        send_request(200, "post", "/mcp", {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
-        send_request(400, "post", "/mcp", {"jsonrpc": "2.0", "id": 1})
-        # A budget that is lowered, exhausted and raised.
-        say = {"tool": "echo", "args": {"v": 1}}
-        send_request(201, "put", "/api/agents/little", {"budget": {"tool_calls": 1, "wall": "1h", "soft": 50}, "plan": [{"id": "say", **say}]})
-        send_request.job("little", "b", budget={"tool_calls": 0, "wall": "30m"})
-        send_request(400, "post", "/api/jobs", {"agent": "little", "budget": {"tool_calls": 2}})
-        for part in ("", "/trace", "/replay"):
-            send_request(200, "get", "/api/jobs/b" + part)
-        send_request(200, "get", "/api/jobs?stuck=true")
-        send_request(400, "post", "/api/jobs/b/budget", {"tokens": 5})
-        send_request(200, "post", "/api/jobs/b/budget", {"tool_calls": 5, "note": "x"})
-        send_request.ended("b")
-        send_request(409, "post", "/api/jobs/b/budget", {"tool_calls": 9})
-        # Leased by this process, then by none.
-        send_request(201, "post", "/api/jobs", {"agent": "holds", "id": "h"})
-        until(lambda: server.status("h") == "running")
-        send_request(202, "post", "/api/jobs/h/pause", {"reason": "x"})
-        send_request(200, "get", "/api/jobs/h")
-        send_request(200, "get", "/api/jobs/h/trace")
-        h.release_hold()
-        until(lambda: server.status("h") in ("parked", "completed"))
-        send_request(201, "post", "/api/jobs?wait=30s", {"agent": "asks", "id": "a"})
-        plan = send_request(200, "get", "/api/agents/asks")["plan"]
-        send_request(202, "post", "/api/jobs/a/plan", {"task_graph": plan, "reason": "x"})
-        plan["nodes"][0]["wait"]["key"] = "another"
-        send_request(202, "post", "/api/jobs/a/plan", {"task_graph": plan, "reason": "x"})
-        until(lambda: server.status("a") == "waiting")
-        send_request(202, "post", "/api/jobs/a/pause", {"reason": "x"})
-        until(lambda: server.status("a") == "parked")
-        send_request(200, "get", "/api/jobs/a")
-        send_request(202, "post", "/api/jobs/a/resume", {"reason": "x"})
-        send_request(202, "post", "/api/jobs/a/cancel", {"reason": "x"})
-        send_request.ended("a", "job_cancelled")
-        send_request(200, "post", "/api/jobs/e/redact", {"all": True, "keep_forks": True, "reason": "x"})
-        send_request(200, "get", "/api/jobs/e/events")
-        for job in ("e", "e2", "f", "f2", "d", "p", "b", "a", "h"):  # a fork, an approval, a budget, another plan, a redaction
-            send_request(200, "get", f"/api/jobs/{job}/transcript")
-        send_request(200, "post", "/api/prune", {"older_than": "0s", "dry_run": True})
-        send_request(200, "post", "/api/prune", {"older_than": "0s", "agent": "echo"})
-        send_request(200, "get", "/api/audit")
-        send_request(200, "get", "/api/audit/verify")
-        # The first key restricts access.
-        key = expect(h.run("keys", "create", "--role", "admin", "--json"), 0).json()["key"]
-        until(lambda: server.get("/api/jobs")[0] == 401)
-        send_request(401, "get", "/api/jobs")
-        admin = {"Authorization": "Bearer " + key}
-        made = send_request(201, "post", "/api/keys", {"role": "viewer", "name": "x", "expires": "1h"}, admin)
-        send_request(200, "get", "/api/keys", None, admin)
-        send_request(200, "delete", f"/api/keys/{made['id']}", None, admin)
-        send_request(200, "get", "/api/keys", None, admin)
-        send_request(200, "get", "/api/audit", None, admin)
+        call_service_and_agents(send_request)
+        create_jobs(send_request)
+        read_jobs(send_request)
+        answer_jobs(server, send_request)
+        fork_jobs(send_request)
+        change_budget(send_request)
+        change_running_jobs(h, server, send_request)
+        delete_and_audit(send_request)
+        use_keys(h, server, send_request)
         expect(server.stop(), 0)
         missing = {operation["operationId"] for _, _, operation, _ in operations()} - send_request.done
         assert not missing, f"never called: {sorted(missing)}"

@@ -4,6 +4,7 @@
 // depend on the transport. Everything a route knows about a job comes from its log, through the
 // views of engine.
 // Threads: the loop's.
+// Long: the class declares one handler for each operation of docs/openapi.json.
 #pragma once
 
 #include <expected>
@@ -13,11 +14,12 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "agents/agents_file.h"
+#include "api/api_options.h"
+#include "api/api_request.h"
 #include "api/metrics.h"
 #include "api/read_limiter.h"
 #include "api/registry_cache.h"
@@ -27,17 +29,12 @@
 #include "async/loop.h"
 #include "json/value.h"
 #include "log/event.h"
-#include "mcp/header.h"
-#include "mcp/revision.h"
 #include "runtime/history.h"
-#include "runtime/prune.h"
 #include "runtime/runtime.h"
-#include "store/measured_store.h"
 #include "store/store.h"
 
 namespace ae::api {
 
-constexpr std::size_t kBodyMax = 4u << 20;     // bytes of a request body
 constexpr std::size_t kEventsMax = 1'000'000;  // in one response
 constexpr std::size_t kEventsDefault = 1'000;  // without ?limit
 constexpr std::size_t kJobsMax = 1'000;        // in one page
@@ -46,80 +43,8 @@ constexpr std::size_t kLogsMax = 2'000;  // logs read for one page, when the row
 constexpr std::size_t kConcurrentReadsMax = 2;  // concurrent reads of whole logs
 constexpr Duration kWaitMax = std::chrono::minutes(5);
 
-// A body as the client gets it.
-struct RenderedBody {
-  std::string bytes;
-  bool gzip = false;  // compressed
-};
-// Called on a reader thread: uses only its argument and what it owns.
-using Render = std::function<RenderedBody(const Value& body)>;
-
-struct ApiRequest {
-  std::string method = "GET";
-  Path path;  // {"api", "jobs", id}
-  QueryPairs query;
-  std::string body;                            // JSON; "" = none
-  std::shared_ptr<void> body_quota = {};       // memory share of the body; released with this
-  std::optional<std::string> idempotency_key;  // header Idempotency-Key
-  std::string traceparent, tracestate;         // these headers, unchanged
-  std::string by;                              // the client, for the audit log and events
-  Role role = Role::admin;                     // of the key; our own user has every permission
-  bool local = true;                           // from our own user, on this machine
-  // Requested once the client has disconnected: waiting and reading on its behalf end.
-  std::stop_token disconnected = {};
-  std::string if_none_match = {};  // this header
-  // Renders the body of a successful read of a job or a list. Empty: the body stays a Value.
-  Render render = {};
-  // Is there memory for a large response now? Set for requests that only read; empty = always.
-  std::function<bool()> has_capacity = {};
-  // For POST /mcp (mcp.h): what its headers declare about the message; nullopt = it came by stdio.
-  std::optional<mcp::Headers> mcp_headers = {};
-  std::optional<mcp::Revision> mcp_revision = {};  // stdio: the negotiated revision
-  // Receives notifications that precede the response; null = none, still working. Empty = no
-  // receiver.
-  std::function<void(const Value&)> on_notification = {};
-};
-
-struct ApiResponse {
-  int status = 200;
-  Value body;               // problem+json when status >= 400
-  std::string location;     // of the created resource; "" = none
-  std::string text;         // plain text instead of the body: /metrics
-  Duration retry_after{0};  // when to retry; 0 = unknown
-  std::string allow = {};   // for 405: the methods of this path
-  bool rpc = false;         // the body is a JSON-RPC message, whatever the status; null = none
-  std::optional<RenderedBody> rendered = {};  // in the place of `body` (ApiRequest::render)
-  std::string etag = {};                      // of a view of a job; "" = none
-};
-
 // The OpenAPI 3.1 document that `aetheris` ships (docs/openapi.json).
 std::string_view openapi_json();
-
-struct ApiOptions {
-  const agents::AgentsFile* agents = nullptr;  // of which jobs can be created here; nullptr = none
-  bool runs = false;                           // created jobs start here at once
-  bool receives_commits = true;                // on_events is called for each commit to this store
-  // Parses an agent, given as JSON, that uses the tools of `agents`; empty = no agents are
-  // registered here.
-  std::function<std::vector<agents::Diagnostic>(std::string_view name, std::string_view json,
-                                                agents::Agent& out)>
-      read_agent{};
-  const store::MeasuredStore* measured = nullptr;  // source of latencies; nullptr = none
-  // Opens a folder of this machine as the archive of deleted jobs; empty = no archiving here.
-  std::function<Result<std::shared_ptr<runtime::Archive>>(const std::string& folder)> archive{};
-  bool health_only = false;  // serve health, ready and metrics only
-  // Called for each refused request: method and path, status, code. May be empty.
-  std::function<void(const ApiRequest&, int, std::string_view)> on_refused = {};
-  std::string version;
-  std::string store;  // for health
-  // What a call of a tool of our file would send (tools::Tool::preview); empty = unavailable here.
-  std::function<Result<Value>(std::string_view tool, const JobId& job, const StepId& step,
-                              const Value& arguments, std::string_view blind,
-                              std::string_view version)>
-      preview = {};
-  async::RandomSource* random_source = nullptr;  // generates keys; nullptr = none are created here
-  std::function<void(const std::string&)> warn{};  // about invalid entries of the store; or empty
-};
 
 class Mcp;
 struct JobFacts;
@@ -217,6 +142,8 @@ class Api {
   void begin_walk(ContextPtr ctx, std::shared_ptr<JobWalk> walk);
   void next_page(ContextPtr ctx, std::shared_ptr<JobWalk> walk);
   void next_row(ContextPtr ctx, std::shared_ptr<JobWalk> walk);
+  void read_row(const ContextPtr& ctx, const std::shared_ptr<JobWalk>& walk, const JobId& job,
+                Value shown);
   struct JobGauges;
   void gauges(std::move_only_function<void(const JobGauges*)> then);
   void count_stuck(std::shared_ptr<JobGauges> fresh, std::size_t status, std::string after,

@@ -315,9 +315,9 @@ int budget_command(const BudgetOptions& options, Terminal& terminal) {
         std::pair("tool_calls", &options.tool_calls)}) {
     if (!text->empty()) body.emplace_back(name, number_or_text(*text));
   }
-  const bool says_nothing =
+  const bool sets_no_limit =
       std::ranges::none_of(body, [](const Member& member) { return member.first != field::note; });
-  if (says_nothing) {
+  if (sets_no_limit) {
     return terminal.fail_with({Code::usage,
                                "set a new total: --tokens, --cost, --model-calls, --tool-calls or "
                                "--wall; `aetheris job " +

@@ -4,6 +4,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "runtime/lost_lease_fixture_test.h"
 #include "runtime/worker_fixture_test.h"
 
 namespace ae::runtime::testing {

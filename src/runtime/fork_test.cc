@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 
+#include "runtime/lost_lease_fixture_test.h"
 #include "runtime/worker_fixture_test.h"
 
 namespace ae::runtime::testing {

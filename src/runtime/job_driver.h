@@ -115,6 +115,7 @@ class JobDriver : public std::enable_shared_from_this<JobDriver> {
   void abandon_open_questions();
   void cancel_model_calls();
   void perform(const StepId& step);
+  tools::Call call_of(const engine::Step& step, Value arguments);
   void on_outcome(const engine::SentTry& sent, Outcome outcome);
   void on_progress(const StepId& step, std::uint32_t try_no, Value value);
   void add_progress_reports();

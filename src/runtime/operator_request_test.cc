@@ -2,6 +2,7 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/lost_lease_fixture_test.h"
 #include "runtime/worker_fixture_test.h"
 
 namespace ae::runtime::testing {

@@ -116,6 +116,32 @@ bool skips_late_results(const engine::State& state, const engine::ControlRequest
   return needs_no_outcome && state.is_worn_out() && !engine::is_terminal(state.status);
 }
 
+// Applies the late results of the job; `events` receives their events.
+Status import_late_results(JobSnapshot& read, Instant now, const engine::PlanSource& plans,
+                           std::vector<EventBody>& events) {
+  AE_ASSIGN(events, engine::import_stored_effects(read.state, stored_effects(read.effects)));
+  for (const EventBody& draft : events) AE_TRY(engine::apply(read.state, draft, now, plans));
+  return {};
+}
+
+// Of a job that is ending: applies the rest of its inbox; if nothing is in flight, the job ends in
+// this commit. `entries`, `follow`: as for apply_remaining_requests.
+Status finish_ending_job(const engine::State& state, const std::vector<store::InboxEntry>& inbox,
+                         const engine::DecisionContext& context, std::vector<AppliedEntry>& entries,
+                         const std::function<Status(EventBody)>& follow) {
+  if (!state.ending) return {};
+  AE_TRY(apply_remaining_requests(state, inbox, context, entries, follow));
+  while (!engine::is_terminal(state.status)) {
+    engine::Decision decision = engine::decide(state, context);
+    if (decision.events.empty()) break;
+    for (EventBody& draft : decision.events) {
+      const Status followed = follow(std::move(draft));
+      AE_CHECK(followed, followed.error().message);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 struct RequestSubmitter::ActiveRequest {
@@ -173,15 +199,11 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
   const engine::DecisionContext context = request_context();
   const Instant now = context.now;
   const engine::SummaryKey summary_key = engine::summary_key(read.state);
-  // Late results are applied first: they are facts, whatever the request says.
+  // Late results are applied first: they are facts, and no request can change them.
   std::vector<EventBody> events;
   if (!skips_late_results(read.state, active->request)) {
-    auto imported = engine::import_stored_effects(read.state, stored_effects(read.effects));
-    if (!imported) return active->done(std::unexpected(imported.error()));
-    events = std::move(*imported);
-    for (const EventBody& draft : events) {
-      Status applied = engine::apply(read.state, draft, now, plans_.source());
-      if (!applied) return active->done(std::unexpected(applied.error()));
+    if (auto imported = import_late_results(read, now, plans_.source(), events); !imported) {
+      return active->done(std::unexpected(imported.error()));
     }
   }
   auto entries = collect_earlier_requests(read.state, read.inbox, active->request, context,
@@ -222,20 +244,9 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
       }
     }
   }
-  if (read.state.ending) {
-    if (auto followed = apply_remaining_requests(read.state, read.inbox, context, *entries, follow);
-        !followed) {
-      return active->done(std::unexpected(followed.error()));
-    }
-  }
-  // If nothing is in flight, a job that is ending ends in this commit.
-  while (read.state.ending && !engine::is_terminal(read.state.status)) {
-    engine::Decision decision = engine::decide(read.state, context);
-    if (decision.events.empty()) break;
-    for (EventBody& draft : decision.events) {
-      const Status followed = follow(std::move(draft));
-      AE_CHECK(followed, followed.error().message);
-    }
+  if (auto finished = finish_ending_job(read.state, read.inbox, context, *entries, follow);
+      !finished) {
+    return active->done(std::unexpected(finished.error()));
   }
   LogWriter writer(world_, active->job, {read.row.last_seq, read.row.head}, now, std::nullopt);
   store::Batch batch;
@@ -251,24 +262,28 @@ void RequestSubmitter::apply_or_enqueue(std::shared_ptr<ActiveRequest> active, J
   commit_until_known(world_, alive_.watch(), std::make_shared<store::Batch>(std::move(batch)),
                      [this, active, sealed_events = *std::move(sealed_events), answer,
                       read = std::move(read)](Result<store::CommitResult> result) mutable {
-                       if (!result) {
-                         const Code code = result.error().code;
-                         if (code == Code::held || code == Code::sequence_conflict)
-                           return try_request(active);
-                         return active->done(std::unexpected(result.error()));
-                       }
-                       host_.on_committed_events(active->job, sealed_events);
-                       if (read.state.ending) {
-                         for (const OpenQuestion& question : open_questions_of(read.state)) {
-                           abandon_question(world_.tool_registry, question);
-                         }
-                       }
-                       const bool may_claim =
-                           host_.may_claim(read.row.agent, read.row.capabilities);
-                       reader_.cache_state(active->job, std::move(read));
-                       active->done(answer);
-                       if (may_claim) host_.on_claimable();
+                       if (result)
+                         return on_applied(active, std::move(read), sealed_events, answer);
+                       const Code code = result.error().code;
+                       if (code == Code::held || code == Code::sequence_conflict)
+                         return try_request(active);
+                       active->done(std::unexpected(result.error()));
                      });
+}
+
+// The events of the request are durable. `read`: the job after them.
+void RequestSubmitter::on_applied(const std::shared_ptr<ActiveRequest>& active, JobSnapshot&& read,
+                                  const std::vector<Event>& events, const Result<Value>& answer) {
+  host_.on_committed_events(active->job, events);
+  if (read.state.ending) {
+    for (const OpenQuestion& question : open_questions_of(read.state)) {
+      abandon_question(world_.tool_registry, question);
+    }
+  }
+  const bool may_claim = host_.may_claim(read.row.agent, read.row.capabilities);
+  reader_.cache_state(active->job, std::move(read));
+  active->done(answer);
+  if (may_claim) host_.on_claimable();
 }
 
 // A worker holds the job: writes the request to its inbox.

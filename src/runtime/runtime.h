@@ -153,6 +153,9 @@ class Runtime : private JobDriverHost, private RequestHost {
   void schedule_next_due();
   void heartbeat();
   void announce(Duration ttl);
+  struct CreatedJob;
+  bool can_start(const store::NewJob& row) const;
+  void on_created(CreatedJob created, Result<store::CommitResult> result);
   void compare_with_existing(JobId job, Hash known, JobRequest job_request,
                              async::Done<Result<CreateResult>> done);
   JobDriverHost& host() { return *this; }

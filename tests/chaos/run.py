@@ -219,6 +219,58 @@ def check_server_works(world, server):
         stop_server(world, one)
 
 
+def start_load(world, options, minutes, jobs):
+    return subprocess.Popen([sys.executable, HERE / "load.py", "--urls", world.folder / "urls", "--ledger",
+                             world.folder / "ledger.ndjson", "--seed", str(options.seed), "--jobs", str(jobs), "--seconds",
+                             str(0 if options.jobs else minutes * 60)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            text=True)
+
+
+def run_faults(world, generator, deck, minutes, is_load_pending):
+    """Runs the faults of the deck in random order until the time is over and the load is done. Returns their names."""
+    began = time.monotonic()
+    done, turn = [], []
+    while time.monotonic() < began + minutes * 60 or is_load_pending():
+        if not turn:
+            turn = generator.sample(deck, len(deck)) if deck else [None]
+        fault = turn.pop()
+        # A stop takes as long as a lease: in a run shorter than three leases it is used at most once.
+        if fault is None or (fault.name == "stop" and "stop" in done and minutes * 60 < 3 * world.lease_s):
+            time.sleep(1)
+            continue
+        world.note("fault", name=fault.name)
+        try:
+            fault.run()
+            done.append(fault.name)
+            world.count("faults")
+        except TimeoutError as late:
+            world.note("fault_skipped", name=fault.name, why=str(late))
+        time.sleep(generator.uniform(0.1, 1.0))
+    return done
+
+
+def repair(world):
+    """Ends the faults: the shop answers normally, and every process runs."""
+    send_request(world.shop_url, "POST", "/control", {"calm": True})
+    world.heal()
+    for server in world.servers:
+        if not server.ready(5):
+            raise RuntimeError(f"{server.name} does not work after the repair: "
+                               f"{server.err.read_text(errors='replace')[-600:]}")
+
+
+def restart_servers(world):
+    """Each server restarts from the store, and runs jobs alone."""
+    for server in world.servers:
+        server.busy = True
+        stop_server(world, server)
+    for server in world.servers:
+        check_server_works(world, server)
+    for server in world.servers:
+        ensure_running(world, server)
+        server.busy = False
+
+
 def one_store(kind, options, minutes):
     world = (SqliteWorld if kind == "sqlite" else PostgresWorld)(options.seed)
     generator = random.Random(f"faults {options.seed} {kind}")
@@ -231,43 +283,18 @@ def one_store(kind, options, minutes):
         skipped = [f"{fault.name} (no {fault.missing()})" for fault in deck if fault.missing()]
         deck = [fault for fault in deck if not fault.missing()]
         jobs = options.jobs or int(minutes * 60 * JOBS_PER_S)
-        load = subprocess.Popen([sys.executable, HERE / "load.py", "--urls", world.folder / "urls", "--ledger",
-                                 world.folder / "ledger.ndjson", "--seed", str(options.seed), "--jobs", str(jobs), "--seconds",
-                                 str(0 if options.jobs else minutes * 60)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                text=True)
+        load = start_load(world, options, minutes, jobs)
         operator = Operator(world)
         operator.start()
         began = time.monotonic()
         if options.kill_every:
             killer = faults.Killer(world, generator, options.kill_every)
-        done, turn = [], []
-        while time.monotonic() < began + minutes * 60 or (options.jobs and load.poll() is None):
-            if not turn:
-                turn = generator.sample(deck, len(deck)) if deck else [None]
-            fault = turn.pop()
-            # A stop takes as long as a lease: in a run shorter than three leases it is used at most once.
-            if fault is None or (fault.name == "stop" and "stop" in done and minutes * 60 < 3 * world.lease_s):
-                time.sleep(1)
-                continue
-            world.note("fault", name=fault.name)
-            try:
-                fault.run()
-                done.append(fault.name)
-                world.count("faults")
-            except TimeoutError as late:
-                world.note("fault_skipped", name=fault.name, why=str(late))
-            time.sleep(generator.uniform(0.1, 1.0))
+        done = run_faults(world, generator, deck, minutes, lambda: options.jobs and load.poll() is None)
         if killer:
             killer.end()
             killer = None
         operator.end()
-        # Repaired: the shop answers normally, every process runs.
-        send_request(world.shop_url, "POST", "/control", {"calm": True})
-        world.heal()
-        for server in world.servers:
-            if not server.ready(5):
-                raise RuntimeError(f"{server.name} does not work after the repair: "
-                                   f"{server.err.read_text(errors='replace')[-600:]}")
+        repair(world)
         healed = time.time()
         faulty_s = time.monotonic() - began
         load.stdin.close()
@@ -275,14 +302,7 @@ def one_store(kind, options, minutes):
         load.wait()
         drain(world, operator, jobs)
         drained = time.time() - healed
-        for server in world.servers:  # each one restarts from the store
-            server.busy = True
-            stop_server(world, server)
-        for server in world.servers:
-            check_server_works(world, server)
-        for server in world.servers:
-            ensure_running(world, server)
-            server.busy = False
+        restart_servers(world)
         export(world, options.long)
         (world.folder / "meta.json").write_text(json.dumps({
             "store": kind, "seed": options.seed, "healed": healed, "exported": time.time(), "lease_s": world.lease_s, "may_fail": MAY_FAIL}))

@@ -338,11 +338,11 @@ AE_TEST("recorded value/forks and new plans reuse recorded values") {
   job.ok("use");
   JobFixture running(kAll, {.more = kNative});
   running.claim();
-  State rested = running.folded(running.seq_of(EventType::node_started, "use") - 1);
+  State before_use = running.folded(running.seq_of(EventType::node_started, "use") - 1);
   const auto replan_with = [&](std::string_view max) {
     std::string nodes(kAll);
     nodes.replace(nodes.find("'max': 6"), 8, "'max': " + std::string(max));
-    return *replan_of(rested, compiled(graph(nodes, kNative)), {});
+    return *replan_of(before_use, compiled(graph(nodes, kNative)), {});
   };
   EXPECT_EQ(replan_with("6").carried.size(), 3u);
   EXPECT_EQ(replan_with("8").carried.size(), 2u);

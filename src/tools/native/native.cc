@@ -131,7 +131,7 @@ struct NativeTool::Run final : RunContext, std::enable_shared_from_this<Run> {
   // Guarded by loop_handle->mutex.
   enum class Stage { waiting, running, returned, withdrawn } stage = Stage::waiting;
   Permit permit;
-  Duration send_by{}, started_at{}, last_heard_at{};
+  Duration send_by{}, started_at{}, last_report_at{};
   std::optional<Value> report;    // the latest one
   bool is_report_posted = false;  // a task to deliver it is posted
 };
@@ -185,7 +185,7 @@ void NativeTool::Run::work() {
   {
     const std::scoped_lock lock(loop_handle->mutex);
     if (loop_handle->clock == nullptr || stage != Stage::waiting) return;
-    started_at = last_heard_at = loop_handle->clock->since_start();
+    started_at = last_report_at = loop_handle->clock->since_start();
     if (started_at >= send_by) return;  // the loop is about to withdraw it
     stage = Stage::running;
     std::move(permit).consume(call.invocation, call.try_no);
@@ -204,7 +204,7 @@ void NativeTool::Run::progress(Value value) {
   const bool fits = !canonical_exceeds(value, kProgressMax);
   const std::scoped_lock lock(loop_handle->mutex);
   if (loop_handle->loop == nullptr) return;
-  last_heard_at = loop_handle->clock->since_start();
+  last_report_at = loop_handle->clock->since_start();
   if (!fits) return;
   report = std::move(value);
   if (std::exchange(is_report_posted, true)) return;
@@ -287,8 +287,8 @@ void NativeTool::State::check_deadline(const Key& key) {
   }
   if (heartbeat.count() > 0) {
     // If this check is late, the process may have been suspended, and the function with it.
-    if (now - flight.due_at >= heartbeat) run.last_heard_at = now;
-    const Duration silent = now - run.last_heard_at;
+    if (now - flight.due_at >= heartbeat) run.last_report_at = now;
+    const Duration silent = now - run.last_report_at;
     if (silent >= heartbeat) {
       lock.unlock();
       return end_early(flight,
