@@ -76,26 +76,38 @@ std::unexpected<Error> missing(std::string_view name, const std::string& file) {
 
 // ---- the forms in which a value is found
 
-std::string percent_encoded(std::string_view value) {
-  constexpr std::string_view kHex = "0123456789ABCDEF";
+constexpr std::string_view kUpperHex = "0123456789ABCDEF", kLowerHex = "0123456789abcdef";
+
+std::string hex_encoded(std::string_view value, std::string_view digits) {
+  std::string out;
+  for (const char c : value) {
+    const auto byte = static_cast<unsigned char>(c);
+    out += digits[byte >> 4];
+    out += digits[byte & 0xF];
+  }
+  return out;
+}
+
+std::string percent_encoded(std::string_view value, std::string_view digits) {
   std::string out;
   for (const char c : value) {
     if (is_word(c) || c == '-' || c == '.' || c == '~') {
       out += c;
       continue;
     }
-    const auto byte = static_cast<unsigned char>(c);
     out += '%';
-    out += kHex[byte >> 4];
-    out += kHex[byte & 0xF];
+    out += hex_encoded({&c, 1}, digits);
   }
   return out;
 }
 
+constexpr std::string_view kBase64 =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+constexpr std::string_view kBase64Url =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
 // The base64 characters that depend only on `value` when `before` bytes (mod 3) precede it.
-std::string base64_core(std::string_view value, std::size_t before) {
-  constexpr std::string_view kBase64 =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+std::string base64_core(std::string_view value, std::size_t before, std::string_view alphabet) {
   const std::size_t begin = before * 8, end = begin + value.size() * 8;
   std::string out;
   for (std::size_t bit = (begin + 5) / 6 * 6; bit + 6 <= end; bit += 6) {
@@ -103,7 +115,7 @@ std::string base64_core(std::string_view value, std::size_t before) {
     for (std::size_t b = bit - begin; b < bit - begin + 6; ++b) {
       index = index << 1 | (static_cast<unsigned char>(value[b / 8]) >> (7 - b % 8) & 1u);
     }
-    out += kBase64[index];
+    out += alphabet[index];
   }
   return out;
 }
@@ -259,9 +271,19 @@ SecretForms::SecretForms(const std::vector<UsedSecret>& used) {
     Unescaped plain(value, TextEnd::known);
     std::string unescaped = plain.text();
     while (unescaped.ends_with('\\')) unescaped.pop_back();
-    for (std::string& text :
-         std::array{std::move(unescaped), percent_encoded(value), to_hex(value),
-                    base64_core(value, 0), base64_core(value, 1), base64_core(value, 2)}) {
+    std::vector<std::string> texts = {std::move(unescaped)};
+    for (const std::string_view digits : {kUpperHex, kLowerHex}) {
+      texts.push_back(percent_encoded(value, digits));
+      texts.push_back(hex_encoded(value, digits));
+    }
+    for (const std::string_view alphabet : {kBase64, kBase64Url}) {
+      for (const std::size_t before : {0u, 1u, 2u}) {
+        texts.push_back(base64_core(value, before, alphabet));
+      }
+    }
+    std::ranges::sort(texts);
+    texts.erase(std::ranges::unique(texts).begin(), texts.end());
+    for (std::string& text : texts) {
       if (text.size() < kSecretHiddenMin) continue;
       auto& forms = forms_[static_cast<unsigned char>(text.front())];
       forms.push_back({Secret(std::move(text)), one.name});
