@@ -143,13 +143,14 @@ void Api::find_or_fork(ContextPtr ctx, runtime::ForkRequest params) {
   params.by = ctx->request.by;
   if (params.job.empty() || params.dry_run) return fork_new(ctx, std::move(params));
   const JobId job = params.job;
-  compute<bool>(
-      ctx, job, [params](Snapshot& read) { return is_this_fork(params, read.state); },
-      [this, ctx, params = std::move(params)](Result<bool> same) mutable {
-        if (!same && same.error().code == Code::not_found) return fork_new(ctx, std::move(params));
-        if (!same) return ctx->refuse(same.error());
-        answer_created(ctx, params.job, 200);
-      });
+  auto is_same = [params](Snapshot& read) { return is_this_fork(params, read.state); };
+  compute<bool>(ctx, job, std::move(is_same),
+                [this, ctx, params = std::move(params)](Result<bool> same) mutable {
+                  if (!same && same.error().code == Code::not_found)
+                    return fork_new(ctx, std::move(params));
+                  if (!same) return ctx->refuse(same.error());
+                  answer_created(ctx, params.job, 200);
+                });
 }
 
 // Fails with needs_version: this process runs jobs of the agent, but without the tools of this
