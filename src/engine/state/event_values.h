@@ -12,6 +12,7 @@
 #include "base/time.h"
 #include "engine/state/state.h"
 #include "json/value.h"
+#include "log/decisions.h"
 #include "log/event.h"
 #include "log/field_names.h"
 
