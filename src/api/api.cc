@@ -122,6 +122,7 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
   auto ctx = std::make_shared<RequestContext>();
   ctx->request = std::move(request);
   ctx->done = std::move(done);
+  ++open_requests_;
   if (options_.on_refused) {
     ctx->done = [this, alive = alive_.watch(),
                  requested = ApiRequest{.method = ctx->request.method, .path = ctx->request.path},
@@ -131,6 +132,11 @@ void Api::handle(ApiRequest request, async::Done<ApiResponse> done) {
       done(std::move(answer));
     };
   }
+  ctx->done = [this, alive = alive_.watch(),
+               done = std::move(ctx->done)](ApiResponse answer) mutable {
+    done(std::move(answer));
+    if (alive) request_answered();
+  };
   ctx->query = Query(ctx->request.query);
   const auto route = route_of(ctx->request.method, ctx->request.path, ctx->request.role);
   if (!route) {
@@ -195,6 +201,7 @@ void Api::wait(const ContextPtr& ctx, const JobId& job, Duration most, ReadAttem
   long_poll->job = job;
   long_poll->disconnected = ctx->request.disconnected;
   long_poll->until = steady_.since_start() + std::min(most, kWaitMax);
+  long_poll->last = waits_stopped_;
   long_poll->attempt = std::move(try_answer);
   long_poll->keep_waiting = [this, alive = alive_.watch(), weak = std::weak_ptr(long_poll)] {
     const auto self = weak.lock();
@@ -257,7 +264,9 @@ void Api::on_idle(const JobId& job) {
 // Each method of a message calls a route with the same principal.
 void Api::mcp(ContextPtr ctx) { mcp_->answer(std::move(ctx->request), std::move(ctx->done)); }
 
-void Api::stop_waiting() {
+void Api::stop_waiting(async::Task answered) {
+  waits_stopped_ = true;
+  all_answered_ = std::move(answered);
   mcp_->stop_waiting();
   const auto copy = long_polls_;
   for (const auto& long_poll : copy) {
@@ -265,6 +274,14 @@ void Api::stop_waiting() {
     long_poll->last = true;
     if (!long_poll->is_reading) check_long_poll(long_poll);
   }
+  if (open_requests_ == 0 && all_answered_) loop_.post(std::exchange(all_answered_, {}));
+}
+
+// Called after the response, so that a caller that continues with another request keeps it open.
+void Api::request_answered() {
+  AE_CHECK(open_requests_ > 0);
+  --open_requests_;
+  if (open_requests_ == 0 && all_answered_) loop_.post(std::exchange(all_answered_, {}));
 }
 
 }  // namespace ae::api

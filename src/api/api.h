@@ -66,8 +66,9 @@ class Api {
   void on_events(const JobId& job, const std::vector<Event>& events);
   // Another process ended the job or left it blocked: wakes requests that wait for the job.
   void on_idle(const JobId& job);
-  // Answers waiting requests with the current state, so that the process can end.
-  void stop_waiting();
+  // Answers waiting requests, and those that come, with the current state, so that the process can
+  // end. Calls `answered` on the loop when no request is open.
+  void stop_waiting(async::Task answered = {});
   // Registers the agents of our file. Agents then come from the registry, and new jobs use the
   // newest version of each. Fails with unavailable, unknown_outcome.
   void register_agents(async::Done<Status> done);
@@ -239,6 +240,7 @@ class Api {
   // Continues when the registry is fresh, or when it cannot be read.
   void with_fresh_agents(async::Task then);
   void update_offered_agents();
+  void request_answered();
   OfferedAgents build_offered_agents(const Source& source, bool registered,
                                      const OfferedAgents& before) const;
   void set_offered_agents(OfferedAgents offered_agents);
@@ -321,6 +323,9 @@ class Api {
   bool registers_agents_ = false;
   std::optional<async::TimerId> registry_timer_;
   std::list<std::shared_ptr<LongPoll>> long_polls_;
+  std::size_t open_requests_ = 0;
+  bool waits_stopped_ = false;
+  async::Task all_answered_;  // set while `stop_waiting` waits for open requests
   ReadLimiter read_limiter_;
   runtime::History history_;
   Metrics metrics_;

@@ -55,6 +55,9 @@ constexpr const char* kGuardFolder = ".aetheris";
 // A program that a killed process was starting keeps its lock until the execve.
 constexpr std::chrono::seconds kLockWait(2);
 
+// How long clients of the socket get their last responses when the process ends.
+constexpr std::chrono::seconds kLastResponsesMax(1);
+
 // One for each concurrent read of a log, and one that renders lists meanwhile.
 constexpr std::size_t kReaderThreads = api::kConcurrentReadsMax + 1;
 
@@ -238,7 +241,17 @@ class InstanceImpl final : public Instance, private runtime::RuntimeObserver {
   bool created() const override { return created_; }
   bool was_recreated() const override { return sqlite_ && sqlite_->was_recreated(); }
   void stop_listening() override {
-    api_->stop_waiting();
+    if (!listener_) return api_->stop_waiting();
+    const auto is_stopped = std::make_shared<bool>(false);
+    const auto stop = [this, is_stopped] {
+      if (!std::exchange(*is_stopped, true)) loop_.stop();
+    };
+    const async::TimerId timer = loop_.after(kLastResponsesMax, stop);
+    api_->stop_waiting([this, is_stopped, stop] {
+      if (!*is_stopped) listener_->stop(kLastResponsesMax, stop);
+    });
+    while (!*is_stopped) loop_.run();
+    loop_.cancel(timer);
     listener_.reset();
   }
   Result<std::uint16_t> serve(ServeOptions options) override {
