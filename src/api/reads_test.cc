@@ -375,9 +375,9 @@ AE_TEST("reads/lists are rendered on reader threads") {
 }
 
 AE_TEST("reads/events with ?wait load each commit once, and the row while nothing happens") {
-  ReadsFixture fixture;
   for (const auto& [name, value] :
        {std::pair("type", "job_completed"), std::pair("class", "effect")}) {
+    ReadsFixture fixture;
     const std::string id = value;
     fixture.post({"api", "jobs"}, R"({"agent":"asks","id":")" + id + "\"}");
     const Path path{"api", "jobs", id, "events"};
@@ -402,6 +402,31 @@ AE_TEST("reads/events with ?wait load each commit once, and the row while nothin
     fixture.loop.run_ready();
     EXPECT_TRUE(*response);
   }
+}
+
+AE_TEST("reads/when waits stop, open requests are answered and later ones do not wait") {
+  ReadsFixture fixture;
+  fixture.post({"api", "jobs"}, R"({"agent":"asks","id":"j"})");
+  const auto wait = [&](std::uint64_t after) {
+    return fixture.start(ReadsFixture::get({"api", "jobs", "j", "events"},
+                                           {{"after", std::to_string(after)}, {"wait", "60s"}}));
+  };
+  const auto response = wait(1000);
+  fixture.loop.advance(1s);
+  EXPECT_FALSE(*response);
+  bool answered = false;
+  fixture.api->stop_waiting([&] { answered = true; });
+  EXPECT_FALSE(answered) << "a request is open";
+  fixture.loop.run_ready();
+  EXPECT_TRUE(*response);
+  EXPECT_TRUE(answered);
+  const auto later = wait(1000);
+  fixture.loop.run_ready();
+  EXPECT_TRUE(*later);
+  answered = false;
+  fixture.api->stop_waiting([&] { answered = true; });
+  fixture.loop.run_ready();
+  EXPECT_TRUE(answered) << "no request is open";
 }
 
 AE_TEST("reads/a wait for the end of a creation loads rows, and the log once") {
