@@ -142,11 +142,15 @@ AE_TEST("secrets/a value is scrubbed from text in plain, URL, JSON, hex and base
   EXPECT_EQ(scrub("got s3cr&t/\"+ there", used), "got [secret KEY] there");
   EXPECT_EQ(scrub("q=s3cr%26t%2F%22%2B", used), "q=[secret KEY]");
   EXPECT_EQ(scrub(R"({"k":"s3cr&t/\"+"})", used), R"({"k":"[secret KEY]"})");
+  EXPECT_EQ(scrub("q=s3cr%26t%2f%22%2b", used), "q=[secret KEY]");
   EXPECT_EQ(scrub("7333637226742f222b", used), "[secret KEY]");
+  EXPECT_EQ(scrub("7333637226742F222B", used), "[secret KEY]");
   // base64 of "me:s3cr&t/\"+": the characters that encode the end of the value are removed, those
   // before the value are not.
   EXPECT_EQ(scrub("Basic bWU6czNjciZ0LyIr", used), "Basic bWU6[secret KEY]");
   EXPECT_EQ(scrub("Basic bTpzM2NyJnQvIis=", used), "Basic bTp[secret KEY]s=");
+  const std::vector<UsedSecret> tildes{{"T", Secret("~~~???")}};
+  EXPECT_EQ(scrub("fn5+Pz8/ fn5-Pz8_", tildes), "[secret T] [secret T]");
 }
 
 AE_TEST("secrets/each encoding of a value is scrubbed, with any surrounding bytes") {
