@@ -70,11 +70,13 @@ Status Query::check_combination(std::string_view name,
       continue;
     std::string names;
     for (const std::string_view one : others) {
-      names += (names.empty() ? "" : ", ") + std::string(one);
+      if (!names.empty()) names += ", ";
+      names += one;
     }
-    return fail(Code::input_invalid, "the query parameter \"" + other +
-                                         "\" cannot be used with \"" + std::string(name) +
-                                         "\"; allowed: " + names);
+    std::string why = "the query parameter \"";
+    why.append(other).append("\" cannot be used with \"").append(name);
+    why.append("\"; allowed: ").append(names);
+    return fail(Code::input_invalid, std::move(why));
   }
   return {};
 }

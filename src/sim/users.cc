@@ -273,7 +273,8 @@ void Users::confirm(const JobId& job, const ObservedJob& observed, const ReviewO
     std::string decision(options.confirm);
     if (decision.empty()) decision = world_.random().one_in(4) ? "fail" : "accept";
     world_.report().mark("user.change_" + decision);
-    const std::string id = decision + "-" + step + "-" + nth;
+    std::string id = decision;
+    id.append("-").append(step).append("-").append(nth);
     engine::RequestBody body = engine::ResolveRequest{.step_id = step, .resolution = decision};
     if (world_.random().one_in(3)) {
       const std::string_view answer = decision == "accept" ? "approve" : "reject";

@@ -161,8 +161,11 @@ class MemberReader {
  private:
   template <class T>
   void read(Result<T> value, auto& to) {
-    if (value) to = *std::move(value);
-    if (!value && status_) status_ = std::unexpected(std::move(value).error());
+    if (value) {
+      to = *std::move(value);
+    } else if (status_) {
+      status_ = std::unexpected(std::move(value).error());
+    }
   }
 
   const Value& json_;
@@ -240,8 +243,9 @@ Result<ControlRequest> ControlRequest::from_json(const Value& json) {
   // A member from a newer program may change the meaning of the others.
   for (const auto& [name, value] : json.members()) {
     if (is_member(name, kBodies)) continue;
-    return fail(Code::needs_version,
-                "an act (" + kind + ") with the unknown member \"" + name + "\"");
+    std::string why = "an act (";
+    why.append(kind).append(") with the unknown member \"").append(name).append("\"");
+    return fail(Code::needs_version, std::move(why));
   }
   ControlRequest request{.body = *std::move(body)};
   MemberReader reader(json);
